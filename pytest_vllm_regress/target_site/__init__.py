@@ -1,0 +1,1 @@
+"""A directory put on the PYTHONPATH of target interpreters: it holds the agent package and its entry points."""
