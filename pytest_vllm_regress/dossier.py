@@ -1,0 +1,103 @@
+"""What is known about an engine at the moment it missed a deadline or died: stacks, logs, resources. Bounded in size and time."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+
+from . import family
+from .masking import mask
+
+STACK_S = 3.0
+MAX_PROCESSES = 24
+MAX_STACK_CHARS = 4000
+MAX_TAIL_BYTES = 6000
+MAX_CHARS = 60000
+
+
+def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None) -> str:
+    """A text dossier: per process its command, state, memory and stack (through py-spy), then the tails of the logs.
+
+    Says what could not be got and why. Secrets in the controller's environment are masked.
+    """
+    shown = list(processes)[:MAX_PROCESSES]
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        stacks = list(pool.map(_stack, shown))
+    parts = [f"== dossier: {title} =="]
+    for process, stack in zip(shown, stacks, strict=True):
+        parts.append(f"-- process {_headline(process)}\n{stack}")
+    if len(processes) > len(shown):
+        parts.append(f"-- {len(processes) - len(shown)} more processes are not shown")
+    if not processes:
+        parts.append("-- no process of this engine was alive")
+    for log in [*logs, *(_ray_logs(ray_dir) if ray_dir else [])]:
+        tail = log_tail(log)
+        if tail:
+            parts.append(f"-- log {log.name}\n{tail}")
+    return mask("\n".join(parts))[:MAX_CHARS]
+
+
+def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
+    """The last ``limit`` bytes of a log file, empty when there is none."""
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(0, size - limit))
+            text = log.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return f"[... {size - limit} bytes left out ...]\n{text}" if size > limit else text
+
+
+def py_spy() -> str | None:
+    """The py-spy program that came with this interpreter, or one on the PATH."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def _stack(process: psutil.Process) -> str:
+    program = py_spy()
+    if program is None:
+        return "(no stack: py-spy is not installed)"
+    command = [program, "dump", "--pid", str(process.pid)]
+    if _stopped(process):
+        command.append("--nonblocking")  # a stopped process cannot be paused by ptrace
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STACK_S, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return f"(no stack: py-spy gave none within {STACK_S:g} s)"
+    except OSError as error:
+        return f"(no stack: {error})"
+    if done.returncode:
+        return f"(no stack: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'py-spy failed'})"
+    return done.stdout.strip()[:MAX_STACK_CHARS]
+
+
+def _headline(process: psutil.Process) -> str:
+    facts = []
+    with contextlib.suppress(psutil.Error):
+        with process.oneshot():
+            facts = [process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
+                     f"parent {process.ppid()}"]
+    return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
+
+
+def _stopped(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    return False
+
+
+def _ray_logs(ray_dir: Path) -> list[Path]:
+    """Ray's own logs that say why a worker or a raylet failed, newest first."""
+    wanted = ("raylet.err", "raylet.out", "gcs_server.err")
+    found = [p for p in ray_dir.glob("session_*/logs/*") if p.is_file() and not p.parent.parent.is_symlink()
+             and (p.name in wanted or p.name.startswith("worker-")) and p.stat().st_size]
+    return sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:8]

@@ -1,0 +1,150 @@
+"""The warm agent: ``python -m vllm_regress_target.agent FD`` under the target interpreter.
+
+It answers frames on the socket FD: ``versions`` (no import of vLLM), ``warm`` (imports vLLM once) and ``fork`` (one nanny and one
+child). It never starts an engine, CUDA or Ray in itself, so that forking stays sound; where it is not, children are spawned instead.
+"""
+
+import contextlib
+import gc
+import importlib.metadata
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import traceback
+from typing import Any, Callable, Dict, List, Tuple
+
+from . import child, nanny
+from .protocol import Frame, FrameSocket, PeerClosed
+
+
+
+class _Exit(Exception):
+    """Unwinds a forked process to ``main``; ``args[0]`` is its exit status."""
+
+
+def main(argv: List[str]) -> int:
+    socket_fd = int(argv[1])
+    channel = FrameSocket(socket.socket(fileno=socket_fd))
+    os.set_inheritable(socket_fd, False)
+    if len(argv) > 2:  # a spawned nanny: FD of the channel, then of the lifeline
+        request = channel.receive(timeout_s=30)
+        return _attended(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)
+    nanny.become_subreaper()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    channel.send({"event": "ready", "pid": os.getpid(), "python": platform.python_version()})
+    try:
+        _serve(channel)
+    except _Exit as leaving:
+        return int(leaving.args[0])
+    except PeerClosed:
+        return 0
+    return 0
+
+
+def _serve(channel: FrameSocket) -> None:
+    while True:
+        request = channel.receive()
+        handler = _OPERATIONS.get(str(request.get("op")))
+        try:
+            if handler is None:
+                raise ValueError("unknown operation {!r}".format(request.get("op")))
+            value, fds = handler(channel, request)
+            channel.send({"ok": True, "value": value}, fds)
+        except (_Exit, PeerClosed):
+            raise
+        except BaseException as error:
+            channel.send(child.failure(error))
+            fds = []
+        for fd in fds:
+            os.close(fd)
+        _collect_nannies()
+
+
+Handled = Tuple[Any, List[int]]
+
+
+def _versions(channel: FrameSocket, request: Frame) -> Handled:
+    found: Dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        with contextlib.suppress(Exception):  # a broken dist-info must not hide the others
+            name = distribution.metadata["Name"]
+            if name:
+                found.setdefault(name.lower().replace("_", "-"), distribution.version)
+    return {"python": platform.python_version(), "executable": sys.executable, "packages": found}, []
+
+
+def _warm(channel: FrameSocket, request: Frame) -> Handled:
+    from . import dialect
+
+    dialect.warm(request.get("architectures", []), request.get("fronts", []))
+    gc.collect()
+    gc.freeze()
+    return {"threads": _threads(), "forkable": _threads() == 1}, []
+
+
+def _fork(channel: FrameSocket, request: Frame) -> Handled:
+    """Start a nanny and its child; reply with two descriptors: the child's channel and the nanny's lifeline."""
+    ours_channel, theirs_channel = socket.socketpair()
+    ours_lifeline, theirs_lifeline = socket.socketpair()
+    spawn = request.get("start_method") == "spawn" or _threads() > 1
+    if spawn:
+        pid = _spawn(request, theirs_channel, theirs_lifeline)
+    else:
+        _flush()
+        pid = os.fork()
+        if pid == 0:
+            for end in (channel, ours_channel, ours_lifeline):
+                end.close()
+            raise _Exit(_attended(FrameSocket(theirs_lifeline), FrameSocket(theirs_channel), request))
+    theirs_channel.close()
+    theirs_lifeline.close()
+    return {"nanny": pid, "start_method": "spawn" if spawn else "fork"}, [ours_channel.detach(), ours_lifeline.detach()]
+
+
+def _spawn(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
+    fds = (channel.fileno(), lifeline.fileno())
+    command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
+    with open(request["log"], "ab") as log:
+        process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    _SPAWNED.append(process)
+    return process.pid
+
+
+_SPAWNED: List["subprocess.Popen[bytes]"] = []
+
+
+def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
+    return nanny.watch(lifeline, lambda: child.main(channel, request), keep={channel.fileno()})
+
+
+def _collect_nannies() -> None:
+    _SPAWNED[:] = [process for process in _SPAWNED if process.poll() is None]
+    if not _SPAWNED:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {"versions": _versions, "warm": _warm, "fork": _fork}
+
+
+if __name__ == "__main__":
+    status = 1
+    try:
+        status = main(sys.argv)
+    except BaseException:
+        traceback.print_exc()
+    _flush()
+    os._exit(status)

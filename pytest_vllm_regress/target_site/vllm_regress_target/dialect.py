@@ -1,0 +1,294 @@
+"""The only place that knows vLLM versions: what a spec means to the vLLM that is installed here.
+
+Everything is found by looking at the installed package (dataclass fields, modules, the command's own parser). A combination that
+this vLLM cannot do raises ``Unsupported`` with the reason. A version newer than any known is read the same way.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+from typing import Any, Callable, Dict, List, Optional, Set
+
+Spec = Dict[str, Any]
+
+
+class Unsupported(Exception):
+    """The installed vLLM does not have what the spec asks for."""
+
+
+@dataclasses.dataclass
+class Plan:
+    """How to start an engine here: ``kwargs`` of EngineArgs, environment variables, and remarks for the report."""
+
+    kwargs: Dict[str, Any]
+    env: Dict[str, str]
+    notes: List[str]
+
+
+def warm(architectures: List[str], fronts: List[str]) -> None:
+    """Import vLLM and do once what every engine start would do again. Raises what ``import vllm`` raises."""
+    importlib.import_module("vllm")
+    for name in ("vllm.engine.arg_utils", "vllm.entrypoints.llm", "vllm.engine.async_llm_engine", "vllm.v1.engine.async_llm",
+                 "vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.executor.mp_distributed_executor"):
+        _import_if_there(name)
+    if "serve" in fronts:
+        for name in ("vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.openai.api_server"):
+            _import_if_there(name)
+    for architecture in architectures:
+        _inspect_model(architecture)
+
+
+def plan(spec: Spec, front: str) -> Plan:
+    """Translate an engine spec for ``front`` (offline, async or serve). Raises ``Unsupported``."""
+    fields = engine_fields(front)
+    made = Plan({}, {}, [])
+    _model(spec, made)
+    _generation(spec, front, made)
+    _parallel(spec, fields, made)
+    _tokenizer_pool(spec, fields, made)
+    _structured_output(spec, fields, made)
+    for name, value in spec.get("extra", {}).items():
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=3)
+            hint = "; close to it: {}".format(", ".join(close)) if close else ""
+            raise Unsupported("vLLM {} has no engine argument {!r}{}".format(version(), name, hint))
+        made.kwargs[name] = value
+    if spec["device"] != "gpu" and "enforce_eager" in fields:
+        made.kwargs.setdefault("enforce_eager", True)
+    if spec["device"] == "cpu":
+        _cpu(made)
+    return made
+
+
+def version() -> str:
+    """The installed vLLM's version."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def engine_fields(front: str = "offline") -> Set[str]:
+    """Names of the engine arguments that this vLLM takes."""
+    from vllm.engine import arg_utils
+
+    kind = arg_utils.EngineArgs if front == "offline" else arg_utils.AsyncEngineArgs
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def has_v1() -> bool:
+    """V1 is usable: the engine is there and the switch or the default leads to it."""
+    return importlib.util.find_spec("vllm.v1") is not None and (
+        "VLLM_USE_V1" in _known_environment() or not has_v0()
+    )
+
+
+def has_v0() -> bool:
+    """V0 is there: LLMEngine is not an alias of V1's."""
+    from vllm.engine.llm_engine import LLMEngine
+
+    return not LLMEngine.__module__.startswith("vllm.v1")
+
+
+def make_offline(made: Plan) -> Any:
+    """An ``LLM``."""
+    from vllm import LLM
+
+    return LLM(**made.kwargs)
+
+
+def make_async(made: Plan) -> Any:
+    """An asynchronous engine of the generation asked for."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.engine.async_llm_engine import AsyncLLMEngine
+
+    return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**made.kwargs))
+
+
+def generation_of(engine: Any) -> str:
+    """V0 or V1, told by the class of the engine that is running."""
+    inner = getattr(engine, "llm_engine", engine)
+    return "V1" if type(inner).__module__.startswith("vllm.v1") else "V0"
+
+
+def shut_down(engine: Any) -> None:
+    """Stop an engine through vLLM's own shutdown, whichever this version has."""
+    inner = getattr(engine, "llm_engine", engine)
+    for owner, name in (
+        (inner, "shutdown_background_loop"),
+        (inner, "shutdown"),
+        (getattr(inner, "engine_core", None), "shutdown"),
+        (getattr(inner, "model_executor", None), "shutdown"),
+        (getattr(getattr(inner, "engine", None), "model_executor", None), "shutdown"),
+    ):
+        stop = getattr(owner, name, None)
+        if callable(stop):
+            stop()
+            if name == "shutdown":
+                return
+
+
+def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) -> Any:
+    """SamplingParams from a dictionary; ``structured_outputs`` there is worded as this vLLM wants it."""
+    from vllm import SamplingParams, sampling_params as module
+
+    arguments = dict(given)
+    structured = arguments.pop("structured_outputs", None)
+    if structured is not None:
+        if hasattr(module, "StructuredOutputsParams"):
+            arguments["structured_outputs"] = module.StructuredOutputsParams(**structured)
+        elif hasattr(module, "GuidedDecodingParams"):
+            arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
+        else:
+            raise Unsupported("vLLM {} takes no structured-output parameters in SamplingParams".format(version()))
+    if output_kind is not None:
+        kinds = getattr(module, "RequestOutputKind", None)
+        if kinds is None:
+            raise Unsupported("vLLM {} has no RequestOutputKind".format(version()))
+        arguments["output_kind"] = kinds[output_kind.upper()]
+    return SamplingParams(**arguments)
+
+
+def serve_argv(made: Plan) -> List[str]:
+    """The words after ``vllm`` that serve this plan."""
+    words = ["serve", str(made.kwargs["model"])]
+    negatable = _negatable_flags()
+    for name, value in made.kwargs.items():
+        flag = "--" + name.replace("_", "-")
+        if name == "model" or value is None:
+            continue
+        if value is True:
+            words.append(flag)
+        elif value is False:
+            if "--no-" + flag[2:] in negatable:
+                words.append("--no-" + flag[2:])
+        elif isinstance(value, (list, tuple)):
+            words += [flag, *map(str, value)]
+        else:
+            words += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return words
+
+
+def serve_main() -> Callable[[], Any]:
+    """What the ``vllm`` command runs."""
+    points = importlib.metadata.entry_points()
+    scripts = points.select(group="console_scripts") if hasattr(points, "select") else points["console_scripts"]
+    for point in scripts:
+        if point.name == "vllm":
+            return point.load()  # type: ignore[no-any-return]
+    raise Unsupported("vLLM {} installs no `vllm` command".format(version()))
+
+
+def _model(spec: Spec, made: Plan) -> None:
+    made.kwargs.update(model=spec["model_path"], max_model_len=spec["max_model_len"], seed=spec["seed"])
+    if spec.get("dtype"):
+        made.kwargs["dtype"] = spec["dtype"]
+
+
+def _generation(spec: Spec, front: str, made: Plan) -> None:
+    wanted = spec.get("generation", "auto")
+    if wanted == "V1" and not has_v1():
+        raise Unsupported("vLLM {} has no V1 engine".format(version()))
+    if wanted == "V0" and not has_v0():
+        raise Unsupported("vLLM {} has no V0 engine any more".format(version()))
+    if wanted != "auto" and "VLLM_USE_V1" in _known_environment():
+        made.env["VLLM_USE_V1"] = "1" if wanted == "V1" else "0"
+    if wanted == "V0" and front == "offline" and spec.get("pipeline_parallel_size", 1) > 1:
+        raise Unsupported("V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server")
+
+
+def _parallel(spec: Spec, fields: Set[str], made: Plan) -> None:
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        size = spec.get(name, 1)
+        if size == 1:
+            continue
+        if name not in fields:
+            raise Unsupported("vLLM {} has no engine argument {!r}".format(version(), name))
+        made.kwargs[name] = size
+    executor = spec.get("executor", "auto")
+    if executor != "auto":
+        made.kwargs["distributed_executor_backend"] = None if executor == "uni" and spec.get("generation") == "V0" else executor
+
+
+def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:
+    """One axis, four meanings: Ray actor pool, accepted and ignored, removed, thread pool."""
+    size = spec.get("tokenizer_pool_size")
+    extra_config = spec.get("tokenizer_pool_extra_config")
+    if size is None and extra_config is None:
+        return
+    if "tokenizer_pool_size" in fields:
+        made.kwargs["tokenizer_pool_size"] = size or 0
+        if extra_config is not None:
+            made.kwargs["tokenizer_pool_extra_config"] = extra_config
+        if not tokenizer_pool_is_ray():
+            made.notes.append("vLLM {} accepts tokenizer_pool_size and ignores it".format(version()))
+    elif "renderer_num_workers" in fields:
+        if extra_config is not None:
+            raise Unsupported("vLLM {} has a thread pool (renderer_num_workers), which takes no Ray settings".format(version()))
+        made.kwargs["renderer_num_workers"] = max(1, size or 0)
+        made.notes.append("tokenizer pool is the thread pool renderer_num_workers here")
+    elif size or extra_config:
+        raise Unsupported("vLLM {} has no tokenizer pool (removed after 0.8, thread pool from about 0.21)".format(version()))
+
+
+def tokenizer_pool_is_ray() -> bool:
+    """The pool of Ray actors is there (up to 0.8.4)."""
+    parent = "vllm.transformers_utils.tokenizer_group"
+    with contextlib.suppress(ImportError):
+        return importlib.util.find_spec(parent + ".ray_tokenizer_group") is not None
+    return False
+
+
+def _structured_output(spec: Spec, fields: Set[str], made: Plan) -> None:
+    backend = spec.get("structured_output_backend", "auto")
+    if backend == "auto":
+        return
+    if "structured_outputs_config" in fields:
+        made.kwargs["structured_outputs_config"] = {"backend": backend}
+    elif "guided_decoding_backend" in fields:
+        made.kwargs["guided_decoding_backend"] = backend
+    else:
+        raise Unsupported("vLLM {} has no setting for the structured-output backend".format(version()))
+
+
+def _cpu(made: Plan) -> None:
+    made.env.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+
+
+def _known_environment() -> Dict[str, Any]:
+    from vllm import envs
+
+    return dict(getattr(envs, "environment_variables", {}))
+
+
+def _negatable_flags() -> Set[str]:
+    """Flags of `vllm serve` that start with --no-, from its own parser where it can be had."""
+    with contextlib.suppress(Exception):
+        from vllm.entrypoints.openai.cli_args import make_arg_parser
+
+        try:
+            from vllm.utils import FlexibleArgumentParser
+        except ImportError:
+            from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        parser = make_arg_parser(FlexibleArgumentParser())
+        return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--no-")}
+    return set()
+
+
+def _inspect_model(architecture: str) -> None:
+    """Fill vLLM's in-process cache of what it learns about a model class in a subprocess at every start."""
+    with contextlib.suppress(Exception):
+        from vllm.model_executor.models import registry
+
+        model = registry.ModelRegistry.models.get(architecture)
+        if model is not None:
+            registry._try_inspect_model_cls(architecture, model)
+
+
+def _import_if_there(name: str) -> None:
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)

@@ -1,0 +1,144 @@
+"""One small process per child: it reaps what the child leaves, and ends everything when the controller is gone.
+
+The nanny is a child subreaper, so whatever the child starts stays below it even when re-parented or in another session. It imports
+nothing of vLLM's and starts no thread.
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import time
+from typing import Callable, Dict, List, Set
+
+from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
+
+TAG = "VLLM_REGRESS_TAG"
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_S = 5.0
+
+
+def become_subreaper() -> None:
+    """Orphans among our descendants become our children instead of init's (Linux, prctl(2))."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int]) -> int:
+    """Fork the child, report its life over ``lifeline``, return when the controller lets go.
+
+    ``keep`` are the descriptors the child may inherit; the child's own exit status is ``child_main``'s result.
+    """
+    become_subreaper()
+    os.setsid()
+    wake_r, wake_w = os.pipe()
+    os.set_blocking(wake_w, False)
+    signal.set_wakeup_fd(wake_w)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        os.close(wake_r)
+        os.close(wake_w)
+        lifeline.close()
+        return child_main()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for fd in keep:
+        os.close(fd)
+    with contextlib.suppress(PeerClosed):
+        lifeline.send({"event": "started", "pid": child})
+        _attend(lifeline, wake_r, child)
+    end_descendants()
+    return 0
+
+
+def _attend(lifeline: FrameSocket, wake_r: int, child: int) -> None:
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    poll.register(wake_r, select.POLLIN)
+    while True:
+        _reap(lifeline, child)
+        ready = [fd for fd, _ in poll.poll()]
+        if wake_r in ready:
+            os.read(wake_r, 4096)
+        if lifeline.fileno() in ready:
+            try:
+                frame = lifeline.pop()
+            except (PeerClosed, ProtocolViolation):
+                return
+            if frame is not None and frame.get("op") == "end":
+                return
+
+
+def _reap(lifeline: FrameSocket, child: int) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child:
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else -os.WTERMSIG(status)
+            event: Frame = {"event": "exit", "code": code}
+            lifeline.send(event)
+
+
+def descendants(root: int) -> List[int]:
+    """Pids below ``root``, from /proc."""
+    children: Dict[int, List[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open("/proc/{}/stat".format(entry), "rb") as stat:
+                    fields = stat.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            if fields[0] not in (b"Z", b"X"):
+                children.setdefault(int(fields[1]), []).append(int(entry))
+    found: List[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found.extend(below)
+        todo.extend(below)
+    return found
+
+
+def end_descendants() -> None:
+    """Kill everything below this process and remove the shared-memory files those processes had mapped."""
+    until = time.monotonic() + _SWEEP_S
+    segments: Set[str] = set()
+    while time.monotonic() < until:
+        pids = descendants(os.getpid())
+        if not pids:
+            break
+        for pid in pids:
+            segments |= mapped_shm(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        # A killed child becomes waitable at once or very soon; waitid blocks only until one of ours does.
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        time.sleep(0.01)
+    for path in segments:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def mapped_shm(pid: int) -> Set[str]:
+    """Files below /dev/shm that the process has mapped."""
+    found: Set[str] = set()
+    try:
+        with open("/proc/{}/maps".format(pid)) as maps:
+            for line in maps:
+                at = line.find("/dev/shm/")
+                if at >= 0 and not line.rstrip().endswith("(deleted)"):
+                    found.add(line[at:].rstrip())
+    except OSError:
+        pass
+    return found

@@ -1,0 +1,129 @@
+"""JSON lines over a stream socket: what controller, agent, nanny and child share.
+
+A frame is one JSON object on one line, UTF-8, at most ``MAX_FRAME`` bytes. Descriptors travel beside a frame by SCM_RIGHTS.
+Nothing is ever unpickled.
+"""
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+MAX_FRAME = 64 * 1024 * 1024
+_CHUNK = 65536
+_MAX_FDS = 4
+
+Frame = Dict[str, Any]
+
+
+class ProtocolViolation(Exception):
+    """The peer sent something that is not a frame: truncated, too long, not JSON, or not an object."""
+
+
+class PeerClosed(Exception):
+    """The peer closed its end between two frames."""
+
+
+class FrameTimeout(Exception):
+    """No whole frame arrived in time."""
+
+
+class FrameSocket:
+    """One end of a duplex pipe of frames. Owns ``sock``; not shared between threads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        sock.setblocking(False)
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._fds: List[int] = []
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        self.sock.close()
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def send(self, frame: Frame, fds: Sequence[int] = (), *, timeout_s: Optional[float] = None) -> None:
+        """Send one frame. Raises ``PeerClosed`` when nobody reads any more and ``FrameTimeout`` when the peer does not read."""
+        data = memoryview(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
+        if len(data) > MAX_FRAME:
+            raise ProtocolViolation("a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME))
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while data:
+            try:
+                if fds:
+                    sent = socket.send_fds(self.sock, [data], list(fds))
+                    fds = ()
+                else:
+                    sent = self.sock.send(data)
+                data = data[sent:]
+            except BlockingIOError:
+                _wait(self.sock, select.POLLOUT, until)
+            except (BrokenPipeError, ConnectionResetError):
+                raise PeerClosed("the peer no longer reads") from None
+
+    def pop(self) -> Optional[Frame]:
+        """A frame that has arrived whole, or None. Never blocks. Raises ``PeerClosed`` at end of file."""
+        frame = self._take()
+        while frame is None:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.sock, _CHUNK, _MAX_FDS)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                data, fds = b"", []
+            self._fds.extend(fds)
+            if not data:
+                if self._buffer:
+                    raise ProtocolViolation("the stream ended inside a frame: {!r}".format(bytes(self._buffer[:200])))
+                raise PeerClosed("the peer closed its end")
+            self._buffer += data
+            frame = self._take()
+        return frame
+
+    def receive(self, *, timeout_s: Optional[float] = None) -> Frame:
+        """The next frame. ``timeout_s`` None waits for ever: only for a process that has nothing else to do."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            frame = self.pop()
+            if frame is not None:
+                return frame
+            _wait(self.sock, select.POLLIN, until)
+
+    def take_fds(self, count: int) -> List[int]:
+        """Descriptors that came with the frames read so far, oldest first."""
+        if len(self._fds) < count:
+            raise ProtocolViolation("{} descriptors were promised, {} came".format(count, len(self._fds)))
+        taken, self._fds = self._fds[:count], self._fds[count:]
+        return taken
+
+    def _take(self) -> Optional[Frame]:
+        end = self._buffer.find(b"\n", self._scanned)
+        if end < 0:
+            self._scanned = len(self._buffer)
+            if len(self._buffer) > MAX_FRAME:
+                raise ProtocolViolation("a frame is over the limit of {} bytes".format(MAX_FRAME))
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._scanned = 0
+        try:
+            frame = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ProtocolViolation("not JSON ({}): {!r}".format(error, line[:200])) from None
+        if not isinstance(frame, dict):
+            raise ProtocolViolation("not a JSON object: {!r}".format(line[:200]))
+        return frame
+
+
+def _wait(sock: socket.socket, event: int, until: Optional[float]) -> None:
+    poll = select.poll()
+    poll.register(sock, event)
+    left = None if until is None else max(0.0, until - time.monotonic()) * 1000
+    if not poll.poll(left):
+        raise FrameTimeout("nothing moved in time")

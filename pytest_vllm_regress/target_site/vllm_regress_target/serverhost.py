@@ -1,0 +1,25 @@
+"""The server role: this process becomes ``vllm serve``."""
+
+import os
+import sys
+
+from . import child, dialect
+from .protocol import Frame, FrameSocket
+
+
+def run(channel: FrameSocket, request: Frame) -> int:
+    """Answer one ``serve`` frame with the command line, then run vLLM's own command until it ends."""
+    channel.send({"event": "ready"})
+    asked = channel.receive()
+    try:
+        made = dialect.plan(asked["spec"], "serve")
+        argv = ["vllm", *dialect.serve_argv(made), "--host", asked["host"], "--port", str(asked["port"]), *asked.get("flags", [])]
+        main = dialect.serve_main()
+    except BaseException as error:
+        channel.send(child.failure(error))
+        return 1
+    os.environ.update(made.env)
+    os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
+    channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
+    sys.argv = argv
+    return int(main() or 0)
