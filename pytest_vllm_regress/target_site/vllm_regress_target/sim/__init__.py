@@ -1,0 +1,19 @@
+"""The simulated device: a vLLM platform plug-in that lets a stock CUDA wheel run where there is no GPU.
+
+Every part of vLLM is real but the network: the worker computes no attention and no matrix product. Its logits are a pure
+function of a request's token history, and vLLM's own sampler, logits processors and grammar masks do the rest.
+
+Standard library only here: vLLM calls :func:`register` in every process, long before the platform is needed.
+"""
+
+import os
+from typing import Optional
+
+DEVICE_VARIABLE = "VLLM_REGRESS_DEVICE"
+DEVICE_NAME = "simulated device (pytest-vllm-regress): tokens are drawn, no model is run"
+PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
+
+
+def register() -> Optional[str]:
+    """Entry point of the group ``vllm.platform_plugins``: the platform's qualified name, or None to leave vLLM as it is."""
+    return PLATFORM if os.environ.get(DEVICE_VARIABLE) == "sim" else None

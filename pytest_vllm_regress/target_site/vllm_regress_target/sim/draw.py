@@ -1,0 +1,96 @@
+"""The stand-in for the network: logits as a pure function of a request's tokens.
+
+The same history gives the same row in every process, engine generation and vLLM version, so that temperature 0 repeats exactly,
+and preemption, chunked prefill and prefix caching cannot change an output. Rows are normal noise, bent in three ways:
+outputs end now and then, quotes and brackets close soon (else a random walk under a JSON grammar seldom ends), and special
+tokens other than the end-of-text one are all but never drawn.
+"""
+
+import hashlib
+import json
+import os
+from typing import Any, Iterable, List, Sequence
+
+import numpy as np
+import torch
+
+ENDING = 1.0 / 40  # how often a row favours the end of the text
+CLOSING = {'"': 2.5, "}": 2.5, "]": 2.5, ",": 1.0, "{": -2.0, "[": -2.0}
+SPECIAL = -20.0
+LARGEST_TOKENIZER = 4 << 20  # bytes; a larger tokenizer.json is not read, its tokens stay as drawn
+
+
+class Draw:
+    """Draws logits rows for one model configuration.
+
+    Attributes:
+        vocab_size: the width of a row: the model's vocabulary, which may be wider than the tokenizer's.
+    """
+
+    def __init__(self, model_config: Any) -> None:
+        self.vocab_size = int(model_config.get_vocab_size())
+        self._ends = [token for token in _end_tokens(model_config) if 0 <= token < self.vocab_size]
+        self._bias = np.zeros(self.vocab_size, dtype=np.float32)
+        self._root = hashlib.blake2b(b"vllm-regress %d" % self.vocab_size, digest_size=8)
+        for token, bias in _token_biases(getattr(model_config, "tokenizer", None) or model_config.model):
+            if 0 <= token < self.vocab_size and token not in self._ends:
+                self._bias[token] += bias
+
+    def after(self, tokens: Sequence[int]) -> np.ndarray:
+        """The row that follows the whole of `tokens`."""
+        state = self._root.copy()
+        state.update(np.asarray(tokens, dtype=np.int64).tobytes())
+        return self._row(int.from_bytes(state.digest(), "little"))
+
+    def within(self, tokens: Sequence[int], start: int, stop: int) -> np.ndarray:
+        """The rows that follow tokens[:start + 1] to tokens[:stop], one for each position in start..stop-1."""
+        history = np.asarray(tokens, dtype=np.int64)
+        state = self._root.copy()
+        state.update(history[:start].tobytes())
+        rows = []
+        for position in range(start, stop):
+            state.update(history[position].tobytes())
+            rows.append(self._row(int.from_bytes(state.digest(), "little")))
+        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), dtype=np.float32)
+
+    def stack(self, rows: List[np.ndarray]) -> torch.Tensor:
+        """Rows as the float32 tensor that vLLM's samplers take, and may overwrite."""
+        if not rows:
+            return torch.zeros((0, self.vocab_size), dtype=torch.float32)
+        return torch.from_numpy(np.stack(rows))
+
+    def blank(self) -> np.ndarray:
+        """A row for a request whose token will be thrown away."""
+        return np.zeros(self.vocab_size, dtype=np.float32)
+
+    def _row(self, seed: int) -> np.ndarray:
+        noise = np.random.Generator(np.random.Philox(key=seed))
+        row: np.ndarray = noise.standard_normal(self.vocab_size, dtype=np.float32)
+        row += self._bias
+        if self._ends and (seed >> 16) % 997 < 997 * ENDING:
+            row[self._ends[0]] = row.max() + 2.0
+        return row
+
+
+def _end_tokens(model_config: Any) -> List[int]:
+    for config in (getattr(model_config, "hf_text_config", None), model_config.hf_config):
+        ends = getattr(config, "eos_token_id", None)
+        if ends is not None:
+            return [int(end) for end in ends] if isinstance(ends, (list, tuple)) else [int(ends)]
+    return []
+
+
+def _token_biases(directory: str) -> Iterable[Any]:
+    path = os.path.join(str(directory), "tokenizer.json")
+    if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_TOKENIZER:
+        return
+    with open(path, encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    for token in tokenizer.get("added_tokens") or []:
+        if token.get("special"):
+            yield token["id"], SPECIAL
+    vocabulary = (tokenizer.get("model") or {}).get("vocab")
+    if isinstance(vocabulary, dict):
+        for text, bias in CLOSING.items():
+            if text in vocabulary:
+                yield vocabulary[text], bias

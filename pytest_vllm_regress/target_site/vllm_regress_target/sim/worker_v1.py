@@ -1,0 +1,265 @@
+"""The V1 worker: everything a GPU worker does, except running a network."""
+
+import dataclasses
+import inspect
+from typing import Any, Dict, List, Optional, Set
+
+import numpy as np
+import torch
+from vllm.distributed import get_pp_group
+from vllm.logger import init_logger
+from vllm.v1 import outputs
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
+from vllm.v1.sample.sampler import Sampler
+from vllm.v1.worker.worker_base import WorkerBase
+
+from . import DEVICE_NAME
+from .batch import Batch
+from .compat import SimulationGap, feed, field_type
+from .draw import Draw
+from .groups import start_groups
+
+logger = init_logger("vllm.vllm_regress_sim")
+
+BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
+SAMPLES_APART = hasattr(WorkerBase, "sample_tokens")  # execute_model returns None, sample_tokens returns the output
+PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
+
+
+class SimWorker(WorkerBase):  # type: ignore[misc]
+    """One rank of a simulated V1 engine."""
+
+    def __init__(self, vllm_config: Any, local_rank: int, rank: int, distributed_init_method: str, **kwargs: Any) -> None:
+        super().__init__(
+            vllm_config=vllm_config,
+            local_rank=local_rank,
+            rank=rank,
+            distributed_init_method=distributed_init_method,
+            **kwargs,
+        )
+        self._loras: Set[int] = set()
+        self._pending: Any = None
+
+    # Start
+
+    def init_device(self) -> None:
+        self.device = torch.device("cpu")
+        runner = getattr(self.model_config, "runner_type", "generate")
+        if runner not in ("generate", "auto"):
+            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        start_groups(self)
+        logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
+
+    def load_model(self, **kwargs: Any) -> None:
+        """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
+        block_size = self.cache_config.block_size or 16
+        self._draw = Draw(self.model_config)
+        self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
+        self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
+        self._last = get_pp_group().is_last_rank
+
+    def get_model(self) -> Any:
+        raise SimulationGap("the model itself was asked for, but none is loaded")
+
+    def get_supported_tasks(self) -> Any:
+        return ("generate",)
+
+    def get_supported_kv_cache_layouts(self) -> List[str]:
+        return ["NHD"]
+
+    def get_kv_cache_spec(self) -> Dict[str, Any]:
+        """One full-attention layer per pipeline stage: enough for vLLM's scheduler to manage real blocks."""
+        spec = feed(
+            FullAttentionSpec,
+            {
+                "block_size": self.cache_config.block_size or 16,
+                "num_kv_heads": self.model_config.get_num_kv_heads(self.parallel_config),
+                "head_size": self.model_config.get_head_size(),
+                "dtype": self.model_config.dtype,
+                "use_mla": False,
+            },
+        )
+        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": spec}
+
+    def determine_available_memory(self) -> int:
+        (spec,) = self.get_kv_cache_spec().values()
+        longest = -(-self.model_config.max_model_len // spec.block_size)
+        return int(spec.page_size_bytes) * max(BLOCKS, 2 * longest)
+
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        """No cache is allocated."""
+
+    initialize_kv_cache = initialize_from_config
+
+    def initialize_cache(self, *args: Any, **kwargs: Any) -> None:
+        """Blocks are only counted; vLLM keeps the count."""
+        names = ("num_gpu_blocks", "num_cpu_blocks")
+        for name, value in {**dict(zip(names, args)), **kwargs}.items():
+            if name in names:
+                setattr(self.cache_config, name, value)
+
+    def compile_or_warm_up_model(self) -> Any:
+        from vllm.v1.worker import worker_base
+
+        times = getattr(worker_base, "CompilationTimes", None)
+        if times is not None:
+            return times(0.0, 0.0)
+        returns = inspect.signature(WorkerBase.compile_or_warm_up_model).return_annotation
+        return 0.0 if returns in (float, "float") else None
+
+    # Steps
+
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self._last:
+            return None if SAMPLES_APART else _empty()
+        self._batch.update(scheduler_output)
+        if not scheduler_output.total_num_scheduled_tokens:
+            return _empty()
+        if SAMPLES_APART:
+            self._pending = scheduler_output
+            return None
+        return self._sample(scheduler_output, scheduler_output)
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        """The second half of a step, where a version has split it."""
+        scheduled, self._pending = self._pending, None
+        return None if scheduled is None else self._sample(scheduled, grammar_output)
+
+    @torch.inference_mode()
+    def _sample(self, scheduled: Any, grammar: Any) -> ModelRunnerOutput:
+        rows, requests = self._batch.rows, self._batch.requests
+        waiting = []  # rows whose prompt is not wholly computed yet: sampled like the others, then thrown away
+        history: List[np.ndarray] = []
+        for index, request_id in enumerate(rows.req_ids):
+            request = requests[request_id]
+            if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id] < request.num_tokens:
+                waiting.append(index)
+                history.append(self._draw.blank())
+            else:
+                history.append(self._draw.after(_prompt(request) + request.output_token_ids))
+        logits = self._draw.stack(history)
+        _apply_bitmask(logits, rows, grammar)
+        generators = {index: rows.generators[index] for index in waiting if index in rows.generators}
+        states = {index: generator.get_state() for index, generator in generators.items()}
+        sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
+        for index, state in states.items():
+            generators[index].set_state(state)
+        tokens = sampled.sampled_token_ids.tolist()
+        for index in waiting:
+            tokens[index] = []
+        prompts = self._prompt_logprobs(scheduled)
+        for index, request_id in enumerate(rows.req_ids):
+            requests[request_id].output_token_ids.extend(tokens[index])
+        logprobs = sampled.logprobs_tensors
+        return _output(rows, tokens, None if logprobs is None else logprobs.tolists(), prompts)
+
+    def _prompt_logprobs(self, scheduled: Any) -> Dict[str, Any]:
+        found: Dict[str, Any] = {}
+        for request_id, count in scheduled.num_scheduled_tokens.items():
+            request = self._batch.requests[request_id]
+            asked = getattr(request.sampling_params, "prompt_logprobs", None)
+            length = request.num_prompt_tokens if hasattr(request, "num_prompt_tokens") else len(_prompt(request))
+            before = request.num_computed_tokens
+            if asked is None or request.output_token_ids or not before < length <= before + count:
+                continue
+            found[request_id] = self._score_prompt(_prompt(request), self._draw.vocab_size if asked == -1 else asked)
+        return found
+
+    def _score_prompt(self, prompt: List[int], count: int) -> LogprobsTensors:
+        parts = []
+        for start in range(0, len(prompt) - 1, PROMPT_ROWS):
+            stop = min(start + PROMPT_ROWS, len(prompt) - 1)
+            scores = self._sampler.compute_logprobs(torch.from_numpy(self._draw.within(prompt, start, stop)))
+            target = torch.tensor(prompt[start + 1 : stop + 1], dtype=torch.int64)
+            parts.append(self._sampler.gather_logprobs(scores, count, target)[:3])
+        if not parts:
+            shape = (0, count + 1)
+            return LogprobsTensors(
+                torch.zeros(shape, dtype=torch.int32), torch.zeros(shape), torch.zeros(0, dtype=torch.int32)
+            )
+        return LogprobsTensors(*(torch.cat(columns) for columns in zip(*parts)))
+
+    # The rest of a worker's duties
+
+    def execute_dummy_batch(self) -> None:
+        """Data-parallel engines keep step with each other; a simulated step needs no partner."""
+
+    def add_lora(self, lora_request: Any) -> bool:
+        self._loras.add(lora_request.lora_int_id)
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        self._loras.discard(lora_id)
+        return True
+
+    def pin_lora(self, lora_id: int) -> bool:
+        return lora_id in self._loras
+
+    def list_loras(self) -> Set[int]:
+        return set(self._loras)
+
+    def check_health(self) -> None:
+        return
+
+    def sleep(self, level: int = 1) -> None:
+        """Holds no memory to give up."""
+
+    def wake_up(self, tags: Optional[List[str]] = None) -> None:
+        """Nothing was given up."""
+
+    def profile(self, *args: Any, **kwargs: Any) -> None:
+        raise SimulationGap("a profile of the device was asked for")
+
+    def take_draft_token_ids(self) -> None:
+        return None
+
+    def update_max_model_len(self, max_model_len: int) -> None:
+        self.model_config.max_model_len = max_model_len
+
+
+def _prompt(request: Any) -> List[int]:
+    if request.prompt_token_ids is None:
+        raise SimulationGap("a prompt given as embeddings: there are no tokens to draw from")
+    return list(request.prompt_token_ids)
+
+
+def _apply_bitmask(logits: torch.Tensor, rows: Any, grammar: Any) -> None:
+    """Lay the engine core's own grammar bitmask over the logits.
+
+    Earlier versions give a mapping from request to row of the mask, later ones a list in the order of its rows.
+    """
+    mask = getattr(grammar, "grammar_bitmask", None)
+    if mask is None:
+        return
+    ids = grammar.structured_output_request_ids
+    places = ids.items() if isinstance(ids, dict) else ((request_id, row) for row, request_id in enumerate(ids))
+    width = logits.shape[1]
+    for request_id, row in places:
+        index = rows.req_id_to_index.get(request_id)
+        if index is None:
+            continue
+        bits = np.unpackbits(np.ascontiguousarray(mask[row]).view(np.uint8), bitorder="little")[:width]
+        logits[index, : len(bits)].masked_fill_(torch.from_numpy(bits == 0), float("-inf"))
+
+
+def _empty() -> ModelRunnerOutput:
+    return getattr(outputs, "EMPTY_MODEL_RUNNER_OUTPUT", None) or _fill([], {}, [], None, {})
+
+
+def _output(rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str, Any]) -> ModelRunnerOutput:
+    if "ndarray" in field_type(ModelRunnerOutput, "sampled_token_ids"):
+        tokens = [np.asarray(row, dtype=np.int32) for row in tokens]  # type: ignore[misc]
+    return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts)
+
+
+def _fill(ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any) -> ModelRunnerOutput:
+    known = dict.fromkeys((field.name for field in dataclasses.fields(ModelRunnerOutput) if _required(field)))
+    known.update(
+        req_ids=ids, req_id_to_index=places, sampled_token_ids=tokens, logprobs=logprobs, prompt_logprobs_dict=prompts
+    )
+    return feed(ModelRunnerOutput, known)
+
+
+def _required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
