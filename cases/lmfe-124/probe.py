@@ -1,0 +1,395 @@
+"""Does lm-format-enforcer's state survive a process boundary? Runs inside the target interpreter.
+
+``carry_over`` lets the installed vLLM build the state it keeps for one request with a JSON schema, sends it, pickled, to
+a freshly started interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The
+receiving interpreter is this same file, started with ``--receive`` and kept for the next calls, because importing vLLM
+again for every schema would cost more than everything else here.
+
+Standard library at module level, Python 3.9 and later.
+"""
+
+import atexit
+import hashlib
+import importlib
+import json
+import os
+import pickle
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+CLOSERS = frozenset('"}],')
+"""Characters that end something. A walk that prefers them ends before its limit more often than not."""
+
+_tokenizers = {}
+_receivers = []
+
+
+# What the installed vLLM builds -------------------------------------------------------------------------------------
+
+
+class _Processor:
+    """V0: a logits processor inside the request's SamplingParams, which is what a V0 executor sends to a stage."""
+
+    def __init__(self, carrier, vocab_size):
+        self._processor = carrier.logits_processors[0]
+        self._vocab_size = vocab_size
+
+    def allowed(self, tokens):
+        import torch
+
+        scores = self._processor(list(tokens), torch.zeros(self._vocab_size))
+        return torch.nonzero(torch.isfinite(scores)).flatten().tolist()
+
+    def accept(self, token):
+        """Nothing to do: a V0 processor is told all tokens at every step."""
+
+
+class _Grammar:
+    """V1: a grammar object that is told each token and fills a bitmask."""
+
+    def __init__(self, carrier, vocab_size):
+        self._grammar = carrier
+        self._vocab_size = vocab_size
+
+    def allowed(self, tokens):
+        import torch
+
+        bitmask = torch.zeros((1, (self._vocab_size + 31) // 32), dtype=torch.int32)
+        self._grammar.fill_bitmask(bitmask, 0)
+        words = [word & 0xFFFFFFFF for word in bitmask[0].tolist()]
+        return [i for i in range(self._vocab_size) if words[i // 32] >> (i % 32) & 1]
+
+    def accept(self, token):
+        if not self._grammar.accept_tokens("lmfe-124", [token]):
+            raise AssertionError("the grammar refused token %d, which it had just allowed" % token)
+
+
+class _Enforcer:
+    """lm-format-enforcer alone, where the installed vLLM cannot build its own state."""
+
+    def __init__(self, carrier, vocab_size):
+        self._enforcer = carrier
+
+    def allowed(self, tokens):
+        allowed = self._enforcer.get_allowed_tokens(list(tokens))
+        return sorted(set(getattr(allowed, "allowed_tokens", allowed)))
+
+    def accept(self, token):
+        """Nothing to do: an enforcer is told all tokens at every step."""
+
+
+_VIEWS = {"processor": _Processor, "grammar": _Grammar, "enforcer": _Enforcer}
+
+
+def _v0_carrier(tokenizer, schema, vocab_size):
+    from vllm import SamplingParams
+
+    decoding = importlib.import_module("vllm.model_executor.guided_decoding.lm_format_enforcer_decoding")
+    try:
+        from vllm.sampling_params import GuidedDecodingParams
+
+        options = GuidedDecodingParams(json=schema)
+    except ImportError:
+        fields = importlib.import_module("vllm.model_executor.guided_decoding.guided_fields")
+        options = fields.GuidedDecodingRequest(guided_json=schema)
+    processor = decoding.get_local_lm_format_enforcer_guided_decoding_logits_processor(options, tokenizer)
+    return SamplingParams(logits_processors=[processor])
+
+
+class _NoSpeculation:
+    """The one attribute of VllmConfig that the V1 backend reads."""
+
+    speculative_config = None
+
+
+def _v1_carrier(tokenizer, schema, vocab_size):
+    backend = importlib.import_module("vllm.v1.structured_output.backend_lm_format_enforcer")
+    types = importlib.import_module("vllm.v1.structured_output.backend_types")
+    built = backend.LMFormatEnforcerBackend(vllm_config=_NoSpeculation(), tokenizer=tokenizer, vocab_size=vocab_size)
+    return built.compile_grammar(types.StructuredOutputOptions.JSON, json.dumps(schema))
+
+
+class _Decoder:
+    """What lm-format-enforcer's own integrations use: decode, less the mark of an unfinished character."""
+
+    def __init__(self, tokenizer):
+        self._tokenizer = tokenizer
+
+    def __call__(self, tokens):
+        return self._tokenizer.decode(tokens).rstrip("\ufffd")
+
+
+def _neutral_carrier(tokenizer, schema, vocab_size):
+    import inspect
+
+    from lmformatenforcer import JsonSchemaParser, TokenEnforcer, TokenEnforcerTokenizerData
+
+    zero = tokenizer.encode("0")[-1]
+    special = set(tokenizer.all_special_ids)
+    regular = []
+    for token in range(vocab_size):
+        if token not in special:
+            after_zero = tokenizer.decode([zero, token])[1:]
+            regular.append((token, after_zero, len(after_zero) > len(tokenizer.decode([token]))))
+    extra = {"use_bitmask": False, "vocab_size": vocab_size}
+    known = inspect.signature(TokenEnforcerTokenizerData.__init__).parameters
+    data = TokenEnforcerTokenizerData(
+        regular, _Decoder(tokenizer), tokenizer.eos_token_id, **{k: v for k, v in extra.items() if k in known}
+    )
+    return TokenEnforcer(data, JsonSchemaParser(schema))
+
+
+_WAYS = (
+    ("vllm.model_executor.guided_decoding.lm_format_enforcer_decoding", "processor", _v0_carrier),
+    ("vllm.v1.structured_output.backend_lm_format_enforcer", "grammar", _v1_carrier),
+    ("lmformatenforcer.tokenenforcer", "enforcer", _neutral_carrier),
+)
+
+
+def _build(tokenizer, schema, vocab_size):
+    """The first way that the installed packages have. Only a failed import moves on to the next one."""
+    skipped = []
+    for name, view, carrier in _WAYS:
+        try:
+            return name, view, carrier(tokenizer, schema, vocab_size), skipped
+        except ImportError as error:
+            skipped.append({"way": name, "why": "%s: %s" % (type(error).__name__, error)})
+    raise ImportError("no way to build lm-format-enforcer's state: %s" % skipped)
+
+
+# The tokenizer ------------------------------------------------------------------------------------------------------
+
+
+def _vllm_tokenizer(model):
+    for module in ("vllm.transformers_utils.tokenizer", "vllm.tokenizers"):
+        try:
+            return importlib.import_module(module).get_tokenizer(model)
+        except (ImportError, AttributeError):
+            continue
+    return None
+
+
+def _crossing_error(thing):
+    """Why ``thing`` by itself cannot be pickled, or None."""
+    try:
+        pickle.dumps(thing)
+    except Exception as error:
+        return "%s: %s" % (type(error).__name__, error)
+    return None
+
+
+def _tokenizer(model):
+    """(tokenizer, whose it is, why vLLM's own was not usable).
+
+    vLLM's tokenizer wrapper could not be pickled before 0.8.5 (vllm-project/vllm#7557). That is another failure than
+    this case's, so there a plain transformers tokenizer takes its place, as in lm-format-enforcer's own vLLM sample.
+    """
+    if model not in _tokenizers:
+        tokenizer = _vllm_tokenizer(model)
+        error = "not found in this vLLM" if tokenizer is None else _crossing_error(tokenizer)
+        if error is not None:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        _tokenizers[model] = (tokenizer, "vllm" if error is None else "transformers", error)
+    return _tokenizers[model]
+
+
+# The walk -----------------------------------------------------------------------------------------------------------
+
+
+def _digest(allowed):
+    return hashlib.sha256(json.dumps(sorted(allowed)).encode()).hexdigest()
+
+
+def _choose(rng, tokenizer, allowed, eos):
+    if eos in allowed:
+        return eos
+    closing = [token for token in allowed if tokenizer.decode([token]).strip() in CLOSERS]
+    return rng.choice(closing if closing and rng.random() < 0.6 else sorted(allowed))
+
+
+def _walk(view, tokenizer, seed, max_steps):
+    """Follow the mask. Returns the tokens taken and, for each step, what was allowed there."""
+    rng = random.Random(seed)
+    tokens, allowed_at = [], []
+    while len(allowed_at) < max_steps:
+        allowed = view.allowed(tokens)
+        allowed_at.append(allowed)
+        if not allowed:
+            break
+        token = _choose(rng, tokenizer, allowed, tokenizer.eos_token_id)
+        tokens.append(token)
+        if token == tokenizer.eos_token_id:
+            break
+        view.accept(token)
+    return tokens, allowed_at
+
+
+def carry_over(model, schema, seed=0, max_steps=48, hand_over_at=(0, 6)):
+    """Build, hand over at each of the given steps, compare every later step. Raises what pickling raises.
+
+    The reply names the way the state was built, whose tokenizer it holds, the size of each pickle, how many steps were
+    compared and, if there is one, the first step where the two sides disagree.
+    """
+    tokenizer, owner, tokenizer_error = _tokenizer(model)
+    vocab_size = len(tokenizer)
+    way, kind, carrier, skipped = _build(tokenizer, schema, vocab_size)
+    pickle.dumps(carrier)  # before any step: this is where the documented failure shows
+    tokens, allowed_at = _walk(_VIEWS[kind](carrier, vocab_size), tokenizer, seed, max_steps)
+    hand_overs = []
+    for start in sorted({min(at, len(allowed_at) - 1) for at in hand_over_at}):
+        carrier = _build(tokenizer, schema, vocab_size)[2]
+        view = _VIEWS[kind](carrier, vocab_size)
+        for step in range(start):
+            view.allowed(tokens[:step])
+            view.accept(tokens[step])
+        pickled = pickle.dumps(carrier)
+        request = {
+            "kind": kind,
+            "vocab_size": vocab_size,
+            "start": start,
+            "tokens": tokens,
+            "digests": [_digest(allowed) for allowed in allowed_at[start:]],
+        }
+        answer = _receiver().ask(request, pickled)
+        difference = answer["difference"]
+        if difference is not None:
+            here, there = set(allowed_at[difference["step"]]), set(difference.pop("allowed"))
+            difference["lost"], difference["gained"] = sorted(here - there)[:20], sorted(there - here)[:20]
+        hand_overs.append(
+            {"at": start, "bytes": len(pickled), "compared": answer["compared"], "difference": difference}
+        )
+    return {
+        "way": way,
+        "skipped": skipped,
+        "tokenizer": owner,
+        "tokenizer_error": tokenizer_error,
+        "steps": len(allowed_at),
+        "distinct_masks": len({_digest(allowed) for allowed in allowed_at}),
+        "finished": bool(tokens) and tokens[-1] == tokenizer.eos_token_id,
+        "text": tokenizer.decode([token for token in tokens if token != tokenizer.eos_token_id]),
+        "hand_overs": hand_overs,
+        "sender_pid": os.getpid(),
+        "receiver_pid": answer["pid"],
+    }
+
+
+# The other process --------------------------------------------------------------------------------------------------
+
+
+def _write_frame(stream, *parts):
+    for part in parts:
+        stream.write(struct.pack(">Q", len(part)))
+        stream.write(part)
+    stream.flush()
+
+
+def _read_frame(stream):
+    head = stream.read(8)
+    if len(head) < 8:
+        return None
+    size = struct.unpack(">Q", head)[0]
+    body = stream.read(size)
+    return body if len(body) == size else None
+
+
+class _Receiver:
+    """A fresh interpreter that unpickles states. It ends when this process closes its standard input, or dies."""
+
+    def __init__(self):
+        self._log = tempfile.TemporaryFile()
+        read_end, write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), "--receive", __name__, str(write_end)],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=(write_end,),
+            )
+        finally:
+            os.close(write_end)
+        self._replies = os.fdopen(read_end, "rb")
+
+    def ask(self, request, pickled):
+        try:
+            _write_frame(self._process.stdin, json.dumps(request).encode(), pickled)
+            body = _read_frame(self._replies)
+        except BrokenPipeError:
+            body = None
+        if body is None:
+            code = self.close()
+            raise RuntimeError("the receiving process ended with status %s: %s" % (code, self._log_tail()))
+        answer = json.loads(body)
+        if "error" in answer:
+            raise RuntimeError("the state arrived but could not go on:\n%s" % answer["error"])
+        return answer
+
+    def _log_tail(self):
+        self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, self._log.tell() - 4000))
+        return self._log.read().decode("utf-8", "replace")
+
+    def close(self):
+        if self in _receivers:
+            _receivers.remove(self)
+        try:
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            return self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+def _receiver():
+    if not _receivers:
+        _receivers.append(_Receiver())
+    return _receivers[0]
+
+
+@atexit.register
+def _close_receivers():
+    for receiver in list(_receivers):
+        receiver.close()
+
+
+def _follow(request, pickled):
+    view = _VIEWS[request["kind"]](pickle.loads(pickled), request["vocab_size"])
+    start, tokens = request["start"], request["tokens"]
+    for compared, expected in enumerate(request["digests"]):
+        step = start + compared
+        if compared:
+            view.accept(tokens[step - 1])
+        allowed = view.allowed(tokens[:step])
+        if _digest(allowed) != expected:
+            return {"pid": os.getpid(), "compared": compared, "difference": {"step": step, "allowed": allowed}}
+    return {"pid": os.getpid(), "compared": len(request["digests"]), "difference": None}
+
+
+def _receive(sender_module, reply_fd):
+    """Answer states until standard input ends. ``sender_module`` is what pickles call this file."""
+    import traceback
+
+    sys.modules[sender_module] = sys.modules[__name__]
+    with os.fdopen(reply_fd, "wb") as replies:
+        while True:
+            header = _read_frame(sys.stdin.buffer)
+            pickled = _read_frame(sys.stdin.buffer) if header is not None else None
+            if header is None or pickled is None:
+                return
+            try:
+                answer = _follow(json.loads(header), pickled)
+            except Exception:
+                answer = {"error": traceback.format_exc()}
+            _write_frame(replies, json.dumps(answer).encode())
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["--receive"]:
+    _receive(sys.argv[2], int(sys.argv[3]))

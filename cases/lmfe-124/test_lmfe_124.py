@@ -1,0 +1,52 @@
+"""lm-format-enforcer#124: what vLLM builds for a schema must survive a process boundary, unchanged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.schemas import json_schemas
+
+pytestmark = pytest.mark.vllm_case("lmfe-124")
+
+FEW = settings(
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    # The fixtures hold one probe process for the whole test: it is meant to be shared by the examples.
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+UPSTREAM_SCHEMA = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in ("originalValue", "modifiedValue", "key", "errorType")},
+    "required": ["originalValue", "modifiedValue", "key", "errorType"],
+}
+"""The shape of the report's request: an object of required, unbounded strings."""
+
+
+def check(reply: dict[str, Any]) -> None:
+    """Something was compared, in another process, and nothing differed."""
+    assert reply["hand_overs"], f"nothing was handed over: {reply}"
+    assert reply["receiver_pid"] != reply["sender_pid"]
+    for hand_over in reply["hand_overs"]:
+        assert hand_over["bytes"] > 0
+        assert hand_over["compared"] == reply["steps"] - hand_over["at"] > 0
+        assert hand_over["difference"] is None, f"{reply['way']}: {hand_over['difference']} after {reply['text']!r}"
+
+
+def test_upstream_schema(vllm_probe: Any, vllm_model_path: str) -> None:
+    reply = vllm_probe("carry_over", timeout=180, model=vllm_model_path, schema=UPSTREAM_SCHEMA)
+    check(reply)
+    assert reply["distinct_masks"] > 3, f"the walk saw nothing of the grammar: {reply['text']!r}"
+
+
+@FEW
+@given(schema=json_schemas("basic"), seed=st.integers(0, 999))
+def test_drawn_schemas(vllm_probe: Any, vllm_model_path: str, schema: dict[str, Any], seed: int) -> None:
+    check(vllm_probe("carry_over", timeout=180, model=vllm_model_path, schema=schema, seed=seed))
