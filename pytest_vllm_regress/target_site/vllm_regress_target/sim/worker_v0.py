@@ -1,0 +1,137 @@
+"""The V0 worker: vLLM's own logits processors and sampler over drawn logits."""
+
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import numpy as np
+import torch
+from vllm.distributed import broadcast_tensor_dict, get_pp_group, get_tp_group
+from vllm.logger import init_logger
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.sampler import Sampler, SamplerOutput
+from vllm.model_executor.sampling_metadata import SamplingMetadata
+from vllm.worker.worker_base import WorkerBase
+
+from . import DEVICE_NAME
+from .compat import SimulationGap
+from .draw import Draw
+from .groups import start_groups
+
+logger = init_logger("vllm.vllm_regress_sim")
+
+BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
+SWAP_BLOCKS = 1024
+
+
+class SimWorker(WorkerBase):  # type: ignore[misc]
+    """One rank of a simulated V0 engine.
+
+    Requests reach it as they reach a GPU worker: by reference in the engine's own process, pickled (logits processors and all)
+    for another pipeline stage.
+    """
+
+    def __init__(
+        self,
+        vllm_config: Any,
+        local_rank: int,
+        rank: int,
+        distributed_init_method: str,
+        is_driver_worker: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(vllm_config=vllm_config)
+        self.parallel_config.rank = rank
+        self.local_rank = local_rank
+        self.rank = rank
+        self.distributed_init_method = distributed_init_method
+        self.is_driver_worker = is_driver_worker
+        self._loras: Set[int] = set()
+        self._generators: Dict[str, torch.Generator] = {}
+
+    def init_device(self) -> None:
+        self.device = torch.device("cpu")
+        runner = getattr(self.model_config, "runner_type", "generate")
+        if runner != "generate":
+            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        start_groups(self)
+        logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
+
+    def load_model(self) -> None:
+        """Reads no weights: prepares the draw and vLLM's sampler."""
+        self._draw = Draw(self.model_config)
+        self._processor = LogitsProcessor(self._draw.vocab_size, logits_as_input=True)
+        self._sampler = Sampler()
+
+    def get_model(self) -> Any:
+        raise SimulationGap("the model itself was asked for, but none is loaded")
+
+    def determine_num_available_blocks(self) -> Tuple[int, int]:
+        longest = -(-self.model_config.max_model_len // self.cache_config.block_size)
+        return max(BLOCKS, 2 * longest), SWAP_BLOCKS
+
+    def get_cache_block_size_bytes(self) -> int:
+        return int(self.cache_config.block_size) * 1024
+
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
+        """Blocks are only counted."""
+        self.cache_config.num_gpu_blocks = num_gpu_blocks
+        self.cache_config.num_cpu_blocks = num_cpu_blocks
+
+    def execute_model(self, execute_model_req: Optional[Any] = None) -> Optional[List[Any]]:
+        """One step. The driver of a tensor-parallel group tells the others, who loop here until it sends nothing."""
+        if get_tp_group().world_size > 1:
+            if not self.is_driver_worker:
+                return [] if broadcast_tensor_dict(src=0) else None
+            broadcast_tensor_dict({} if execute_model_req is None else {"step": True}, src=0)
+        if execute_model_req is None:
+            return None
+        if not execute_model_req.seq_group_metadata_list:
+            return []
+        if not get_pp_group().is_last_rank:
+            return [None]
+        if execute_model_req.async_callback:
+            execute_model_req.async_callback()
+        return [self._sample(execute_model_req)]
+
+    @torch.inference_mode()
+    def _sample(self, request: Any) -> SamplerOutput:
+        groups = request.seq_group_metadata_list
+        for ended in request.finished_requests_ids or ():
+            self._generators.pop(ended, None)
+        rows: List[np.ndarray] = []
+        lengths, queried = [], []
+        for group in groups:
+            for sequence in group.seq_data.values():
+                start, stop = _span(group, sequence)
+                lengths.append(stop)
+                queried.append(stop - start)
+                tokens = sequence.get_token_ids()
+                if group.is_prompt and group.sampling_params.prompt_logprobs is not None:
+                    rows.extend(self._draw.within(tokens, start, stop - 1 if group.do_sample else stop))
+                if group.do_sample:
+                    rows.append(self._draw.after(tokens[:stop]))
+        metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self._generators)
+        logits = self._processor(None, self._draw.stack(rows), metadata)
+        output: SamplerOutput = self._sampler(logits, metadata)
+        return output
+
+    def add_lora(self, lora_request: Any) -> bool:
+        self._loras.add(lora_request.lora_int_id)
+        return True
+
+    def remove_lora(self, lora_id: int) -> bool:
+        self._loras.discard(lora_id)
+        return True
+
+    def pin_lora(self, lora_id: int) -> bool:
+        return lora_id in self._loras
+
+    def list_loras(self) -> Set[int]:
+        return set(self._loras)
+
+
+def _span(group: Any, sequence: Any) -> Tuple[int, int]:
+    """The positions a step computes for a sequence: a chunk of its prompt, or its last token."""
+    if not group.is_prompt:
+        return sequence.get_len() - 1, sequence.get_len()
+    start = sequence.get_num_computed_tokens()
+    return start, min(sequence.get_len(), start + group.token_chunk_size)
