@@ -19,6 +19,7 @@ from .masking import mask
 from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 
 _GRACE_S = 1.0
+_LEAVE_S = 3.0  # what is still there this long after the child ended was left behind; Ray's daemons take about a second
 _NANNY_S = 8.0
 
 
@@ -44,6 +45,7 @@ class Child:
         self.pid: int | None = None
         self.exit_status: int | None = None
         self.leftovers: tuple[Leftover, ...] = ()
+        self.on_reply: Callable[[str], None] | None = None
         self._nanny = nanny_pid
         self._channel = channel
         self._lifeline = lifeline
@@ -71,7 +73,14 @@ class Child:
             raise self._hung(deadline, "the child does not read its requests") from None
         except PeerClosed:
             raise self._died(deadline, "it closed its channel") from None
-        return self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+        value = self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+        self.replied(deadline.phase)
+        return value
+
+    def replied(self, phase: str) -> None:
+        """Tell whoever watches that the target answered in ``phase``."""
+        if self.on_reply is not None:
+            self.on_reply(phase)
 
     def wait_ready(self, deadline: Deadline) -> None:
         """Wait until the child answers."""
@@ -102,6 +111,12 @@ class Child:
         """Raise ``ChildDied`` when the child has ended."""
         if not self.alive:
             raise self._died(deadline, "it ended")
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than the child lives."""
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.poll(seconds * 1000)
 
     def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
         """Take the dossier, end the family, and return the error to raise. For waits that do not go over the channel (HTTP)."""
@@ -149,7 +164,7 @@ class Child:
         self._closed = True
         left = self.processes()
         self._shm |= family.shared_memory(left)
-        survivors = family.wait_gone(left, _GRACE_S) if ended_by_itself else left
+        survivors = family.wait_gone(left, _LEAVE_S) if ended_by_itself else left
         found = [Leftover("process", family.describe(p)) for p in survivors] if ended_by_itself else []
         stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else _GRACE_S)
         found += [Leftover("process that KILL did not end", family.describe(p)) for p in stubborn]
@@ -192,7 +207,7 @@ class Child:
         if frame["ok"]:
             return frame.get("value")
         message, kind = mask(str(frame.get("message"))), str(frame.get("type"))
-        if kind.endswith("dialect.Unsupported"):
+        if kind == "vllm_regress_target.Unsupported":
             raise Unsupported(message)
         detail = mask(str(frame.get("traceback", ""))) + _section("log", dossier.log_tail(self.log))
         raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,

@@ -33,7 +33,6 @@ class RunDir:
         owner = {"pid": me.pid, "started": me.create_time(), "tag": run.tag, "boot": _boot_id()}
         (path / _OWNER).write_text(json.dumps(owner))
         (path / "logs").mkdir()
-        (path / "ray").mkdir()
         return run
 
     @property

@@ -5,7 +5,7 @@ import base64
 import os
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
-from . import child, dialect
+from . import Unsupported, child, dialect
 from .protocol import FrameSocket
 
 Json = Dict[str, Any]
@@ -48,7 +48,7 @@ class EngineHost:
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""
         if self._front != "offline":
-            raise dialect.Unsupported("chat is a method of the offline engine; use a server for chat completions")
+            raise Unsupported("chat is a method of the offline engine; use a server for chat completions")
         return [_result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)]
 
     def call(self, file: str, function: str, arguments: Json) -> Any:

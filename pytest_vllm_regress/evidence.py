@@ -1,0 +1,31 @@
+"""What was seen while one leg of a test ran: replies of the target, the phase reached, the exception, the time spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+SUBJECT, CONTROL = "subject", "control"
+
+
+@dataclasses.dataclass
+class Evidence:
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target."""
+
+    leg: str = SUBJECT
+    replies: int = 0
+    phase: str = "probe"
+    error: BaseException | None = None
+    skipped: str | None = None
+    reports: list[pytest.TestReport] = dataclasses.field(default_factory=list)
+    started_at: float = dataclasses.field(default_factory=time.time)
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    control_used: bool = False
+    protocol_started: float = dataclasses.field(default_factory=time.monotonic)
+
+    def replied(self, phase: str) -> None:
+        """The target answered in ``phase``."""
+        self.replies += 1
+        self.phase = phase

@@ -1,0 +1,141 @@
+"""The fixtures: real engines, servers and probes in the target environment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .stash import EVIDENCE, SETTINGS
+
+if TYPE_CHECKING:
+    from .child import Child, Leftover
+    from .engine import Engine
+    from .server import Server
+    from .session import Session, Target
+    from .spec import EngineSpec
+
+
+@pytest.fixture(scope="session")
+def vllm_env(request: pytest.FixtureRequest) -> Target:
+    """The environment under test: ``name``, ``python``, ``device``, ``versions``. Parametrized when --vllm-env is repeated."""
+    from .harness import session_of
+
+    session = session_of(request.config)
+    return session.target(getattr(request, "param", None) or session.environment_names()[0])
+
+
+@pytest.fixture
+def vllm_leg(request: pytest.FixtureRequest) -> str:
+    """``subject``, or ``control`` when the test runs a second time to prove that the harness itself works: leave the trigger out then."""
+    evidence = request.node.stash[EVIDENCE]
+    evidence.control_used = True
+    return str(evidence.leg)
+
+
+@pytest.fixture
+def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
+    """Path of the tiny text checkpoint, or what --vllm-model names."""
+    return _session(request).model_path("text")
+
+
+@pytest.fixture
+def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Probe]:
+    """Call functions of ``probe.py`` beside the test, in one process of the target: ``vllm_probe("function", timeout=None, **arguments)``."""
+    probe = Probe(_session(request), vllm_env, request)
+    yield probe
+    probe.close()
+
+
+@pytest.fixture
+def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
+    """The EngineSpec of this test: the marker's fixed fields, this combination of its axes, and the control leg's changes."""
+    from .axes import engine_marker
+    from .legs import control_changes
+    from .spec import EngineSpec
+
+    values = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
+    return EngineSpec.create(**{**values, **control_changes(request.node)})
+
+
+@pytest.fixture
+def vllm_engine(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Engine]:
+    """A running engine for ``engine_spec`` (marker ``vllm_engine``), shared with other tests unless ``fresh=True``."""
+    from .axes import engine_marker
+
+    yield from _engine(request, vllm_env, engine_spec, engine_marker(request.node).front)
+
+
+@pytest.fixture
+def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Server]:
+    """A running ``vllm serve`` for ``engine_spec``: ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``."""
+    yield from _engine(request, vllm_env, engine_spec, "serve")
+
+
+@dataclasses.dataclass
+class Probe:
+    """One probe process, started at the first call and reused in the test; after a hang or crash the next call starts a new one."""
+
+    session: Session
+    target: Target
+    request: pytest.FixtureRequest
+    _child: Child | None = None
+
+    def __call__(self, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
+        """Run ``function(**arguments)`` in the target and return its JSON value. ``timeout`` in seconds replaces the probe phase's."""
+        from .harness import deadline_for
+
+        evidence = self.request.node.stash[EVIDENCE]
+        evidence.phase = "probe"
+        if self._child is None or not self._child.alive:
+            self._child = self.session.probe(self.target)
+        file = self.request.path.with_name("probe.py")
+        if not file.exists():
+            raise pytest.UsageError(f"{self.request.node.nodeid} uses vllm_probe, but there is no {file}")
+        deadline = deadline_for(self.request.config)("probe", timeout)
+        self._child.on_reply = evidence.replied
+        return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
+
+    def close(self) -> None:
+        """End the process; what it left is charged to the test."""
+        if self._child is not None:
+            from .harness import deadline_for
+
+            _charge(self.request, self._child.stop(deadline_for(self.request.config)("stop", None)))
+
+
+def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: str) -> Iterator[Any]:
+    from .axes import engine_marker
+
+    marker = engine_marker(request.node)
+    session = _session(request)
+    evidence = request.node.stash[EVIDENCE]
+    evidence.phase = "start"
+    engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
+    evidence.replied("start")
+    engine.child.on_reply = evidence.replied
+    evidence.phase = "request"
+    yield engine
+    engine.child.on_reply = None
+    if marker.fresh:
+        _charge(request, engine.stop())
+    elif evidence.error is not None or not engine.child.alive:
+        session.drop(target, spec, front)
+
+
+def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:
+    if not left:
+        return
+    _session(request).charges.append((request.node.nodeid, left))
+    if request.config.stash[SETTINGS].leftovers == "fail":
+        from .child import describe_leftovers
+
+        pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(left)}", pytrace=False)
+
+
+def _session(request: pytest.FixtureRequest) -> Session:
+    from .harness import session_of
+
+    return session_of(request.config)

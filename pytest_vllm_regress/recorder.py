@@ -1,0 +1,64 @@
+"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .stash import SESSION, SETTINGS
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+# The attribute of a report that carries its verdict: a plain dictionary, so that xdist can send it.
+ATTRIBUTE = "vllm_regress"
+_MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLICABLE": {"yellow": True}}
+
+
+class Recorder:
+    """A plugin object; one per pytest process, of use in the one that reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._found: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        found = getattr(report, ATTRIBUTE, None)
+        if found is not None:
+            self._found.append(found)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
+        """The word that -v shows is the verdict; letter and category stay pytest's own."""
+        found = getattr(report, ATTRIBUTE, None)
+        if found is None:
+            return None
+        verdict = found["verdict"]
+        word = (verdict, _MARKUP.get(verdict, {"red": True}))
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "x", word
+        if report.passed:
+            return "passed", ".", word
+        if report.skipped:
+            return "skipped", "s", word
+        return ("failed", "F", word) if report.when == "call" else ("error", "E", word)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        if self._found:
+            from . import summary
+
+            terminalreporter.section("documented failures")
+            for line in summary.lines(self._found):
+                terminalreporter.write_line(line)
+        for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
+            from .child import describe_leftovers
+
+            terminalreporter.section("left behind by engines (removed)")
+            terminalreporter.write_line(f"{user}:\n{describe_leftovers(left)}")
+
+    def pytest_sessionfinish(self) -> None:
+        file = self._config.stash[SETTINGS].report
+        if file is not None and not hasattr(self._config, "workerinput"):
+            from . import summary
+
+            summary.write(file, self._found)

