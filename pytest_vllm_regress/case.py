@@ -225,7 +225,7 @@ def default_cases_dir(start: Path | None = None) -> Path:
 
 
 def select(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
-    """The cases with these ids, all when none is named. Raises ``UsageError`` for unknown ids, listing the known ones."""
+    """The cases with these ids, all when none is named. Raises ``UsageError`` for an unknown id."""
     known = {case.id: case for case in cases}
     wanted = list(dict.fromkeys(ids)) or list(known)
     unknown = [name for name in wanted if name not in known]

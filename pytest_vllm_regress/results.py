@@ -1,4 +1,4 @@
-"""Result files: what was found, as versioned JSON (``result_schema.json``). The plugin and ``vllm-regress run`` write them."""
+"""Result files: versioned JSON (``result_schema.json``), written by the plugin and by ``vllm-regress run``."""
 
 from __future__ import annotations
 
