@@ -16,7 +16,10 @@ PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
 
 def register() -> Optional[str]:
     """Entry point of the group ``vllm.platform_plugins``: the platform's qualified name, or None to leave vLLM as it is."""
-    return PLATFORM if os.environ.get(DEVICE_VARIABLE) == "sim" else None
+    if os.environ.get(DEVICE_VARIABLE) != "sim":
+        return None
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
+    return PLATFORM
 
 
 def warm() -> None:
