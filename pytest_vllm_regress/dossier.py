@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ import psutil
 from . import family
 from .masking import mask
 
-STACK_S = 3.0
+STACKS_S = 1.8  # for all stacks together: with the grace of TERM a family has ended within 3 s of its deadline
 MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
@@ -29,7 +30,8 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
     """
     shown = list(processes)[:MAX_PROCESSES]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        stacks = list(pool.map(_stack, shown))
+        until = time.monotonic() + STACKS_S
+        stacks = list(pool.map(lambda process: _stack(process, until), shown))
     parts = [f"== dossier: {title} =="]
     for process, stack in zip(shown, stacks, strict=True):
         parts.append(f"-- process {_headline(process)}\n{stack}")
@@ -62,17 +64,20 @@ def py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def _stack(process: psutil.Process) -> str:
+def _stack(process: psutil.Process, until: float) -> str:
     program = py_spy()
     if program is None:
         return "(no stack: py-spy is not installed)"
+    left = until - time.monotonic()
+    if left <= 0:
+        return f"(no stack: the {STACKS_S:g} s for all stacks were used up)"
     command = [program, "dump", "--pid", str(process.pid)]
     if _stopped(process):
         command.append("--nonblocking")  # a stopped process cannot be paused by ptrace
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=STACK_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=left, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        return f"(no stack: py-spy gave none within {STACK_S:g} s)"
+        return f"(no stack: py-spy gave none within {left:.1f} s)"
     except OSError as error:
         return f"(no stack: {error})"
     if done.returncode:

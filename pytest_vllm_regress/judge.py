@@ -113,8 +113,8 @@ def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decisi
     deciding = next((r for r in reports if r.failed or r.skipped), None) or next((r for r in reports if r.when == "call"), reports[0])
     message = f"{decision.verdict.name}: {decision.reason}"
     case, variant = case_of(item)
-    if case.upstream:
-        message += f"; upstream: {case.upstream[0]}"
+    if decision.verdict is not Verdict.FIXED and case.upstream:
+        message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
     setattr(deciding, ATTRIBUTE, _result(item, case, variant, subject, target, decision, observed).to_json())
     deciding.user_properties += [("vllm_case", case.id), ("vllm_verdict", decision.verdict.name)]
     if target is not None:

@@ -61,4 +61,4 @@ class Recorder:
         if file is not None and not hasattr(self._config, "workerinput"):
             from . import summary
 
-            summary.write(file, self._found)
+            summary.write_report(file, self._found)

@@ -1,0 +1,23 @@
+"""Runs in the target: builds the tokenizer (pool) that this vLLM builds from its own engine arguments, and uses it."""
+
+import inspect
+from dataclasses import fields
+
+
+def tokenize(model, pool_size, extra_config=None):
+    """Ping the pool as vLLM does at start-up, then encode. Says which class did it."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    from vllm_regress_target import Unsupported, dialect
+
+    if "tokenizer_pool_size" not in {field.name for field in fields(EngineArgs)}:
+        raise Unsupported("vLLM {} has no tokenizer_pool_size".format(dialect.version()))
+    from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
+
+    arguments = EngineArgs(model=model, tokenizer_pool_size=pool_size, tokenizer_pool_extra_config=extra_config)
+    config = arguments.create_engine_config()
+    wanted = inspect.signature(init_tokenizer_from_configs).parameters
+    group = init_tokenizer_from_configs(**{name: getattr(config, name) for name in wanted})
+    if hasattr(group, "ping"):
+        group.ping()
+    return {"class": type(group).__name__, "token_ids": group.encode("hello")}

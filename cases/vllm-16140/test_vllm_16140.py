@@ -1,0 +1,59 @@
+"""vllm#16140: a tokenizer pool must come up, or fail, but never hang, whatever Ray its workers find."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.vllm_case("vllm-16140")
+
+clean = pytest.mark.vllm_case("vllm-16140", variant="clean")
+no_pool = pytest.mark.vllm_case("vllm-16140", variant="no-pool")
+# A pool that works was up within 35 s on two busy cores. The hang is told by the workers' error, so its legs need not wait as long.
+PATIENT_S, HANG_S = 150, 40
+
+
+@pytest.fixture
+def stale_workers(vllm_sidecar: Any) -> dict[str, Any]:
+    """Ray settings that make workers import a Ray older than the driver's."""
+    return {"runtime_env": {"env_vars": {"PYTHONPATH": vllm_sidecar("ray-2.31.0")}}}
+
+
+@clean
+@pytest.mark.parametrize("pool_size", [0, 1, 2, 4])
+def test_pool_with_clean_workers(vllm_probe: Any, vllm_model_path: str, pool_size: int) -> None:
+    assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=pool_size)["token_ids"]
+
+
+@clean
+def test_workaround_empty_runtime_env(vllm_probe: Any, vllm_model_path: str) -> None:
+    settings: dict[str, Any] = {"runtime_env": {}}
+    assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=1, extra_config=settings)["token_ids"]
+
+
+@no_pool
+def test_workaround_no_pool(vllm_probe: Any, vllm_model_path: str, stale_workers: dict[str, Any]) -> None:
+    assert vllm_probe("tokenize", model=vllm_model_path, pool_size=0, extra_config=stale_workers)["token_ids"]
+
+
+@pytest.mark.parametrize("pool_size", [1, 2, 4])
+def test_pool_with_stale_workers(vllm_probe: Any, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int) -> None:
+    size = pool_size if vllm_leg == "subject" else 0
+    assert vllm_probe("tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=size, extra_config=stale_workers)["token_ids"]
+
+
+@clean
+@pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=[0, 2], timeout=PATIENT_S)
+def test_server_with_clean_workers(vllm_server: Any) -> None:
+    assert vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2)["choices"]
+
+
+@pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=2, timeout=60)
+class TestServerWithStaleWorkers:
+    @pytest.fixture
+    def engine_spec(self, engine_spec: Any, stale_workers: dict[str, Any]) -> Any:
+        return engine_spec.replace(tokenizer_pool_extra_config=stale_workers)
+
+    def test_answers(self, vllm_server: Any) -> None:
+        assert vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2)["choices"]

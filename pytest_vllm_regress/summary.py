@@ -1,0 +1,36 @@
+"""The end of a pytest run: one line per case and environment, and the result file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .errors import RegressError
+from .results import RunResult, TestResult, write
+from .verdict import combine
+
+
+def lines(found: Sequence[dict[str, Any]]) -> list[str]:
+    """One line per case and environment: the combined verdict, the device, and the reasons of what was not expected."""
+    groups: dict[tuple[str, str, str], list[TestResult]] = {}
+    for result in map(TestResult.from_json, found):
+        groups.setdefault((result.case_id, result.environment, result.device), []).append(result)
+    shown = []
+    for (case, environment, device), results in sorted(groups.items()):
+        verdict = combine(r.verdict for r in results)
+        counts = ", ".join(f"{sum(r.verdict is v for r in results)} {v.name}" for v in dict.fromkeys(r.verdict for r in results))
+        simulated = " (simulated device)" if device == "sim" else ""
+        shown.append(f"{verdict.name:19} {case} on {environment}, device {device}{simulated}: {counts}")
+        shown += [f"    {r.verdict.name} {r.test}: {r.reason}" for r in results if not r.expected]
+    return shown
+
+
+def write_report(file: Path, found: Sequence[dict[str, Any]]) -> None:
+    """Write the result file of --vllm-report."""
+    try:
+        write(file, RunResult(tuple(TestResult.from_json(each) for each in found)))
+    except RegressError as error:
+        import pytest
+
+        raise pytest.UsageError(str(error)) from None

@@ -1,0 +1,66 @@
+"""Fixtures of the project's own tests: small stand-in targets, so that most tests need no vLLM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.agent import Agent
+from pytest_vllm_regress.deadline import Deadline
+from pytest_vllm_regress.rundir import RunDir
+
+pytest_plugins = ["pytester"]
+
+MakeTarget = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def make_target(tmp_path_factory: pytest.TempPathFactory) -> MakeTarget:
+    """Makes an interpreter that has the named distributions as empty packages: ``make_target(vllm="0.8.4")``."""
+
+    def make(**versions: str) -> Path:
+        root = tmp_path_factory.mktemp("target")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(root)], check=True)
+        site = next((root / "lib").glob("python3.*/site-packages"))
+        for package, version in versions.items():
+            name = package.replace("-", "_")
+            metadata = site / f"{name}-{version}.dist-info"
+            metadata.mkdir()
+            (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: {version}\n")
+            (site / f"{name}.py").write_text(f"__version__ = {version!r}\n")
+        return root / "bin" / "python"
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def affected_target(make_target: MakeTarget) -> Path:
+    """An interpreter with "vllm 0.8.4"."""
+    return make_target(vllm="0.8.4")
+
+
+@pytest.fixture(scope="session")
+def fixed_target(make_target: MakeTarget) -> Path:
+    """An interpreter with "vllm 0.8.5"."""
+    return make_target(vllm="0.8.5")
+
+
+@pytest.fixture
+def run_dir() -> Iterator[RunDir]:
+    """A run directory, removed afterwards."""
+    run = RunDir.create()
+    yield run
+    run.remove()
+
+
+@pytest.fixture
+def agent(run_dir: RunDir) -> Iterator[Agent]:
+    """An agent on the tests' own interpreter."""
+    started = Agent(Path(sys.executable), run_dir)
+    started.start(Deadline.after("import", 20))
+    yield started
+    started.stop()

@@ -1,0 +1,102 @@
+"""Children that misbehave, each in its own way."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+
+def echo(value):
+    return value
+
+
+def pids():
+    return {"pid": os.getpid(), "parent": os.getppid(), "session": os.getsid(0)}
+
+
+def hang():
+    time.sleep(600)
+
+
+def hang_in_native_code():
+    ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+
+
+def hang_and_ignore_term():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+
+
+def exit_in_silence():
+    os._exit(0)
+
+
+def crash():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def raise_error(text):
+    raise RuntimeError(text)
+
+
+def not_json():
+    return object()
+
+
+def flood(megabytes):
+    line = "x" * 1023 + "\n"
+    for _ in range(megabytes * 1024):
+        sys.stdout.write(line)
+    return megabytes
+
+
+def say_garbage(fd_name):
+    """Write what is no frame to every socket this process holds."""
+    for fd in range(3, 64):
+        try:
+            if os.readlink("/proc/self/fd/{}".format(fd)).startswith("socket:"):
+                os.write(fd, fd_name.encode() + b"\n")
+        except OSError:
+            pass
+    time.sleep(600)
+
+
+def leave_grandchild(hold_output):
+    """A daemonised grandchild: own session, parent gone. It says nothing and holds our output open if asked to."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            os.close(write)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            if not hold_output:
+                os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+                os.dup2(1, 2)
+            time.sleep(600)
+        os._exit(0)
+    os.close(write)
+    return int(os.read(read, 32))
+
+
+def leave_exec_grandchild():
+    """As above, but another program, as Ray's daemons are."""
+    return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+
+
+def leave_grandchild_and_hang():
+    leave_grandchild(True)
+    time.sleep(600)
+
+
+def leave_shared_memory():
+    """A segment that nobody unlinks, mapped until the end."""
+    import mmap
+
+    path = "/dev/shm/vllm_regress_test_{}".format(os.getpid())
+    fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    os.ftruncate(fd, 4096)
+    globals()["_mapped"] = mmap.mmap(fd, 4096)
+    return path
