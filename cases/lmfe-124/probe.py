@@ -1,7 +1,7 @@
 """Does lm-format-enforcer's state survive a process boundary? Runs inside the target interpreter.
 
-``carry_over`` lets the installed vLLM build the state it keeps for one request with a JSON schema, sends it, pickled, to
-a freshly started interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The
+``carry_over`` lets the installed vLLM build the state it keeps for one request with a JSON schema, sends it, pickled,
+to a freshly started interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The
 receiving interpreter is this same file, started with ``--receive`` and kept for the next calls, because importing vLLM
 again for every schema would cost more than everything else here.
 
@@ -9,6 +9,7 @@ Standard library at module level, Python 3.9 and later.
 """
 
 import atexit
+import contextlib
 import hashlib
 import importlib
 import json
@@ -64,7 +65,7 @@ class _Grammar:
 
     def accept(self, token):
         if not self._grammar.accept_tokens("lmfe-124", [token]):
-            raise AssertionError("the grammar refused token %d, which it had just allowed" % token)
+            raise AssertionError(f"the grammar refused token {token}, which it had just allowed")
 
 
 class _Enforcer:
@@ -156,8 +157,8 @@ def _build(tokenizer, schema, vocab_size):
         try:
             return name, view, carrier(tokenizer, schema, vocab_size), skipped
         except ImportError as error:
-            skipped.append({"way": name, "why": "%s: %s" % (type(error).__name__, error)})
-    raise ImportError("no way to build lm-format-enforcer's state: %s" % skipped)
+            skipped.append({"way": name, "why": f"{type(error).__name__}: {error}"})
+    raise ImportError(f"no way to build lm-format-enforcer's state: {skipped}")
 
 
 # The tokenizer ------------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ def _crossing_error(thing):
     try:
         pickle.dumps(thing)
     except Exception as error:
-        return "%s: %s" % (type(error).__name__, error)
+        return f"{type(error).__name__}: {error}"
     return None
 
 
@@ -301,7 +302,7 @@ class _Receiver:
     """A fresh interpreter that unpickles states. It ends when this process closes its standard input, or dies."""
 
     def __init__(self):
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
         read_end, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(
@@ -323,10 +324,10 @@ class _Receiver:
             body = None
         if body is None:
             code = self.close()
-            raise RuntimeError("the receiving process ended with status %s: %s" % (code, self._log_tail()))
+            raise RuntimeError(f"the receiving process ended with status {code}: {self._log_tail()}")
         answer = json.loads(body)
         if "error" in answer:
-            raise RuntimeError("the state arrived but could not go on:\n%s" % answer["error"])
+            raise RuntimeError(f"the state arrived but could not go on:\n{answer['error']}")
         return answer
 
     def _log_tail(self):
@@ -337,10 +338,8 @@ class _Receiver:
     def close(self):
         if self in _receivers:
             _receivers.remove(self)
-        try:
+        with contextlib.suppress(OSError):
             self._process.stdin.close()
-        except OSError:
-            pass
         try:
             return self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,26 @@
+"""JSON schemas drawn by Hypothesis, and instances of them.
+
+``hypothesis-jsonschema`` draws instances of a given schema; this package draws the schemas.
+"""
+
+from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample
+from pytest_vllm_regress.schemas.instances import Invalid, invalid_instances, valid_instances, validator
+from pytest_vllm_regress.schemas.profile import PROFILES, Budget, Dialect, Feature, Profile
+from pytest_vllm_regress.schemas.strategies import json_schemas
+
+__all__ = [
+    "PROFILES",
+    "Budget",
+    "Dialect",
+    "Distribution",
+    "Feature",
+    "Invalid",
+    "Profile",
+    "distribution",
+    "features",
+    "invalid_instances",
+    "json_schemas",
+    "sample",
+    "valid_instances",
+    "validator",
+]

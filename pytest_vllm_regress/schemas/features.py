@@ -1,0 +1,201 @@
+"""Which features a schema uses, found by reading it, and how often drawn schemas use each."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from pytest_vllm_regress.schemas.profile import Budget, Feature, Profile
+from pytest_vllm_regress.schemas.strategies import json_schemas
+
+_TYPES = {f.value: f for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)}
+_TYPES |= {"array": Feature.ARRAY, "object": Feature.OBJECT}
+_KEYWORDS: tuple[tuple[Feature, frozenset[str]], ...] = (
+    (Feature.LENGTH, frozenset({"minLength", "maxLength"})),
+    (Feature.PATTERN, frozenset({"pattern"})),
+    (Feature.FORMAT, frozenset({"format"})),
+    (Feature.BOUNDS, frozenset({"minimum", "maximum"})),
+    (Feature.EXCLUSIVE_BOUNDS, frozenset({"exclusiveMinimum", "exclusiveMaximum"})),
+    (Feature.MULTIPLE_OF, frozenset({"multipleOf"})),
+    (Feature.ITEM_COUNT, frozenset({"minItems", "maxItems"})),
+    (Feature.UNIQUE_ITEMS, frozenset({"uniqueItems"})),
+    (Feature.PROPERTY_COUNT, frozenset({"minProperties", "maxProperties"})),
+    (Feature.TUPLE, frozenset({"prefixItems"})),
+    (Feature.ANY_OF, frozenset({"anyOf"})),
+    (Feature.ONE_OF, frozenset({"oneOf"})),
+)
+DEFINITIONS = ("$defs", "definitions")
+_ONE = ("items", "additionalItems", "additionalProperties", "not")
+_MANY = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+
+
+def children(schema: Any) -> Iterator[Any]:
+    """The direct subschemas of a schema, shared definitions left out."""
+    if not isinstance(schema, Mapping):
+        return
+    yield from schema.get("properties", {}).values()
+    for key in _ONE:
+        if isinstance(schema.get(key), Mapping | bool):
+            yield schema[key]
+    for key in _MANY:
+        if isinstance(schema.get(key), list):
+            yield from schema[key]
+
+
+def walk(schema: Any) -> Iterator[Any]:
+    """The schema and all below it, shared definitions left out."""
+    yield schema
+    for child in children(schema):
+        yield from walk(child)
+
+
+def definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Shared parts by the pointer that refers to them; the root is ``#``."""
+    found: dict[str, Any] = {"#": schema}
+    for key in DEFINITIONS:
+        for name, body in schema.get(key, {}).items():
+            found[f"#/{key}/" + name.replace("~", "~0").replace("/", "~1")] = body
+    return found
+
+
+def _refs(schema: Any) -> set[str]:
+    return {node["$ref"] for node in walk(schema) if isinstance(node, Mapping) and "$ref" in node}
+
+
+def _recursive(parts: Mapping[str, Any]) -> bool:
+    reach = {name: _refs(body) for name, body in parts.items()}
+    for _ in reach:
+        reach = {name: near.union(*(reach.get(other, set()) for other in near)) for name, near in reach.items()}
+    return any(name in near for name, near in reach.items())
+
+
+def _value_features(node: Mapping[str, Any]) -> Iterator[Feature]:
+    if "enum" in node:
+        plain = all(isinstance(v, str) for v in node["enum"]) or all(type(v) in (int, float) for v in node["enum"])
+        yield Feature.ENUM if plain else Feature.ENUM_MIXED
+    if "const" in node:
+        yield Feature.CONST if isinstance(node["const"], str) else Feature.CONST_ANY
+
+
+def _object_features(node: Mapping[str, Any]) -> Iterator[Feature]:
+    properties, additional = node.get("properties", {}), node.get("additionalProperties")
+    if set(properties) - set(node.get("required", [])):
+        yield Feature.OPTIONAL
+    if additional is False:
+        yield Feature.CLOSED
+    elif additional is not None:
+        yield Feature.ADDITIONAL if "properties" in node else Feature.DICTIONARY
+    for name in properties:
+        if not name.isascii():
+            yield Feature.UNICODE_NAMES
+        if not name or json.dumps(name, ensure_ascii=False) != f'"{name}"' or set(name) & set("/~%"):
+            yield Feature.ESCAPED_NAMES
+
+
+def _node_features(node: Any) -> Iterator[Feature]:
+    if node is True or node == {}:
+        yield Feature.ANY
+    if not isinstance(node, Mapping):
+        return
+    types = node.get("type", [])
+    if isinstance(types, list) and types:
+        yield Feature.TYPE_LIST
+    for name in [types] if isinstance(types, str) else types:
+        yield _TYPES[name]
+    for feature, keys in _KEYWORDS:
+        if keys & node.keys():
+            yield feature
+    if "pattern" in node and {"minLength", "maxLength"} & node.keys():
+        yield Feature.PATTERN_LENGTH
+    if isinstance(node.get("items"), list):
+        yield Feature.TUPLE
+    if len(parts := node.get("allOf", [])) > 1:
+        objects = all(isinstance(part, Mapping) and part.get("type") == "object" for part in parts)
+        yield Feature.ALL_OF if objects else Feature.ALL_OF_SPLIT
+    yield from _value_features(node)
+    yield from _object_features(node)
+
+
+def _is_container(node: Any) -> bool:
+    return isinstance(node, Mapping) and node.get("type") in ("array", "object")
+
+
+def features(schema: Any) -> frozenset[str]:
+    """Names of all features the schema uses (the values of Feature)."""
+    parts = definitions(schema) if isinstance(schema, Mapping) else {"#": schema}
+    found: set[Feature] = set()
+    for pointer, part in parts.items():
+        if pointer != "#" and ("~" in pointer or "%" in pointer):
+            found.add(Feature.ESCAPED_NAMES)
+        refs = _refs(part)
+        found |= {Feature.ROOT_REF} if "#" in refs else set()
+        found |= {Feature.REF} if refs - {"#"} else set()
+        for node in walk(part):
+            found.update(_node_features(node))
+            if _is_container(node) and any(_is_container(below) for child in children(node) for below in walk(child)):
+                found.add(Feature.NESTING)
+    if _recursive(parts):
+        found.add(Feature.RECURSION)
+    return frozenset(feature.value for feature in found)
+
+
+def sample(
+    count: int, *, profile: Profile | str = "full", budget: Budget | int = Budget(), seed_value: int = 0  # noqa: B008
+) -> list[dict[str, Any]]:
+    """At most ``count`` schemas, the same ones for the same seed and the same Hypothesis release."""
+    drawn: list[dict[str, Any]] = []
+
+    @seed(seed_value)
+    @settings(
+        max_examples=count,
+        phases=[Phase.generate],
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(json_schemas(profile, budget))
+    def collect(schema: dict[str, Any]) -> None:
+        drawn.append(schema)
+
+    collect()
+    return drawn[:count]
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How many of ``total`` schemas use each feature, and how large they are (in subschemas)."""
+
+    total: int
+    counts: Mapping[str, int]
+    sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        middle = sorted(self.sizes)[len(self.sizes) // 2] if self.sizes else 0
+        lines = [f"{self.total} schemas, subschemas: median {middle}, most {max(self.sizes, default=0)}"]
+        for feature in Feature:
+            count = self.counts.get(feature.value, 0)
+            share = count / self.total if self.total else 0
+            lines.append(f"{feature.value:20} {count:6} {share:6.1%} {'#' * round(40 * share)}".rstrip())
+        return "\n".join(lines)
+
+
+def distribution(
+    count: int = 200,
+    *,
+    profile: Profile | str = "full",
+    budget: Budget | int = Budget(),  # noqa: B008 (frozen)
+    seed_value: int = 0,
+) -> Distribution:
+    """Draw ``count`` schemas and count. Print the result to see what a profile and a budget really give."""
+    drawn = sample(count, profile=profile, budget=budget, seed_value=seed_value)
+    counts = Counter(name for schema in drawn for name in features(schema))
+    sizes = tuple(sum(1 for part in definitions(schema).values() for _ in walk(part)) for schema in drawn)
+    return Distribution(len(drawn), dict(counts), sizes)
+
+
+__all__ = ["Distribution", "children", "definitions", "distribution", "features", "sample", "walk"]

@@ -1,0 +1,107 @@
+"""Instances of a schema, and near misses, each checked by ``jsonschema``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import assume
+from hypothesis import strategies as st
+from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.protocols import Validator
+
+from pytest_vllm_regress.schemas.descent import values_of
+from pytest_vllm_regress.schemas.features import definitions, walk
+from pytest_vllm_regress.schemas.unroll import unroll
+
+
+def validator(schema: Mapping[str, Any]) -> Validator:
+    """The judge. A schema with an ``items`` list or ``definitions`` is draft 7, others are 2020-12; formats count."""
+    nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
+    old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
+    kind = Draft7Validator if old and not any("prefixItems" in node for node in nodes) else Draft202012Validator
+    return kind(schema, format_checker=kind.FORMAT_CHECKER)
+
+
+def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Any]:
+    """Values that satisfy ``schema``. With ``extras`` false, objects hold declared properties only, which is all that
+    some backends can write. Recursion is followed a few rounds."""
+    return values_of(unroll(schema, extras=extras)).filter(_judge(schema))
+
+
+def _judge(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
+    judge = validator(schema)
+    return lambda value: judge.is_valid(value)
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """A value that ``jsonschema`` refuses, one change away from a valid one. ``change`` says where and what."""
+
+    value: Any
+    change: str
+
+
+def invalid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Invalid]:
+    """Near misses: a valid instance, changed in one place, refused by ``jsonschema``. Draws nothing for a schema that
+    accepts all near misses too."""
+    accepts = _judge(schema)
+    numbers, lengths = _limits(schema)
+
+    @st.composite
+    def near_misses(draw: st.DrawFn) -> Invalid:
+        value = draw(valid_instances(schema, extras=extras))
+        found = [Invalid(new, change) for change, new in _changes(value, numbers, lengths) if not accepts(new)]
+        assume(found)
+        return draw(st.sampled_from(found))
+
+    return near_misses()
+
+
+def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:
+    """Numbers just past the schema's bounds, and lengths just past its limits."""
+    numbers: set[float] = set()
+    lengths: set[int] = set()
+    for part in definitions(schema).values():
+        for node in walk(part):
+            for key, value in node.items() if isinstance(node, Mapping) else ():
+                if key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+                    numbers.update((value, value - 1, value + 1))
+                elif key in ("minLength", "maxLength", "minItems", "maxItems"):
+                    lengths.update((max(0, value - 1), value + 1))
+    return sorted(numbers), sorted(lengths)
+
+
+def _changes(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[tuple[str, Any]]:
+    """(what was changed, the changed value), the smallest changes of the deepest parts last."""
+    yield from ((f"became {new!r}", new) for new in _others(value, numbers, lengths) if not _same(new, value))
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"lost {key!r}", {k: v for k, v in value.items() if k != key}
+            for change, new in _changes(part, numbers, lengths):
+                yield f"{key!r}: {change}", {**value, key: new}
+    if isinstance(value, list):
+        for index, part in enumerate(value):
+            for change, new in _changes(part, numbers, lengths):
+                yield f"[{index}]: {change}", [*value[:index], new, *value[index + 1 :]]
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _others(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[Any]:
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (value + 1, value - 1, value + 0.5, -value - 1, *numbers)
+    elif isinstance(value, str):
+        yield from (value + "x", value[:-1], "x" + value, value.swapcase(), value + "\u00e9", value + " ")
+        yield from ((value or "x") * length for length in lengths if length)
+    elif isinstance(value, list):
+        yield from (value[:-1], [*value, None], [*value, *value[-1:]], [])
+        yield from (value[-1:] * length for length in lengths if value)
+    elif isinstance(value, dict):
+        yield from ({**value, "surplus": None}, {})
+    yield from (None, True, 0, 0.5, "", [], {})
