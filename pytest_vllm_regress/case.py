@@ -169,7 +169,7 @@ class Case:
 
     def affected_text(self) -> str:
         """The ranges on one line."""
-        return ", ".join(map(str, self.affected))
+        return " and ".join(map(str, self.affected))
 
 
 def load_case(path: Path) -> Case:

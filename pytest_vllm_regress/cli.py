@@ -1,0 +1,375 @@
+"""The command ``vllm-regress``. Commands here parse and delegate; what they need is imported when they run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import json
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import BuildError, RegressError, UsageError
+
+if TYPE_CHECKING:
+    from .case import Case
+    from .results import RunResult
+
+OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
+EPILOG = (
+    "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
+    "3 an environment could not be built; 4 internal error; 130 interrupted."
+)
+DEVICES = ("auto", "sim", "cpu", "gpu")
+
+app = typer.Typer(
+    name="vllm-regress",
+    help="Documented vLLM failures: which ones does an installation have, and since when, until when?",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Invocation:
+    """Options of the whole command. ``pytest_args`` is what stood after ``--``."""
+
+    cases_dir: Path | None
+    pytest_args: tuple[str, ...]
+
+    def directory(self) -> Path:
+        from .case import default_cases_dir
+
+        return self.cases_dir or default_cases_dir()
+
+    def cases(self) -> tuple[Case, ...]:
+        from .case import find_cases
+
+        return find_cases(self.directory())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code (see ``EPILOG``)."""
+    ours, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
+    _mount("env", "envcli", "Environments: list, build, lock, prune.", wanted="env" in ours)
+    try:
+        app(args=ours, prog_name="vllm-regress", obj=pytest_args)
+    except SystemExit as ended:
+        return _status(ended.code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except RegressError as error:
+        print(f"vllm-regress: {error}", file=sys.stderr)
+        return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
+    except Exception:
+        traceback.print_exc()
+        print(f"vllm-regress {__version__}: internal error; please report it with the lines above", file=sys.stderr)
+        return INTERNAL
+    return OK
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    cases: Annotated[
+        Path | None,
+        typer.Option("--cases", metavar="DIR", help="Directory of cases (default: ./cases, else the built-in ones)."),
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"vllm-regress {__version__}")
+        raise typer.Exit
+    context.obj = Invocation(cases, tuple(context.obj or ()))
+
+
+@app.command("list")
+def list_cases(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the cases: id, family, affected versions, title."""
+    cases = _invocation(context).cases()
+    if as_json:
+        _print_json([_as_json(case) for case in cases])
+        return
+    _print_columns(("id", "family", "affected", "title"), [(c.id, c.family, c.affected_text(), c.title) for c in cases])
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show everything that is known about one case."""
+    from .case import select
+
+    (case,) = select(_invocation(context).cases(), [case_id])
+    if as_json:
+        _print_json(_as_json(case))
+        return
+    for name, value in _as_json(case).items():
+        if value not in (None, "", [], {}, False):
+            print(f"{name + ':':14}{_one_line(value)}")
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="Environment or interpreter to use instead of the evidence environments; repeatable.",
+        ),
+    ] = None,
+    all_evidence: Annotated[
+        bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(DEVICES)}.")] = None,
+    destination: Annotated[
+        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
+    ] = None,
+) -> None:
+    """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
+
+    Builds environments that are not there yet. Without --env each case must be REPRODUCED in its first affected
+    environment and FIXED in its first fixed one; anything else is not expected.
+    """
+    from . import run as runs
+    from .case import select
+    from .envbuild import cache_root
+
+    _check_run(env, all_evidence, device, workers)
+    invocation = _invocation(context)
+    jobs = runs.plan(select(invocation.cases(), case_ids or []), env or [], all_evidence=all_evidence)
+    runs.check_environments(jobs)
+    options = runs.Options(device, workers, invocation.pytest_args)
+    with runs.terminate_as_interrupt():
+        outcome = runs.Runner(runs.build_with_cache(_say), options, _say).run(jobs)
+    written = runs.keep(outcome.run, destination, cache_root() / "results", _say)
+    _print_run(outcome.run)
+    if written is not None:
+        _say(f"results: {written}")
+    if outcome.interrupted:
+        print("interrupted: not everything was run", file=sys.stderr)
+    raise typer.Exit(outcome.exit_code)
+
+
+@app.command()
+def report(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE|DIR", help="Result files, or directories of them (default: the last run)."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Merge result files and print one table. Of two results for the same test the later one counts."""
+    from .results import merge, read
+
+    merged = merge([read(path) for path in _result_files(paths or [])])
+    if as_json:
+        _print_json(merged.to_json())
+    else:
+        _print_run(merged)
+    raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
+
+
+@app.command()
+def new(
+    context: typer.Context,
+    upstream: Annotated[str, typer.Argument(metavar="URL|OWNER/NAME#N|N", help="The upstream report.")],
+    title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
+    family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
+    package: Annotated[
+        str | None, typer.Option(help="The distribution that has the failure (default: the repository's name).")
+    ] = None,
+    affected: Annotated[
+        str, typer.Option(metavar="SPECIFIER", help="Its affected versions, for example '>=0.7,<0.8.5'.")
+    ] = ">=0",
+    kind: Annotated[str, typer.Option(help="exception, hang, crash or wrong-result.")] = "wrong-result",
+    phase: Annotated[str, typer.Option(help="import, start, ready, request, stop or probe.")] = "request",
+    pattern: Annotated[
+        str, typer.Option(metavar="REGEX", help="What the failure's text looks like.")
+    ] = "expected .+, got .+",
+    affected_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Environment that shows it; repeatable.")
+    ] = None,
+    fixed_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Environment that does not; repeatable.")
+    ] = None,
+    control: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUE", help="How the control leg differs (needed for hang and crash); repeatable."
+        ),
+    ] = None,
+) -> None:
+    """Write the directory of a new case: case.toml, a test and a README."""
+    from .scaffold import Draft, Upstream, create
+
+    fields = dict(map(_control_field, control or []))
+    draft = Draft(
+        title,
+        family,
+        package,
+        affected,
+        kind,
+        phase,
+        pattern,
+        tuple(affected_env or ()),
+        tuple(fixed_env or ()),
+        fields,
+    )
+    case = create(_invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream), draft)
+    for path in sorted(case.directory.iterdir()):
+        print(path)
+    if not case.evidence.affected:
+        print(f"Next: name an environment that shows the failure under [evidence] in {case.path}", file=sys.stderr)
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Ours and pytest's: what stands before and after the first ``--``."""
+    given = list(arguments)
+    if "--" not in given:
+        return given, ()
+    at = given.index("--")
+    if "run" not in given[:at]:
+        return given, ()
+    return given[:at], tuple(given[at + 1 :])
+
+
+def _mount(name: str, module: str, help_text: str, *, wanted: bool) -> None:
+    """Add a group of commands. It is imported only when asked for; otherwise its name and help stand in for it."""
+    if any(group.name == name for group in app.registered_groups):
+        app.registered_groups = [group for group in app.registered_groups if group.name != name]
+    if importlib.util.find_spec(f"{__package__}.{module}") is None:
+        return
+    group = importlib.import_module(f".{module}", __package__).app if wanted else typer.Typer()
+    if not wanted:
+        group.callback()(lambda: None)
+    app.add_typer(group, name=name, help=help_text)
+
+
+def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
+    if env and all_evidence:
+        raise UsageError("--env and --all-evidence contradict each other: give one of them")
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"--device {device!r}: allowed are {', '.join(DEVICES)}")
+    if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
+        raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
+
+
+def _result_files(paths: list[Path]) -> list[Path]:
+    if not paths:
+        from .envbuild import cache_root
+
+        kept = sorted((cache_root() / "results").glob("*.json"))
+        if not kept:
+            raise UsageError("no run is kept yet: give result files, or start one with `vllm-regress run`")
+        return kept[-1:]
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path}: no result file (*.json) in this directory")
+        found += inside
+    return found
+
+
+def _control_field(text: str) -> tuple[str, str | int | bool]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise UsageError(f"--control {text!r}: allowed is FIELD=VALUE, for example tokenizer_pool_size=0")
+    if value in ("true", "false"):
+        return name, value == "true"
+    with contextlib.suppress(ValueError):
+        return name, int(value)
+    return name, value
+
+
+def _as_json(case: Case) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "title": case.title,
+        "family": case.family,
+        "affected": {each.package: each.specifier for each in case.affected},
+        "first_fixed": case.first_fixed(),
+        "since": case.since,
+        "upstream": list(case.upstream),
+        "fixed_by": list(case.fixed_by),
+        "devices": list(case.devices),
+        "symptom": {"kind": case.symptom.kind, "phases": list(case.symptom.phases), "pattern": case.symptom.pattern},
+        "variants": {
+            name: {
+                "affected": False if each.never else {r.package: r.specifier for r in each.ranges},
+                "reason": each.reason,
+            }
+            for name, each in case.variants.items()
+        },
+        "control": dict(case.control),
+        "evidence": {"affected": list(case.evidence.affected), "fixed": list(case.evidence.fixed)},
+        "workaround": case.workaround,
+        "racy": case.racy,
+        "notes": case.notes,
+        "path": str(case.path),
+    }
+
+
+def _one_line(value: object) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key} {_one_line(each)}".strip() for key, each in value.items() if each not in ("", []))
+    if isinstance(value, list):
+        return ", ".join(map(_one_line, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    for row in (titles, *rows):
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_run(result: RunResult) -> None:
+    from rich.console import Console
+
+    from .table import print_table
+
+    print(flush=True)
+    print_table(result, Console())
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _status(code: object) -> int:
+    return code if isinstance(code, int) else OK if code is None else USAGE
+
+
+def _invocation(context: typer.Context) -> Invocation:
+    found = context.obj
+    assert isinstance(found, Invocation)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
