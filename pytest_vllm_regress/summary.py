@@ -8,7 +8,7 @@ from typing import Any
 
 from .errors import RegressError
 from .results import RunResult, TestResult, write
-from .verdict import combine
+from .verdict import combine, excerpt
 
 
 def lines(found: Sequence[dict[str, Any]]) -> list[str]:
@@ -22,7 +22,13 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
         counts = ", ".join(f"{sum(r.verdict is v for r in results)} {v.name}" for v in dict.fromkeys(r.verdict for r in results))
         simulated = " (simulated device)" if device == "sim" else ""
         shown.append(f"{verdict.name:19} {case} on {environment}, device {device}{simulated}: {counts}")
-        shown += [f"    {r.verdict.name} {r.test}: {r.reason}" for r in results if not r.expected]
+        faults: dict[tuple[str, str], list[str]] = {}
+        for result in results:
+            if not result.expected:
+                faults.setdefault((result.verdict.name, excerpt(result.reason)), []).append(result.test)
+        for (name, reason), tests in faults.items():
+            more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+            shown.append(f"    {name} {tests[0]}{more}: {reason}")
     return shown
 
 

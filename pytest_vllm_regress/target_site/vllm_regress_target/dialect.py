@@ -10,7 +10,11 @@ import difflib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import json
+import multiprocessing
+import os
+import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set
 
 from . import Unsupported
@@ -30,12 +34,18 @@ class Plan:
 def warm(architectures: List[str], fronts: List[str]) -> None:
     """Import vLLM and do once what every engine start would do again. Raises what ``import vllm`` raises."""
     importlib.import_module("vllm")
-    for name in ("vllm.engine.arg_utils", "vllm.entrypoints.llm", "vllm.engine.async_llm_engine", "vllm.v1.engine.async_llm",
-                 "vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "vllm.executor.mp_distributed_executor"):
+    for name in ("vllm.engine.arg_utils", "vllm.entrypoints.llm", "vllm.v1.engine.async_llm", "vllm.v1.engine.core",
+                 "vllm.v1.executor.multiproc_executor", "vllm.executor.mp_distributed_executor"):
         _import_if_there(name)
-    if "serve" in fronts:
-        for name in ("vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.openai.api_server"):
-            _import_if_there(name)
+    if not _generation_is_read_at_import():
+        _import_if_there("vllm.engine.async_llm_engine")
+        if "serve" in fronts:
+            for name in ("vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.openai.api_server"):
+                _import_if_there(name)
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
+        from . import sim
+
+        sim.warm()
     for architecture in architectures:
         _inspect_model(architecture)
 
@@ -122,14 +132,37 @@ def _refusals() -> Iterator[None]:
         raise
 
 
+def _generation_is_read_at_import() -> bool:
+    """0.7: modules decide between V0 and V1 when they are imported, so the warm agent must leave them to its children."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return "VLLM_USE_V1" in _known_environment() and not hasattr(EngineArgs, "_is_v1_supported_oracle")
+
+
 def generation_of(engine: Any) -> str:
     """V0 or V1, told by the class of the engine that is running."""
     inner = getattr(engine, "llm_engine", engine)
     return "V1" if type(inner).__module__.startswith("vllm.v1") else "V0"
 
 
-def shut_down(engine: Any) -> None:
-    """Stop an engine through vLLM's own shutdown, whichever this version has."""
+def shut_down(engine: Any) -> Optional[str]:
+    """Stop an engine through vLLM's own shutdown. Returns a remark when that never came back although its processes had ended.
+
+    Up to 0.8.5 the V1 client's shutdown now and then waits for ever for its own output thread; the engine core is gone by then.
+    """
+    stopping = threading.Thread(target=shut_down_async, args=(engine,), daemon=True)
+    stopping.start()
+    stopping.join(_SHUTDOWN_S)
+    while stopping.is_alive() and multiprocessing.active_children():
+        stopping.join(0.2)  # the controller's deadline bounds this wait
+    return "vLLM's own shutdown never came back; its engine processes had ended" if stopping.is_alive() else None
+
+
+_SHUTDOWN_S = 4.0
+
+
+def shut_down_async(engine: Any) -> None:
+    """Stop an asynchronous engine through vLLM's own shutdown, on its own loop."""
     inner = getattr(engine, "llm_engine", engine)
     for owner, name in (
         (inner, "shutdown_background_loop"),
@@ -210,8 +243,18 @@ def _generation(spec: Spec, front: str, made: Plan) -> None:
         raise Unsupported("vLLM {} has no V0 engine any more".format(version()))
     if wanted != "auto" and "VLLM_USE_V1" in _known_environment():
         made.env["VLLM_USE_V1"] = "1" if wanted == "V1" else "0"
+    if wanted == "V1" and spec.get("pipeline_parallel_size", 1) > 1 and _v1_refuses_pipelines():
+        raise Unsupported("vLLM {} has no pipeline parallelism in V1".format(version()))
     if wanted == "V0" and front == "offline" and spec.get("pipeline_parallel_size", 1) > 1:
         raise Unsupported("V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server")
+
+
+def _v1_refuses_pipelines() -> bool:
+    """0.7: the V1 executor asserts that there is one stage only, in a subprocess that takes its parents down with it."""
+    with contextlib.suppress(ImportError, OSError):
+        source = inspect.getsource(importlib.import_module("vllm.v1.executor.multiproc_executor"))
+        return "not yet implemented in v1" in source
+    return False
 
 
 def _parallel(spec: Spec, fields: Set[str], made: Plan) -> None:

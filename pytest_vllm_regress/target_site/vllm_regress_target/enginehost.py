@@ -56,21 +56,21 @@ class EngineHost:
         value = child.load_function(file, function)(self._engine, **arguments)
         return self._run(value) if asyncio.iscoroutine(value) else value
 
-    def stop(self) -> None:
-        """vLLM's own shutdown."""
+    def stop(self) -> Optional[str]:
+        """vLLM's own shutdown; the reply is a remark, if there is one to make."""
         if self._engine is None:
-            return
+            return None
         engine, self._engine = self._engine, None
-        if self._loop is None:
-            dialect.shut_down(engine)
-        else:
-            self._run(self._shut_down(engine))
+        if self._front == "offline":
+            return dialect.shut_down(engine)
+        return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
 
     async def _make_async(self, made: dialect.Plan) -> Any:
         return dialect.make_async(made)
 
-    async def _shut_down(self, engine: Any) -> None:
-        dialect.shut_down(engine)
+    async def _shut_down(self, engine: Any) -> Optional[str]:
+        dialect.shut_down_async(engine)
+        return None
 
     async def _gather(self, inputs: List[Any], params: Any, abort_after: Optional[int]) -> List[Any]:
         return list(await asyncio.gather(*(self._stream(each, params, abort_after) for each in inputs)))

@@ -4,7 +4,7 @@ The same history gives the same row in every process, engine generation and vLLM
 and preemption, chunked prefill and prefix caching cannot change an output. Rows are normal noise, bent as training bends a
 network: outputs end now and then, quotes and brackets close soon (else a random walk under a JSON grammar seldom ends), control
 characters and broken UTF-8 are rare, and special tokens other than the end-of-text one are all but never drawn. A temperature
-of 3 or more brings the rare tokens back.
+of 2 brings the rare tokens back.
 """
 
 import hashlib
