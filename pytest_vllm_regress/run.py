@@ -74,16 +74,17 @@ def plan(cases: Sequence[Case], environments: Sequence[str] = (), *, all_evidenc
     """Which cases run where: in the named environments, else in the first (or all) of each case's evidence."""
     if environments:
         return tuple(Job(name, tuple(cases), {}) for name in dict.fromkeys(environments))
+    bare = [case.id for case in cases if not case.evidence.affected and not case.evidence.fixed]
+    if bare:
+        raise UsageError(
+            f"no evidence environments in {', '.join(bare)}: name one with --env NAME, or in the case file"
+        )
     grouped: dict[str, dict[str, tuple[Case, str]]] = {}
     for role in (AFFECTED, FIXED):
         for case in cases:
             listed = case.evidence.affected if role == AFFECTED else case.evidence.fixed
             for name in listed if all_evidence else listed[:1]:
                 grouped.setdefault(name, {})[case.id] = (case, role)
-    if not grouped:
-        raise UsageError(
-            f"no evidence environments in {', '.join(case.id for case in cases)}: name one with --env NAME"
-        )
     return tuple(
         Job(name, tuple(case for case, _ in here.values()), {case.id: role for case, role in here.values()})
         for name, here in grouped.items()

@@ -146,7 +146,11 @@ def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
         ("/17173", "/1\\n", ["upstream[0]"]),
         ('"sim", "cpu"', '"sim", "sim"', ["devices", "twice"]),
         ('"sim", "cpu"', '"simm", "cpu"', ["devices[0] = 'simm'", "sim, cpu, gpu", "Did you mean sim?"]),
-        ('kind = "wrong-result"', 'kind = "hangs"', ["symptom.kind = 'hangs'", "exception, hang, crash", "Did you mean"]),
+        (
+            'kind = "wrong-result"',
+            'kind = "hangs"',
+            ["symptom.kind = 'hangs'", "exception, hang, crash", "Did you mean"],
+        ),
         ('["request", "probe"]', '["request", "dream"]', ["symptom.phase", "import, start, ready"]),
         ('["request", "probe"]', "[]", ["symptom.phase"]),
         ("expected \\\\d+", "(unclosed", ["symptom.pattern", "at position 0"]),
@@ -172,7 +176,7 @@ def test_faults_are_worded(write, old: str, new: str, words: list[str]) -> None:
 
 
 def test_hang_needs_control(write) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(CaseFileError, match="control: missing. A hang or a crash needs"):
+    with pytest.raises(CaseFileError, match=r"control: missing\. A hang or a crash needs"):
         load_case(write(HANG))
     case = load_case(write(HANG + '[control]\ntokenizer_pool_size = 0\nreason = "no pool"\n'))
     assert dict(case.control) == {"tokenizer_pool_size": 0}
@@ -219,7 +223,12 @@ def test_find_cases_lists_the_faults_of_all_files(write, tmp_path: Path) -> None
     with pytest.raises(CaseFileError) as caught:
         find_cases(tmp_path / "cases")
     message = str(caught.value)
-    for words in ("has the same id", "three/case.toml: not valid TOML", "Bad_Name: the directory's name", "leads out of"):
+    for words in (
+        "has the same id",
+        "three/case.toml: not valid TOML",
+        "Bad_Name: the directory's name",
+        "leads out of",
+    ):
         assert words in message
     with pytest.raises(UsageError, match="no such directory of cases"):
         find_cases(tmp_path / "nowhere")
@@ -242,7 +251,8 @@ def test_the_committed_cases_are_valid_and_reading_them_is_light() -> None:
     root = Path(__file__).parent.parent
     code = (
         "import sys; from pathlib import Path; from pytest_vllm_regress.case import find_cases;"
-        "assert find_cases(Path('cases')); heavy = {'vllm', 'torch', 'pytest', 'numpy', 'hypothesis', 'rich'} & set(sys.modules);"
+        "assert find_cases(Path('cases'));"
+        "heavy = {'vllm', 'torch', 'pytest', 'numpy', 'hypothesis', 'rich'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

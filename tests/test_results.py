@@ -68,7 +68,10 @@ def test_expected() -> None:
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", RunResult((dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)))
+    write(
+        tmp_path / "a.json",
+        RunResult((dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)),
+    )
     (back,) = read(tmp_path / "a.json").results
     assert len(back.dossier) <= MAX_DOSSIER
     assert back.dossier.startswith("begin")
@@ -103,7 +106,10 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (b'{"schema": 1}', "results: missing"),
         (json.dumps(_changed(verdict="GREEN")).encode(), "results[0].verdict = 'GREEN': allowed: REPRODUCED"),
         (json.dumps(_changed(expected=False)).encode(), "results[0].expected = False: contradicts verdict REPRODUCED"),
-        (json.dumps(_changed(verdict="REGRESSED")).encode(), "results[0].expected = True: contradicts verdict REGRESSED"),
+        (
+            json.dumps(_changed(verdict="REGRESSED")).encode(),
+            "results[0].expected = True: contradicts verdict REGRESSED",
+        ),
         (json.dumps(_changed(versions={"vllm": 1})).encode(), "results[0].versions.vllm = 1: allowed is a string"),
         (json.dumps(_changed(started_at="now")).encode(), "results[0].started_at = 'now': allowed is a number"),
         (json.dumps(_changed(devise="sim")).encode(), "results[0].devise: unknown key. Did you mean device?"),

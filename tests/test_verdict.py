@@ -15,7 +15,9 @@ SYMPTOM = Symptom("hang", ("start", "ready"), r"^raylet: .*dead$")
 SEEN = Observation("hang", "start", "a\nraylet: worker dead\nb")
 PASSED = Observation("passed", "request", "8 results")
 
-observations = st.builds(Observation, st.sampled_from(KINDS), st.sampled_from(["start", "request"]), st.text(max_size=30))
+observations = st.builds(
+    Observation, st.sampled_from(KINDS), st.sampled_from(["start", "request"]), st.text(max_size=30)
+)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,9 @@ def test_the_documented_text_is_quoted_and_bounded() -> None:
 
 
 @given(st.booleans(), observations, observations.filter(lambda each: each.kind != "passed"))
-def test_a_control_leg_that_does_not_pass_decides_nothing(affected: bool, observed: Observation, control: Observation) -> None:
+def test_a_control_leg_that_does_not_pass_decides_nothing(
+    affected: bool, observed: Observation, control: Observation
+) -> None:
     verdict = decide(affected, SYMPTOM, observed, control).verdict
     assert verdict is (Verdict.NOT_APPLICABLE if observed.kind == "not-applicable" else Verdict.INCONCLUSIVE)
 
