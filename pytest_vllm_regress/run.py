@@ -29,7 +29,7 @@ KEPT_COPIES = 20
 _WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 _PLUGINS = ("pytest_vllm_regress.plugin", "pytest_timeout", "xdist.plugin", "_hypothesis_pytestplugin")
 _FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
-_START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.console_main())"
+_START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.main())"
 
 Say = Callable[[str], None]
 

@@ -65,7 +65,12 @@ def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
 
 def print_table(run: RunResult, console: Console) -> None:
     """Print the table to ``console``: with a frame and colours on a terminal, plain text elsewhere."""
-    console.print(_render(run, console.width, plain=not console.is_terminal, ascii_only=_ascii_only(console.encoding)))
+    ascii_only = _ascii_only(console.encoding)
+    if console.is_terminal:
+        console.print(_render(run, console.width, plain=False, ascii_only=ascii_only))
+    else:
+        for line in lines(run, console.width, ascii_only=ascii_only):
+            console.print(Text(line), soft_wrap=True)
 
 
 def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[str]:
