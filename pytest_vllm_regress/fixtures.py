@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -39,6 +39,14 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
 def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
     """Path of the tiny text checkpoint, or what --vllm-model names."""
     return _session(request).model_path("text")
+
+
+@pytest.fixture
+def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[str], str]:
+    """``vllm_sidecar("ray-2.31.0")``: path of a folder that holds that package alone, for a process that is to import another version."""
+    from .sidecar import ensure_sidecar
+
+    return lambda name: str(ensure_sidecar(name, vllm_env.python))
 
 
 @pytest.fixture
