@@ -80,6 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return OK
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"vllm-regress {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def root(
     context: typer.Context,
@@ -87,11 +93,10 @@ def root(
         Path | None,
         typer.Option("--cases", metavar="DIR", help="Directory of cases (default: ./cases, else the built-in ones)."),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        print(f"vllm-regress {__version__}")
-        raise typer.Exit
     context.obj = Invocation(cases, tuple(context.obj or ()))
 
 

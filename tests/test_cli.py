@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import pytest_vllm_regress
 from pytest_vllm_regress import __version__, cli
 from pytest_vllm_regress.case import find_cases
 from pytest_vllm_regress.errors import BuildError, ChildDied
@@ -145,19 +145,34 @@ def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str
     assert regress("--help") == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "3 an environment could not be built" in text
-    groups = [
-        name for name, module in (("env", "envcli"),) if importlib.util.find_spec(f"pytest_vllm_regress.{module}")
-    ]
-    for command in ("list", "show", "run", "report", "new", *groups):
+    for command in ("list", "show", "run", "report", "new"):
         assert f" {command} " in text
     assert regress("--version") == 0
     assert capsys.readouterr().out == f"vllm-regress {__version__}\n"
 
 
+def test_a_group_of_commands_is_imported_only_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "envcli.py").write_text(
+        "import typer\napp = typer.Typer()\n@app.command('list')\ndef _(): print('environments')\n"
+        "@app.command('build')\ndef _(): pass\n"
+    )
+    monkeypatch.delitem(sys.modules, "pytest_vllm_regress.envcli", raising=False)
+    monkeypatch.setattr(pytest_vllm_regress, "__path__", [str(tmp_path), *pytest_vllm_regress.__path__])
+    assert regress("--help") == 0
+    assert " env " in capsys.readouterr().out
+    assert "pytest_vllm_regress.envcli" not in sys.modules
+    assert regress("env", "list") == 0
+    assert capsys.readouterr().out == "environments\n"
+    monkeypatch.delitem(sys.modules, "pytest_vllm_regress.envcli")
+
+
 def test_list_is_light() -> None:
     code = (
         "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
-        "heavy = {'vllm', 'torch', 'numpy', 'pytest', 'hypothesis', 'httpx'} & set(sys.modules); assert not heavy, heavy"
+        "heavy = {'vllm', 'torch', 'numpy', 'pytest', 'hypothesis', 'httpx'} & set(sys.modules);"
+        "assert not heavy, heavy"
     )
     started = time.monotonic()
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL)
