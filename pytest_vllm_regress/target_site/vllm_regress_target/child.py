@@ -1,5 +1,6 @@
 """A child process: the loop that answers the controller, and the probe role. Engine and server roles live beside it."""
 
+import atexit
 import contextlib
 import importlib.util
 import inspect
@@ -75,7 +76,8 @@ class ProbeHost:
         return load_function(file, function)(**arguments)
 
     def stop(self) -> None:
-        """Nothing is held."""
+        """What libraries left for the exit of the interpreter: Ray's daemons, for one."""
+        atexit._run_exitfuncs()
 
 
 def _host(role: str, channel: FrameSocket) -> Any:
