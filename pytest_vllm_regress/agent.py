@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import psutil
+
 from . import dossier, family
 from .child import Child
 from .deadline import Deadline
@@ -184,9 +186,9 @@ class Agent:
                 self.stop()
                 raise DeadlineExceeded(f"{self.name} gave no answer within {deadline.allowed_s:g} s", phase=deadline.phase, detail=detail)
 
-    def _self(self) -> list[family.psutil.Process]:
-        with contextlib.suppress(family.psutil.Error):
-            return [family.psutil.Process(self._process.pid)] if self._process else []
+    def _self(self) -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):
+            return [psutil.Process(self._process.pid)] if self._process else []
         return []
 
     def _lost(self, deadline: Deadline, why: str) -> ChildDied:

@@ -87,10 +87,9 @@ def _stack(process: psutil.Process, until: float) -> str:
 
 def _headline(process: psutil.Process) -> str:
     facts = []
-    with contextlib.suppress(psutil.Error):
-        with process.oneshot():
-            facts = [process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
-                     f"parent {process.ppid()}"]
+    with contextlib.suppress(psutil.Error), process.oneshot():
+        facts = [process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
+                 f"parent {process.ppid()}"]
     return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
 
 

@@ -48,7 +48,7 @@ class Engine:
         Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
         """
         several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
-        arguments = {"prompts": several, "sampling": dict(sampling or {}), "output_kind": output_kind}
+        arguments: dict[str, Any] = {"prompts": several, "sampling": dict(sampling or {}), "output_kind": output_kind}
         if abort_after is not None:
             arguments["abort_after"] = abort_after
         return self._list("generate", timeout, **arguments)

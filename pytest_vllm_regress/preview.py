@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from .agent import Installed
-from .device import DESCRIPTIONS, choose
+from .device import choose
 from .errors import UsageError
 from .session import RUNNING_INTERPRETER, Target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -17,6 +17,7 @@ from .ports import HOST, PortLease
 from .spec import EngineSpec
 
 DeadlineFor = Callable[[str, float | None], Deadline]
+T = TypeVar("T")
 _POLL_S = 0.1
 
 
@@ -63,7 +64,7 @@ class Server:
                     self._json(response)
                 return list(response.iter_lines())
 
-        lines: list[str] = self._exchange(read, self._deadline("request", timeout))
+        lines = self._exchange(read, self._deadline("request", timeout))
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
             raise RemoteError(f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request")
@@ -81,7 +82,7 @@ class Server:
         finally:
             self._port.release()
 
-    def _exchange(self, ask: Callable[[float], Any], deadline: Deadline) -> Any:
+    def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
         try:
             answer = ask(max(0.1, deadline.left_s))
         except httpx.TimeoutException:

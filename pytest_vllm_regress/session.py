@@ -15,7 +15,7 @@ from .agent import Agent, Installed
 from .child import Child, Leftover
 from .deadline import Deadline
 from .engine import Engine, start_engine
-from .errors import UsageError
+from .errors import BuildError, UsageError
 from .pool import EnginePool
 from .ports import lease_port
 from .rundir import RunDir
@@ -65,6 +65,7 @@ class Session:
         self._progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
+        self._failed: dict[str, BuildError] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
         self._engines: EnginePool[Engine | Server] = EnginePool(settings.max_engines, self._charge)
         self._leases = contextlib.ExitStack()
@@ -82,6 +83,8 @@ class Session:
 
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
+        if name in self._failed:
+            raise self._failed[name]
         if name not in self._targets:
             python = self._interpreter(name)
             agent = Agent(python, self.run, name=f"inspect-{len(self._targets)}")
@@ -177,7 +180,11 @@ class Session:
         from .envbuild import EnvironmentCache
         from .environments import resolve
 
-        return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self._progress))
+        try:
+            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self._progress))
+        except BuildError as error:
+            self._failed[name] = error  # told to every test, tried once
+            raise
 
     def _charge(self, user: str, left: tuple[Leftover, ...]) -> None:
         self.charges.append((user, left))

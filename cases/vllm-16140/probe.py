@@ -7,7 +7,6 @@ from dataclasses import fields
 def tokenize(model, pool_size, extra_config=None):
     """Ping the pool as vLLM does at start-up, then encode. Says which class did it."""
     from vllm.engine.arg_utils import EngineArgs
-
     from vllm_regress_target import Unsupported, dialect
 
     if "tokenizer_pool_size" not in {field.name for field in fields(EngineArgs)}:

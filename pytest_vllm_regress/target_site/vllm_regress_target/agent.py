@@ -20,7 +20,6 @@ from . import child, nanny
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
-
 class _Exit(Exception):
     """Unwinds a forked process to ``main``; ``args[0]`` is its exit status."""
 

@@ -75,6 +75,14 @@ def plan(spec: Spec, front: str) -> Plan:
     return made
 
 
+def enter(made: Plan) -> None:
+    """Set the plan's variables in this process, before the engine is made."""
+    os.environ.update(made.env)
+    if _generation_is_read_at_import():
+        # This module chose between V0 and V1 when the agent imported it; a process of its own would have chosen by its own variable.
+        importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
+
+
 def version() -> str:
     """The installed vLLM's version."""
     import vllm
@@ -180,7 +188,8 @@ def shut_down_async(engine: Any) -> None:
 
 def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) -> Any:
     """SamplingParams from a dictionary; ``structured_outputs`` there is worded as this vLLM wants it."""
-    from vllm import SamplingParams, sampling_params as module
+    from vllm import SamplingParams
+    from vllm import sampling_params as module
 
     arguments = dict(given)
     structured = arguments.pop("structured_outputs", None)

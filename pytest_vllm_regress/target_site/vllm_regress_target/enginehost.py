@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import os
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
 from . import Unsupported, child, dialect
@@ -25,7 +24,7 @@ class EngineHost:
     def start(self, spec: Json, front: str) -> Json:
         """Start the engine; the reply says how."""
         made = dialect.plan(spec, front)
-        os.environ.update(made.env)
+        dialect.enter(made)
         self._front = front
         if front == "offline":
             self._engine = dialect.make_offline(made)

@@ -18,7 +18,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     except BaseException as error:
         channel.send(child.failure(error))
         return 1
-    os.environ.update(made.env)
+    dialect.enter(made)
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
     channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
     sys.argv = argv
