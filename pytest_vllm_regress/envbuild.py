@@ -90,9 +90,7 @@ class EnvironmentCache:
                 progress(f"{recipe.name}: another process is building it; waiting")
                 lock.acquire()
         except OSError as error:
-            raise UsageError(
-                f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can"
-            ) from None
+            raise UsageError(f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can") from None
         try:
             fresh = not _complete(place)
             if fresh:
@@ -192,9 +190,7 @@ class EnvironmentCache:
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, OSError):
-                raise BuildError(
-                    uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)
-                ) from None
+                raise BuildError(uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)) from None
             raise
         progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {_size(place) / GIB:.1f} GiB")
 
@@ -399,7 +395,8 @@ def _usable_lock(recipe: Recipe) -> Path | None:
     for lock in filter(None, (recipe.lock, recipe.lock_local)):
         if recipe.fingerprint not in lock.read_text(encoding="utf-8").partition("\n")[0]:
             raise EnvironmentFileError(
-                f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): `vllm-regress env lock {recipe.name}` makes it anew"
+                f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): "
+                f"`vllm-regress env lock {recipe.name}` makes it anew"
             )
     return recipe.lock if f", {_where(recipe)}:" in head else None
 
@@ -416,14 +413,8 @@ def _locked(package: dict[str, object], python: str) -> str:
         chosen = [package[key] for key in ("sdist", "archive") if key in package]
     hashes = sorted({each["hashes"]["sha256"] for each in chosen})
     if not hashes:
-        raise BuildError(
-            f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}"
-        )
-    return (
-        f"{package['name']}=={package['version']}"
-        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes)
-        + "\n"
-    )
+        raise BuildError(f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}")
+    return f"{package['name']}=={package['version']}" + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes) + "\n"
 
 
 def _fits(wheel: str, python: str) -> bool:
@@ -437,9 +428,7 @@ def _fits(wheel: str, python: str) -> bool:
     )
     pairs = {(tag.interpreter, tag.abi) for tag in known}
     for tag in parse_wheel_filename(wheel)[3]:
-        here = tag.platform == "any" or (
-            tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
-        )
+        here = tag.platform == "any" or (tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}"))
         if here and (tag.interpreter, tag.abi) in pairs:
             return True
     return False

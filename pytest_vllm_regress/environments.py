@@ -105,9 +105,9 @@ class EnvironmentFile:
         if not others:
             return recipe
         # The other package may be younger than the target: it has a cut-off of its own.
-        days = {canonicalize_name(other.partition("==")[0]): RELEASE for other in others}
+        days = {str(canonicalize_name(other.partition("==")[0])): RELEASE for other in others}
         kept = tuple(line for line in recipe.overrides if canonicalize_name(Requirement(line).name) not in days)
-        cut_offs = {**dict(recipe.exclude_newer_package), **days} if recipe.exclude_newer else {}
+        cut_offs = dict(recipe.exclude_newer_package) | days if recipe.exclude_newer else {}
         return dataclasses.replace(
             recipe,
             name=name,
@@ -191,21 +191,18 @@ def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
     if wrong:
         raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in wrong))
     rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
-    recipes = {
-        name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()
-    }
+    recipes = {name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()}
     return EnvironmentFile(path, document["default"], MappingProxyType(recipes), rules)
 
 
 def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
     lock, local = (path.parent / LOCKS / f"{name}{suffix}.txt" for suffix in ("", ".local"))
+    lists: dict[str, Any] = {_field(key): tuple(table.get(key, ())) for key in _LISTS}
     return Recipe(
         name,
-        **{_field(key): tuple(table.get(key, ())) for key in _LISTS},
+        **lists,
         exclude_newer=table.get("exclude-newer"),
-        exclude_newer_package=tuple(
-            sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())
-        ),
+        exclude_newer_package=tuple(sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())),
         **{key: table[key] for key in ("device", "python", "description") if key in table},
         lock=lock if lock.is_file() else None,
         lock_local=local if lock.is_file() and local.is_file() else None,
