@@ -445,12 +445,12 @@ def _complete(place: Path) -> bool:
 
 def _end_writers(place: Path) -> None:
     """End uv processes that still write to ``place``: their controller was killed, or we would not hold the build's lock."""
-    import psutil  # type: ignore[import-untyped]  # it ships no types
+    import psutil
 
     ours = {str(place), str(place / "bin" / "python")}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if ours & set(words[1:]) and {"venv", "pip"} & set(words[1:3]):
+        if ours & set(words[1:]) and {"venv", "pip"} & set(words[1:4]):
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 process.wait(10)
