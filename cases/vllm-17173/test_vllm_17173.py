@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ PIXELS = (
 case = pytest.mark.vllm_case
 V0 = case("vllm-17173", variant="v0")
 NS = (1, 2, 8, 16)
+TOGETHER = 12  # results are lost in a race, and not in every request
 
 
 def forms(*kinds: str) -> list[Any]:
@@ -39,9 +41,8 @@ def check(results: list[tuple[int, Any]], n: int) -> None:
 
 
 def ask_engine(engine: Any, n: int, kind: str | None = None) -> None:
-    """Twelve requests at once: results are lost in a race, and not in every request."""
     prompt = IMAGE_PROMPT if engine.spec.model == "vision" else "Hello"
-    for answer in engine.generate([prompt] * 12, {**SAMPLING, "n": n}, output_kind=kind):
+    for answer in engine.generate([prompt] * TOGETHER, {**SAMPLING, "n": n}, output_kind=kind):
         tokens: dict[int, list[int]] = {}
         for output in (output for chunk in (answer if isinstance(answer, list) else [answer]) for output in chunk["outputs"]):
             before = tokens.get(output["index"], []) if kind == "delta" else []
@@ -53,13 +54,17 @@ def ask_server(server: Any, n: int, stream: bool) -> None:
     content: Any = "Hello"
     if server.spec.model == "vision":
         content = [{"type": "image_url", "image_url": {"url": PIXELS}}, {"type": "text", "text": "What is this?"}]
-    ask = server.stream_chat if stream else server.chat
-    answer = ask([{"role": "user", "content": content}], n=n, **SAMPLING)
-    texts: dict[int, str] = {}
-    for choice in (choice for chunk in (answer if stream else [answer]) for choice in chunk["choices"]):
-        said = choice["delta" if stream else "message"].get("content") or ""
-        texts[choice["index"]] = texts.get(choice["index"], "") + said
-    check(list(texts.items()), n)
+    ask = server.stream_chat if stream else lambda *given, **options: [server.chat(*given, **options)]
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        asked = [pool.submit(ask, [{"role": "user", "content": content}], n=n, **SAMPLING) for _ in range(TOGETHER)]
+    for answer in asked:
+        texts: dict[int, str] = {}
+        came = set()  # a stream opens every choice, whether or not anything follows
+        for choice in (choice for chunk in answer.result() for choice in chunk["choices"]):
+            said = choice["delta" if stream else "message"].get("content") or ""
+            texts[choice["index"]] = texts.get(choice["index"], "") + said
+            came |= {choice["index"]} if said or choice["finish_reason"] else set()
+        check([(index, text) for index, text in texts.items() if index in came], n)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("generate"))

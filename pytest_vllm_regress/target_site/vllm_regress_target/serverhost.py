@@ -13,12 +13,12 @@ def run(channel: FrameSocket, request: Frame) -> int:
     asked = channel.receive()
     try:
         made = dialect.plan(asked["spec"], "serve")
+        dialect.enter(made)
         argv = ["vllm", *dialect.serve_argv(made), "--host", asked["host"], "--port", str(asked["port"]), *asked.get("flags", [])]
         main = dialect.serve_main()
     except BaseException as error:
         channel.send(child.failure(error))
         return 1
-    dialect.enter(made)
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
     channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
     sys.argv = argv
