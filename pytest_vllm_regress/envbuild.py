@@ -237,6 +237,7 @@ def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambd
                 out,
                 "--python",
                 recipe.python,
+                *_NOWHERE,
                 *options,
             ]
             uv.run(arguments, doing=f"{recipe.name}: locking", stdin="\n".join(recipe.requirements), progress=progress)
@@ -318,7 +319,7 @@ def _options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]
     if relaxed and recipe.relax_local:
         overrides += [f"{name}{relaxed}{version}" for name, version in _local_pins(recipe).items()]
     with tempfile.TemporaryDirectory(prefix="vr-recipe-") as folder:
-        options: list[str | Path] = [*_NOWHERE]
+        options: list[str | Path] = []
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
             if content:
                 file = Path(folder, flag.strip("-"))

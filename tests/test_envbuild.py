@@ -41,6 +41,9 @@ says = {{
     "readonly": "error: failed to create directory: Permission denied (os error 13)",
     "hash": "error: Hash mismatch for `vllm==1.0`",
 }}
+for flag in ("--directory", "--python", "--overrides", "--constraints", "--exclude-newer", "--torch-backend"):
+    if words.count(flag) > 1:
+        sys.exit(f"error: the argument {{flag}} cannot be used multiple times")
 def value(flag):
     return words[words.index(flag) + 1] if flag in words else None
 if words[0] == "venv":
