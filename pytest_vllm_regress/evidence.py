@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from .stash import EVIDENCE
+
 SUBJECT, CONTROL = "subject", "control"
 
 
@@ -29,3 +31,8 @@ class Evidence:
         """The target answered in ``phase``."""
         self.replies += 1
         self.phase = phase
+
+
+def evidence_of(node: pytest.Item) -> Evidence:
+    """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
+    return node.stash.setdefault(EVIDENCE, Evidence())

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .stash import EVIDENCE, SETTINGS
+from .evidence import evidence_of
+from .stash import SETTINGS
 
 if TYPE_CHECKING:
     from .child import Child, Leftover
@@ -30,7 +32,7 @@ def vllm_env(request: pytest.FixtureRequest) -> Target:
 @pytest.fixture
 def vllm_leg(request: pytest.FixtureRequest) -> str:
     """``subject``, or ``control`` when the test runs a second time to prove that the harness itself works: leave the trigger out then."""
-    evidence = request.node.stash[EVIDENCE]
+    evidence = evidence_of(request.node)
     evidence.control_used = True
     return str(evidence.leg)
 
@@ -95,7 +97,7 @@ class Probe:
         """Run ``function(**arguments)`` in the target and return its JSON value. ``timeout`` in seconds replaces the probe phase's."""
         from .harness import deadline_for
 
-        evidence = self.request.node.stash[EVIDENCE]
+        evidence = evidence_of(self.request.node)
         evidence.phase = "probe"
         if self._child is None or not self._child.alive:
             self._child = self.session.probe(self.target)
@@ -104,7 +106,8 @@ class Probe:
             raise pytest.UsageError(f"{self.request.node.nodeid} uses vllm_probe, but there is no {file}")
         deadline = deadline_for(self.request.config)("probe", timeout)
         self._child.on_reply = evidence.replied
-        return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
+        with _skipping():
+            return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
 
     def close(self) -> None:
         """End the process; what it left is charged to the test."""
@@ -119,9 +122,10 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
 
     marker = engine_marker(request.node)
     session = _session(request)
-    evidence = request.node.stash[EVIDENCE]
+    evidence = evidence_of(request.node)
     evidence.phase = "start"
-    engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
+    with _skipping():
+        engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
     evidence.phase = "request"
@@ -131,6 +135,17 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
         _charge(request, engine.stop())
     elif evidence.error is not None or not engine.child.alive:
         session.drop(target, spec, front)
+
+
+@contextlib.contextmanager
+def _skipping() -> Iterator[None]:
+    """What the version or the device cannot do skips the test, with the reason."""
+    from .errors import Unsupported
+
+    try:
+        yield
+    except Unsupported as error:
+        pytest.skip(str(error))
 
 
 def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:

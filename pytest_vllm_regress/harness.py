@@ -11,8 +11,9 @@ import pytest
 
 from .deadline import Deadline
 from .errors import RegressError
+from .evidence import evidence_of
 from .session import DeadlineFor, Session
-from .stash import EVIDENCE, SESSION, SETTINGS
+from .stash import SESSION, SETTINGS
 
 # A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
 _MARGIN_S = 12.0
@@ -53,7 +54,7 @@ def deadline_for(config: pytest.Config) -> DeadlineFor:
         item = current_item(config)
         outer = outer_timeout(item) if item is not None else 0.0
         if item is not None and outer:
-            spent = time.monotonic() - item.stash[EVIDENCE].protocol_started
+            spent = time.monotonic() - evidence_of(item).protocol_started
             allowed = min(allowed, max(1.0, outer - spent - min(_MARGIN_S, outer / 2)))
         return Deadline.after(phase, allowed)
 

@@ -9,7 +9,7 @@ from _pytest.runner import runtestprotocol
 
 from . import judge
 from .errors import UsageError
-from .evidence import CONTROL, SUBJECT, Evidence
+from .evidence import CONTROL, SUBJECT, Evidence, evidence_of
 from .harness import session_of, set_current_item
 from .stash import EVIDENCE
 
@@ -56,7 +56,7 @@ def check_applicable(item: pytest.Item) -> None:
 
 def control_changes(item: pytest.Item) -> dict[str, Any]:
     """EngineSpec fields that the control leg sets otherwise; empty for the subject."""
-    evidence = item.stash[EVIDENCE]
+    evidence = evidence_of(item)
     if evidence.leg != CONTROL or item.get_closest_marker("vllm_case") is None:
         return {}
     evidence.control_used = True
