@@ -21,6 +21,8 @@ from .errors import UsageError
 
 KINDS = ("text", "vision")
 _ARCHITECTURES: Mapping[str, str] = MappingProxyType({"text": "Qwen2ForCausalLM", "vision": "Qwen2_5_VLForConditionalGeneration"})
+# What the target needs beside vLLM for a kind: the vision model's processor comes with it.
+NEEDS: Mapping[str, str] = MappingProxyType({"vision": "torchvision"})
 _FORMAT = 1  # raise it when the bytes written change
 
 _SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>")

@@ -15,7 +15,8 @@ from .agent import Agent, Installed
 from .child import Child, Leftover
 from .deadline import Deadline
 from .engine import Engine, start_engine
-from .errors import BuildError, UsageError
+from .errors import BuildError, Unsupported, UsageError
+from .forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from .pool import EnginePool
 from .ports import lease_port
 from .rundir import RunDir
@@ -103,8 +104,6 @@ class Session:
 
     def model_path(self, kind: str) -> str:
         """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
-        from .forge import KINDS, ensure_checkpoint
-
         if self.settings.model is not None:
             return self.settings.model
         if kind not in KINDS:
@@ -145,6 +144,9 @@ class Session:
             self._run = None
 
     def _start(self, target: Target, spec: EngineSpec, front: str, timeout: float | None) -> Engine | Server:
+        needed = NEEDS.get(spec.model)
+        if needed and self.settings.model is None and needed not in target.versions:
+            raise Unsupported(f"the {spec.model} model needs {needed}, which {target.name} does not have")
         agent = self._agent(target)
         if agent.import_error is not None:
             raise agent.import_error
@@ -156,8 +158,6 @@ class Session:
         return start_engine(child, spec, front, request, self._deadline, timeout)
 
     def _agent(self, target: Target) -> Agent:
-        from .forge import KINDS, architecture_of
-
         key = (target.name, target.device)
         agent = self._agents.get(key)
         if agent is None or not agent.alive:

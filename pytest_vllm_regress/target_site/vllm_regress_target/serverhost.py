@@ -14,12 +14,13 @@ def run(channel: FrameSocket, request: Frame) -> int:
     try:
         made = dialect.plan(asked["spec"], "serve")
         dialect.enter(made)
-        argv = ["vllm", *dialect.serve_argv(made), "--host", asked["host"], "--port", str(asked["port"]), *asked.get("flags", [])]
-        main = dialect.serve_main()
+        argv, main = dialect.serve_command(made)
+        argv += ["--host", asked["host"], "--port", str(asked["port"])]
     except BaseException as error:
         channel.send(child.failure(error))
         return 1
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
     channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
     sys.argv = argv
-    return int(main() or 0)
+    status = main()
+    return status if isinstance(status, int) else 0
