@@ -22,7 +22,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     try:
         subject = _leg(item, nextitem, SUBJECT, None)
         reports = subject.reports
-        if item.get_closest_marker("vllm_case") is not None:
+        if item.get_closest_marker("vllm_case") is not None and _well_marked(item):
             reports = judge.judge(item, subject, lambda: _control(item, nextitem, subject))
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
@@ -62,6 +62,15 @@ def control_changes(item: pytest.Item) -> dict[str, Any]:
     evidence.control_used = True
     case, _ = judge.case_of(item)
     return dict(case.control)
+
+
+def _well_marked(item: pytest.Item) -> bool:
+    """The marker and the case file are sound; where they are not, the set-up has failed already and says so."""
+    try:
+        judge.case_of(item)
+    except (pytest.UsageError, UsageError):
+        return False
+    return True
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: str, started: float | None) -> Evidence:

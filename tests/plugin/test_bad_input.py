@@ -58,7 +58,7 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
     [
         ('@pytest.mark.vllm_case("demo-2")\ndef test_bad(vllm_probe): pass', "vllm_case('demo-2')*has id 'demo-1'"),
         ('@pytest.mark.vllm_case("demo-1", variant="odd")\ndef test_bad(vllm_probe): pass', "no variant 'odd'; it has other"),
-        ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not varient"),
+        ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not 'varient'"),
         ('@pytest.mark.vllm_requires(vllm="=>1")\ndef test_bad(vllm_probe): pass', "not a PEP 440 specifier"),
     ],
 )

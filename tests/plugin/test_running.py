@@ -28,14 +28,14 @@ def test_two_workers_and_two_environments(demo: Demo, pytester: pytest.Pytester,
     done = pytester.runpytest_subprocess("-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json")
     done.assert_outcomes(xfailed=1, failed=1)
     assert len(results.read(pytester.path / "out.json").results) == 2
-    done.stdout.fnmatch_lines(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
+    done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
 
 
 def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo(test=TWO.replace("{", "{{").replace("}", "}}"))
     option = f"--vllm-env={affected_target}"
     pytester.runpytest_subprocess(option).assert_outcomes(xfailed=1, failed=1)
-    pytester.runpytest_subprocess(option, "--lf").assert_outcomes(failed=1, deselected=1)
+    pytester.runpytest_subprocess(option, "--lf").assert_outcomes(failed=1)
     pytester.runpytest_subprocess(option, "-k", "raises").assert_outcomes(xfailed=1, deselected=1)
     pytester.runpytest_subprocess(option, "-x", "-k", "fine").assert_outcomes(failed=1, deselected=1)
 

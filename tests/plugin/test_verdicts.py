@@ -9,7 +9,7 @@ import pytest
 from pytest_vllm_regress import results
 from pytest_vllm_regress.verdict import Verdict
 
-from .conftest import Demo
+from .conftest import TEST, Demo
 
 
 def run(pytester: pytest.Pytester, target: Path, *options: str) -> tuple[pytest.RunResult, results.TestResult]:
@@ -109,7 +109,7 @@ def test_variant_that_is_never_affected(demo: Demo, pytester: pytest.Pytester, a
 
 
 def test_hang_ends_before_the_outer_timeout(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
-    demo("hangs", kind="hang", test=Path(__file__).with_name("conftest.py").read_text().split('TEST = """')[1].split('"""')[0].replace(", timeout=1", ""))
+    demo("hangs", kind="hang", test=TEST.replace(", timeout=1", ""))
     done, result = run(pytester, affected_target, "--timeout=16")
     done.assert_outcomes(xfailed=1)
     assert result.verdict is Verdict.REPRODUCED

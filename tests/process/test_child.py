@@ -80,7 +80,7 @@ def test_reply_that_is_not_json_is_an_error(child: Child) -> None:
 
 
 def test_unknown_function_lists_what_there_is(child: Child) -> None:
-    with pytest.raises(RemoteError, match="no probe function 'ecko'; it offers .*echo"):
+    with pytest.raises(RemoteError, match=r"no probe function 'ecko'; it offers .*echo"):
         ask(child, "ecko")
     child.kill()
 

@@ -16,7 +16,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Tuple
 
-from . import child, nanny
+from . import calls, child, nanny
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
@@ -55,7 +55,7 @@ def _serve(channel: FrameSocket) -> None:
         except (_Exit, PeerClosed):
             raise
         except BaseException as error:
-            channel.send(child.failure(error))
+            channel.send(calls.failure(error))
             fds = []
         for fd in fds:
             os.close(fd)

@@ -2,17 +2,14 @@
 
 import atexit
 import contextlib
-import importlib.util
-import inspect
 import json
 import os
 import sys
 import traceback
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
+from . import calls
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
-
-Operation = Callable[..., Any]
 
 
 def main(channel: FrameSocket, request: Frame) -> int:
@@ -38,42 +35,11 @@ def main(channel: FrameSocket, request: Frame) -> int:
         _leave()
 
 
-def failure(error: BaseException) -> Frame:
-    """The frame that reports an exception: class name, message and traceback, as the target words them."""
-    return {
-        "ok": False,
-        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
-        "message": _bounded(str(error), 20000),
-        "traceback": _bounded("".join(traceback.format_exception(type(error), error, error.__traceback__)), 60000),
-    }
-
-
-def load_function(file: str, name: str) -> Operation:
-    """The plain function ``name`` of the probe file ``file``."""
-    module = _MODULES.get(file)
-    if module is None:
-        spec = importlib.util.spec_from_file_location("vllm_regress_probe_{}".format(len(_MODULES)), file)
-        if spec is None or spec.loader is None:
-            raise ImportError("cannot load the probe file {}".format(file))
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # so that what it defines can be pickled
-        spec.loader.exec_module(module)
-        _MODULES[file] = module
-    function = getattr(module, name, None)
-    if not inspect.isfunction(function) or name.startswith("_"):
-        offered = sorted(n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_"))
-        raise LookupError("{} has no probe function {!r}; it offers {}".format(file, name, ", ".join(offered) or "none"))
-    return function
-
-
-_MODULES: Dict[str, Any] = {}
-
-
 class ProbeHost:
     """Answers ``call``: one function of a probe file, JSON arguments, a JSON reply."""
 
     def call(self, file: str, function: str, arguments: Dict[str, Any]) -> Any:
-        return load_function(file, function)(**arguments)
+        return calls.load_function(file, function)(**arguments)
 
     def stop(self) -> None:
         """What libraries left for the exit of the interpreter: Ray's daemons, for one."""
@@ -104,7 +70,7 @@ def _answer(channel: FrameSocket, host: Any) -> None:
         except (PeerClosed, ProtocolViolation):
             raise
         except BaseException as error:
-            reply = failure(error)
+            reply = calls.failure(error)
         channel.send(reply)
         if operation == "stop":
             return
@@ -128,10 +94,3 @@ def _leave() -> None:
         util._exit_function()  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _bounded(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return "{}\n[... {} characters left out ...]\n{}".format(text[:half], len(text) - limit, text[-half:])

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
-from . import Unsupported, child, dialect
+from . import Unsupported, calls, dialect
 from .protocol import FrameSocket
 
 Json = Dict[str, Any]
@@ -52,7 +52,7 @@ class EngineHost:
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""
-        value = child.load_function(file, function)(self._engine, **arguments)
+        value = calls.load_function(file, function)(self._engine, **arguments)
         return self._run(value) if asyncio.iscoroutine(value) else value
 
     def stop(self) -> Optional[str]:

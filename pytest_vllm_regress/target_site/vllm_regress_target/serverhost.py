@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import child, dialect
+from . import calls, dialect
 from .protocol import Frame, FrameSocket
 
 
@@ -17,7 +17,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
         argv, main = dialect.serve_command(made)
         argv += ["--host", asked["host"], "--port", str(asked["port"])]
     except BaseException as error:
-        channel.send(child.failure(error))
+        channel.send(calls.failure(error))
         return 1
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
     channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})

@@ -33,7 +33,7 @@ class SimPlatform(Platform):
     dist_backend = "gloo"
     ray_device_key = ""
     simple_compile_backend = "eager"
-    supported_quantization: Any = []
+    supported_quantization: Any = []  # noqa: RUF012  # as the base class declares it
     device_control_env_var = "VLLM_REGRESS_VISIBLE_DEVICES"
 
     @classmethod

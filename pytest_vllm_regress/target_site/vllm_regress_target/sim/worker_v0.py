@@ -22,7 +22,7 @@ BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
 SWAP_BLOCKS = 1024
 
 
-class SimWorker(WorkerBase):  # type: ignore[misc]
+class SimWorker(WorkerBase):
     """One rank of a simulated V0 engine.
 
     Requests reach it as they reach a GPU worker: by reference in the engine's own process, pickled (logits processors and all)

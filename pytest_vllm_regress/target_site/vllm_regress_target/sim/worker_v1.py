@@ -27,7 +27,7 @@ SAMPLES_APART = hasattr(WorkerBase, "sample_tokens")  # execute_model returns No
 PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
 
 
-class SimWorker(WorkerBase):  # type: ignore[misc]
+class SimWorker(WorkerBase):
     """One rank of a simulated V1 engine."""
 
     def __init__(self, vllm_config: Any, local_rank: int, rank: int, distributed_init_method: str, **kwargs: Any) -> None:
