@@ -29,7 +29,8 @@ _SPECIALS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
 )
 # Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
-_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", " {", " [", "true", "false", "null", "00", "10", "12", "123", "the ", "ing", "and", "  ", "\n\n")
+_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", " {", " [", "true", "false", "null",
+          "00", "10", "12", "123", "the ", "ing", "and", "  ", "\n\n")
 
 
 @dataclasses.dataclass(frozen=True)
