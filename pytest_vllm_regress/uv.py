@@ -56,7 +56,7 @@ def run(arguments: Sequence[str | Path], *, doing: str, progress: Progress = lam
             pass
         for line in process.stdout:
             lines.append(line.rstrip())
-            if line.strip():
+            if line.strip() and not line.lstrip().startswith(("+ ", "- ")):  # the list of every package says little
                 progress(mask(line.rstrip()))
         status = process.wait()
     except BaseException:
