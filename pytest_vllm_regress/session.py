@@ -17,6 +17,7 @@ from .deadline import Deadline
 from .engine import Engine, start_engine
 from .errors import BuildError, Unsupported, UsageError
 from .forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from .leftovers import sweep
 from .pool import EnginePool
 from .ports import lease_port
 from .rundir import RunDir
@@ -75,6 +76,8 @@ class Session:
     def run(self) -> RunDir:
         """The run directory, made on first use."""
         if self._run is None:
+            for line in sweep():
+                self._progress(line)
             self._run = RunDir.create()
         return self._run
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 
 from pytest_vllm_regress import family
+from pytest_vllm_regress.leftovers import sweep
+from pytest_vllm_regress.rundir import RunDir
 
 PROBE = Path(__file__).with_name("probe.py")
 CONTROLLER = """
@@ -36,7 +38,8 @@ def test_sigkill_of_the_controller_ends_everything() -> None:
         assert len(processes) >= 4
         controller.kill()
     assert not family.wait_gone(processes, 10.0)
-    assert Path(path).exists()  # for `vllm-regress doctor` to find and remove
-    import shutil
-
-    shutil.rmtree(path)
+    own = RunDir.create()
+    assert any(path in line for line in sweep())
+    assert not Path(path).exists()
+    assert own.path.exists()  # a living controller's directory is not touched
+    own.remove()
