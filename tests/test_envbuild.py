@@ -145,7 +145,8 @@ def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
 
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-c", OTHER_PROCESS, str(fake.program), str(tmp_path / "cache")]
-        process = subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed build leaves goes with the test
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
         def end() -> None:
             process.kill()
