@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
-import importlib.util
-import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,20 +11,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 from . import __version__
 from .errors import BuildError, RegressError, UsageError
+from .invocation import (
+    DEVICES,
+    HELP,
+    INTERNAL,
+    INTERRUPTED,
+    OK,
+    UNBUILT,
+    UNEXPECTED,
+    USAGE,
+    AsJson,
+    Invocation,
+    invocation,
+    print_columns,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from .case import Case
     from .results import RunResult
 
-OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
+MODULES = {"env": "envcli"}
+"""Commands with a module of their own: each has a typer application ``app``."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted."
 )
-DEVICES = ("auto", "sim", "cpu", "gpu")
+
+class LazyCommands(typer.core.TyperGroup):
+    """The commands of this module, and those of ``MODULES``, whose module is imported when its command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted({*super().list_commands(ctx), *MODULES})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in MODULES:
+            module = importlib.import_module(f".{MODULES[cmd_name]}", __package__)
+            command = typer.main.get_command(module.app)
+            command.name = cmd_name
+            self.add_command(command)
+        return super().get_command(ctx, cmd_name)
+
 
 app = typer.Typer(
     name="vllm-regress",
@@ -36,33 +66,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
+    cls=LazyCommands,
 )
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@dataclasses.dataclass(frozen=True)
-class Invocation:
-    """Options of the whole command. ``pytest_args`` is what stood after ``--``."""
-
-    cases_dir: Path | None
-    pytest_args: tuple[str, ...]
-
-    def directory(self) -> Path:
-        from .case import default_cases_dir
-
-        return self.cases_dir or default_cases_dir()
-
-    def cases(self) -> tuple[Case, ...]:
-        from .case import find_cases
-
-        return find_cases(self.directory())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code (see ``EPILOG``)."""
     ours, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
-    _mount("env", "envcli", "Environments: list, build, lock, prune.", wanted="env" in ours)
     try:
         app(args=ours, prog_name="vllm-regress", obj=pytest_args)
     except SystemExit as ended:
@@ -103,11 +114,11 @@ def root(
 @app.command("list")
 def list_cases(context: typer.Context, as_json: AsJson = False) -> None:
     """List the cases: id, family, affected versions, title."""
-    cases = _invocation(context).cases()
+    cases = invocation(context).cases()
     if as_json:
-        _print_json([_as_json(case) for case in cases])
+        print_json([_as_json(case) for case in cases])
         return
-    _print_columns(("id", "family", "affected", "title"), [(c.id, c.family, c.affected_text(), c.title) for c in cases])
+    print_columns(("id", "family", "affected", "title"), [(c.id, c.family, c.affected_text(), c.title) for c in cases])
 
 
 @app.command()
@@ -119,9 +130,9 @@ def show(
     """Show everything that is known about one case."""
     from .case import select
 
-    (case,) = select(_invocation(context).cases(), [case_id])
+    (case,) = select(invocation(context).cases(), [case_id])
     if as_json:
-        _print_json(_as_json(case))
+        print_json(_as_json(case))
         return
     for name, value in _as_json(case).items():
         if value not in (None, "", [], {}, False):
@@ -160,16 +171,16 @@ def run(
     from .envbuild import cache_root
 
     _check_run(env, all_evidence, device, workers)
-    invocation = _invocation(context)
-    jobs = runs.plan(select(invocation.cases(), case_ids or []), env or [], all_evidence=all_evidence)
+    ours = invocation(context)
+    jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
     runs.check_environments(jobs)
-    options = runs.Options(device, workers, invocation.pytest_args)
+    options = runs.Options(device, workers, ours.pytest_args)
     with runs.terminate_as_interrupt():
-        outcome = runs.Runner(runs.build_with_cache(_say), options, _say).run(jobs)
-    written = runs.keep(outcome.run, destination, cache_root() / "results", _say)
+        outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
+    written = runs.keep(outcome.run, destination, cache_root() / "results", say)
     _print_run(outcome.run)
     if written is not None:
-        _say(f"results: {written}")
+        say(f"results: {written}")
     if outcome.interrupted:
         print("interrupted: not everything was run", file=sys.stderr)
     raise typer.Exit(outcome.exit_code)
@@ -188,7 +199,7 @@ def report(
 
     merged = merge([read(path) for path in _result_files(paths or [])])
     if as_json:
-        _print_json(merged.to_json())
+        print_json(merged.to_json())
     else:
         _print_run(merged)
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
@@ -240,7 +251,7 @@ def new(
         tuple(fixed_env or ()),
         fields,
     )
-    case = create(_invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream), draft)
+    case = create(invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream), draft)
     for path in sorted(case.directory.iterdir()):
         print(path)
     if not case.evidence.affected:
@@ -256,18 +267,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     if "run" not in given[:at]:
         return given, ()
     return given[:at], tuple(given[at + 1 :])
-
-
-def _mount(name: str, module: str, help_text: str, *, wanted: bool) -> None:
-    """Add a group of commands. It is imported only when asked for; otherwise its name and help stand in for it."""
-    if any(group.name == name for group in app.registered_groups):
-        app.registered_groups = [group for group in app.registered_groups if group.name != name]
-    if importlib.util.find_spec(f"{__package__}.{module}") is None:
-        return
-    group = importlib.import_module(f".{module}", __package__).app if wanted else typer.Typer()
-    if not wanted:
-        group.callback()(lambda: None)
-    app.add_typer(group, name=name, help=help_text)
 
 
 def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
@@ -343,11 +342,6 @@ def _one_line(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
-    for row in (titles, *rows):
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
-
 
 def _print_run(result: RunResult) -> None:
     from rich.console import Console
@@ -358,22 +352,11 @@ def _print_run(result: RunResult) -> None:
     print_table(result, Console())
 
 
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
 
 
 def _status(code: object) -> int:
     return code if isinstance(code, int) else OK if code is None else USAGE
 
-
-def _invocation(context: typer.Context) -> Invocation:
-    found = context.obj
-    assert isinstance(found, Invocation)
-    return found
 
 
 if __name__ == "__main__":

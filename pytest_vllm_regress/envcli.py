@@ -14,7 +14,7 @@ from .errors import RegressError, UsageError
 if TYPE_CHECKING:
     from .environments import EnvironmentFile, Recipe
 
-app = typer.Typer(no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(help="Environments: list, build, lock, prune.", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
 _DAY_S = 86400
 Names = Annotated[
     list[str] | None,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import pytest_vllm_regress
 from pytest_vllm_regress import __version__, cli
 from pytest_vllm_regress.case import find_cases
 from pytest_vllm_regress.errors import BuildError, ChildDied
@@ -151,21 +150,20 @@ def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == f"vllm-regress {__version__}\n"
 
 
-def test_a_group_of_commands_is_imported_only_when_it_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "envcli.py").write_text(
-        "import typer\napp = typer.Typer()\n@app.command('list')\ndef _(): print('environments')\n"
-        "@app.command('build')\ndef _(): pass\n"
-    )
-    monkeypatch.delitem(sys.modules, "pytest_vllm_regress.envcli", raising=False)
-    monkeypatch.setattr(pytest_vllm_regress, "__path__", [str(tmp_path), *pytest_vllm_regress.__path__])
+def test_commands_with_a_module_of_their_own_are_listed_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert regress("--help") == 0
-    assert " env " in capsys.readouterr().out
-    assert "pytest_vllm_regress.envcli" not in sys.modules
-    assert regress("env", "list") == 0
-    assert capsys.readouterr().out == "environments\n"
-    monkeypatch.delitem(sys.modules, "pytest_vllm_regress.envcli")
+    shown = capsys.readouterr().out
+    for name in (*cli.MODULES, "list", "run"):
+        assert f" {name} " in shown
+
+
+def test_their_modules_are_imported_only_when_asked_for() -> None:
+    code = (
+        "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
+        "early = {f'pytest_vllm_regress.{module}' for module in cli.MODULES.values()} & set(sys.modules);"
+        "assert not early, early"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
 def test_list_is_light() -> None:
