@@ -114,7 +114,7 @@ def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decisi
     case, variant = case_of(item)
     if decision.verdict is not Verdict.FIXED and case.upstream:
         message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
-    setattr(deciding, ATTRIBUTE, _result(item, case, variant, subject, target, decision, observed).to_json())
+    setattr(deciding, ATTRIBUTE, _result(item, case, variant, subject, target, decision, observed, control).to_json())
     deciding.user_properties += [("vllm_case", case.id), ("vllm_verdict", decision.verdict.name)]
     if target is not None:
         deciding.user_properties += [("vllm_device", target.device), ("vllm_version", target.versions.get("vllm", "?"))]
@@ -135,7 +135,7 @@ def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decisi
 
 
 def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidence, target: Target | None, decision: Decision,
-            observed: Observation) -> TestResult:
+            observed: Observation, control: Evidence | None) -> TestResult:
     session = session_of(item.config)
     name = target.name if target else session.environment_names()[0]
     command = f"pytest {item.nodeid!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
@@ -154,6 +154,7 @@ def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidenc
         symptom=_first_line(shown),
         dossier=shown,
         command=command,
+        control="" if control is None else "passed" if observe(control).kind == "passed" else "failed",
     )
 
 

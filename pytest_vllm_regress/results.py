@@ -29,7 +29,7 @@ class TestResult:
     """The verdict of one test in one environment.
 
     Texts come masked from the caller and are cut to a bound when written. ``started_at`` is in seconds since the epoch.
-    ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
+    ``control``: what the control leg did ("passed", "failed"), empty where none was run. ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
     """
 
     __test__: ClassVar[bool] = False  # not a pytest class
@@ -48,6 +48,7 @@ class TestResult:
     dossier: str = ""
     command: str = ""
     seed: int | None = None
+    control: str = ""
     not_expected_because: str = ""
 
     @property
