@@ -27,6 +27,7 @@ from .invocation import (
     USAGE,
     AsJson,
     Invocation,
+    check_device,
     invocation,
     print_columns,
     print_json,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from .case import Case
     from .results import RunResult
 
-MODULES = {"env": "envcli"}
+MODULES = {"env": "envcli", "validate": "validate"}
 """Commands with a module of their own: each has a typer application ``app``."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
@@ -272,8 +273,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
     if env and all_evidence:
         raise UsageError("--env and --all-evidence contradict each other: give one of them")
-    if device is not None and device not in DEVICES:
-        raise UsageError(f"--device {device!r}: allowed are {', '.join(DEVICES)}")
+    check_device(device)
     if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
         raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .errors import UsageError
+
 if TYPE_CHECKING:
     from .case import Case
 
@@ -43,6 +45,12 @@ def invocation(context: typer.Context) -> Invocation:
     found = context.obj
     assert isinstance(found, Invocation)
     return found
+
+
+def check_device(device: str | None) -> None:
+    """Raise ``UsageError`` for a --device there is not."""
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"--device {device!r}: allowed are {', '.join(DEVICES)}")
 
 
 def print_json(value: object) -> None:

@@ -29,7 +29,8 @@ class TestResult:
     """The verdict of one test in one environment.
 
     Texts come masked from the caller and are cut to a bound when written. ``started_at`` is in seconds since the epoch.
-    ``control``: what the control leg did ("passed", "failed"), empty where none was run. ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
+    ``control``: what the control leg did ("passed", "failed"), empty where none was run.
+    ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
     """
 
     __test__: ClassVar[bool] = False  # not a pytest class
@@ -105,7 +106,11 @@ class RunResult:
 
 def write(path: Path, run: RunResult) -> None:
     """Write ``path`` whole or not at all. Raises ``UsageError`` when the place cannot be written."""
-    content = json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    write_whole(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Put ``content`` (ASCII) into ``path``, or leave what was there. Raises ``UsageError`` when the place cannot be written."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,8 +124,7 @@ def write(path: Path, run: RunResult) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        reason = f"the result file cannot be written: {error.strerror}"
-        raise UsageError(f"{path}: {reason}. Give another place, or make room there") from None
+        raise UsageError(f"{path}: cannot be written: {error.strerror}. Give another place, or make room there") from None
 
 
 def read(path: Path) -> RunResult:

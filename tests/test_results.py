@@ -84,7 +84,7 @@ def test_write_is_whole_or_nothing(tmp_path: Path) -> None:
     write(file, RunResult((ONE,)))
     assert [p.name for p in file.parent.iterdir()] == ["a.json"]
     (tmp_path / "taken").write_text("x")
-    with pytest.raises(UsageError, match=r"taken/a.json: the result file cannot be written: .*Give another place"):
+    with pytest.raises(UsageError, match=r"taken/a.json: cannot be written: .*Give another place"):
         write(tmp_path / "taken" / "a.json", RunResult())
 
 
