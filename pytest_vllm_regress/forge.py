@@ -1,17 +1,18 @@
 """The checkpoint forge: small, valid Hugging Face checkpoints with seeded weights, written without downloads and without transformers.
 
-The text model is a Qwen2, the vision model a Qwen2.5-VL, in the file layout of the original releases.
+The text model is a Qwen2, the vision model a Qwen2.5-VL, in the file layout of the original releases. The same text becomes the same token
+ids, and the same seed the same weights, whatever version of transformers reads them and whatever version of numpy drew them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
+import math
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,14 +24,21 @@ KINDS = ("text", "vision")
 _ARCHITECTURES: Mapping[str, str] = MappingProxyType({"text": "Qwen2ForCausalLM", "vision": "Qwen2_5_VLForConditionalGeneration"})
 # What the target needs beside vLLM for a kind: the vision model's processor comes with it.
 NEEDS: Mapping[str, str] = MappingProxyType({"vision": "torchvision"})
-_FORMAT = 1  # raise it when the bytes written change
+_WEIGHTS = "model.safetensors"
+_RECIPE = 2  # of the weights' values: raise it when they change. Everything else that is written is hashed as it is
 
 _SPECIALS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
 )
 # Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
-_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", " {", " [", "true", "false", "null",
-          "00", "10", "12", "123", "the ", "ing", "and", "  ", "\n\n")
+# Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
+_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", ' "', '":{"', '":["', " {", " [", "true", "false", "null",
+          "00", "10", "12", "123", " the", "ing", "and", "  ", "\n\n")
+# From the tokenizer of the Qwen2 releases. transformers 5 puts these two in place of whatever tokenizer.json says, so it must say these.
+_NORMALIZER = "NFC"
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,35 +66,69 @@ def architecture_of(kind: str) -> str:
 
 
 def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0) -> Path:
-    """The checkpoint of ``kind`` below ``root``; written when it is not there yet. Two processes may do so at once.
+    """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
 
-    Raises ``UsageError`` for an unknown kind and for a place that cannot be written.
+    Its name carries a hash of everything written, so a changed forge never takes an old checkpoint for its own. Several processes may ask
+    at once. ``seed`` (zero or more) chooses the weights. About 2 MB and a tenth of a second the first time.
+
+    Raises ``UsageError`` for an unknown kind, a negative seed, and a place that cannot be written.
     """
     _check_kind(kind)
-    key = hashlib.sha256(repr((_FORMAT, kind, seed, _SHAPE, _SPECIALS, _WORDS)).encode()).hexdigest()[:12]
+    if seed < 0:
+        raise UsageError(f"the seed of a forged model is zero or more, not {seed}")
+    size, files = _files(kind)
+    shapes = dict(_weights(kind, size))
+    key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
+    root = root.absolute()
     place = root / f"{kind}-{key}"
-    if (place / "model.safetensors").exists():
+    if _is_whole(place, files, shapes):
         return place
-    part = None
+    part = root / f".{kind}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{kind}-", dir=root))
-        _write(kind, part, seed)
-        with contextlib.suppress(OSError):  # another process was faster: the same bytes are there
-            os.rename(part, place)
+        part.mkdir(parents=True)
+        for name, content in files.items():
+            (part / name).write_bytes(content)
+        (part / _WEIGHTS).write_bytes(_weight_file(shapes, seed))
+        _move(part, place)
     except OSError as error:
-        raise UsageError(f"the checkpoint {place} cannot be written: {error.strerror}. Give another cache by VLLM_REGRESS_CACHE") from None
+        raise UsageError(
+            f"the checkpoint {place} cannot be written: {error.strerror or error}. Give another cache by VLLM_REGRESS_CACHE"
+        ) from None
     finally:
-        if part is not None:
-            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
     return place
 
 
-def _write(kind: str, place: Path, seed: int) -> None:
+def _is_whole(place: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether every file is there in its full length. Cache cleaners and full disks leave less."""
+    try:
+        with (place / _WEIGHTS).open("rb") as stored:
+            header = int.from_bytes(stored.read(8), "little")
+            expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
+            if os.fstat(stored.fileno()).st_size != expected:
+                return False
+        return all((place / name).stat().st_size == len(content) for name, content in files.items())
+    except OSError:
+        return False
+
+
+def _move(part: Path, place: Path) -> None:
+    try:
+        os.rename(part, place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        # Another process was faster, or the place has lost files. The same bytes go in, each file in one step, so readers notice nothing.
+        for file in part.iterdir():
+            os.replace(file, place / file.name)
+
+
+def _files(kind: str) -> tuple[int, dict[str, bytes]]:
+    """The size of the vocabulary, and the content of every file but the weights, by name."""
     vocabulary, merges = _vocabulary()
     ids = {content: len(vocabulary) + number for number, content in enumerate(_SPECIALS)}
     size = -(-(len(vocabulary) + len(ids)) // 64) * 64  # padded as real vocabularies are, and divisible between tensor-parallel ranks
-    files: dict[str, Any] = {
+    documents: dict[str, Any] = {
         "config.json": _config(kind, size, ids),
         "generation_config.json": {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": [ids["<|im_end|>"]], "pad_token_id": ids["<|endoftext|>"]},
         "tokenizer.json": _tokenizer(vocabulary, merges, ids),
@@ -94,11 +136,11 @@ def _write(kind: str, place: Path, seed: int) -> None:
         "vocab.json": vocabulary,
     }
     if kind == "vision":
-        files["preprocessor_config.json"] = dict(_PREPROCESSOR)
-    for name, content in files.items():
-        (place / name).write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")
-    (place / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
-    _write_weights(place / "model.safetensors", dict(_weights(kind, size)), seed)
+        documents["preprocessor_config.json"] = dict(_PREPROCESSOR)
+        documents["chat_template.json"] = {"chat_template": _CHAT_TEMPLATE}  # where processors before transformers 5 look for it
+    files = {name: json.dumps(content, ensure_ascii=False, indent=1).encode() for name, content in documents.items()}
+    files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
+    return size, files
 
 
 def _vocabulary() -> tuple[dict[str, int], list[str]]:
@@ -121,6 +163,7 @@ def _vocabulary() -> tuple[dict[str, int], list[str]]:
 
 def _tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False,
              "byte_fallback": False, "vocab": vocabulary, "merges": merges}
@@ -129,8 +172,8 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int
         "truncation": None,
         "padding": None,
         "added_tokens": [{"id": number, "content": content, **flags} for content, number in ids.items()],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
+        "normalizer": {"type": _NORMALIZER},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
         "post_processor": None,
         "decoder": byte_level,
         "model": model,
@@ -159,6 +202,7 @@ _CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
     "{% if part['type'] in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>"
     "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -277,23 +321,27 @@ def _vision_weights() -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"visual.merger.mlp.{number}.bias", (rows,)
 
 
-def _write_weights(file: Path, shapes: Mapping[str, tuple[int, ...]], seed: int) -> None:
-    """Norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from token to token.
+def _weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
+    """The weights as a safetensors file: norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from
+    token to token.
 
-    Stored as float32; loaders convert to the configuration's bfloat16.
+    Uniform values made from the generator's raw bits: numpy promises those for good, its distributions it may change. Stored as float32;
+    loaders convert to the configuration's bfloat16.
     """
     import numpy as np
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
 
-    random = np.random.default_rng(seed)
+    bits = np.random.PCG64(seed)
     tensors = {}
     for name, shape in shapes.items():
-        if len(shape) == 1:
-            values = np.ones(shape) if "norm" in name or "ln_q" in name else 0.02 * random.standard_normal(shape)
-        else:
-            values = random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        tensors[name] = values.astype(np.float32)
-    save_file(tensors, file, {"format": "pt"})
+        if len(shape) == 1 and ("norm" in name or "ln_q" in name):
+            tensors[name] = np.ones(shape, np.float32)
+            continue
+        deviation = 0.02 if len(shape) == 1 else 1 / math.sqrt(math.prod(shape[1:]))
+        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(40)  # 24 bits: a float32 holds them exactly
+        unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
+        tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
+    return save(tensors, {"format": "pt"})
 
 
 def _check_kind(kind: str) -> None:
