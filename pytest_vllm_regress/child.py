@@ -130,6 +130,10 @@ class Child:
         """Stacks, logs and resources of the family, now."""
         return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir)
 
+    def log_tail(self) -> str:
+        """The end of the family's log, masked, under a title; empty when nothing was logged."""
+        return _section("log", dossier.log_tail(self.log))
+
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
         """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
         if self._closed:
@@ -209,7 +213,7 @@ class Child:
         message, kind = mask(str(frame.get("message"))), str(frame.get("type"))
         if kind == "vllm_regress_target.Unsupported":
             raise Unsupported(message)
-        detail = mask(str(frame.get("traceback", ""))) + _section("log", dossier.log_tail(self.log))
+        detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
         raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,
                           type_name=kind)
 

@@ -50,7 +50,7 @@ class Server:
         return self._exchange(lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout))
 
     def chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
-        """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body."""
+        """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body, and from 500 on with the end of the server's log."""
         return self._json(self.post("/v1/chat/completions", {"model": self.model, "messages": messages, **options}, timeout=timeout))
 
     def stream_chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> list[dict[str, Any]]:
@@ -95,7 +95,9 @@ class Server:
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
-            raise RemoteError(f"HTTP {response.status_code}: {response.text[:4000]}", phase="request", type_name=f"http.{response.status_code}")
+            message = f"HTTP {response.status_code}: {response.text[:4000]}"
+            log = self.child.log_tail() if response.status_code >= 500 else ""  # the body of a 5xx seldom says what went wrong
+            raise RemoteError(message, phase="request", detail=log, type_name=f"http.{response.status_code}")
         value = response.json()
         assert isinstance(value, dict)
         return value
