@@ -1,0 +1,19 @@
+"""vllm#24232: a tool_choice that does not exist is the client's fault, and the answer must say so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.vllm_case("vllm-24232")
+
+TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.vllm_engine(front="serve")
+def test_unknown_tool_choice_is_refused(vllm_server: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "tools": [TOOL], "tool_choice": "bogus"}
+    answer = vllm_server.post("/v1/chat/completions", {"model": vllm_server.model, **body})
+    assert 400 <= answer.status_code < 500, f"expected a 4xx, got {answer.status_code}: {answer.text[:500]}"
+    vllm_server.check()

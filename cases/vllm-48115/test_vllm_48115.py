@@ -1,0 +1,29 @@
+"""vllm#48115: any text may be a choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.vllm_engine(structured_output_backend="xgrammar", generation="V1")
+
+
+def ask(engine: Any, choices: list[str]) -> None:
+    try:
+        (answer,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": choices}})
+        text = answer["outputs"][0]["text"]
+        assert text in choices, f"{text!r} is none of {choices}"
+    finally:
+        engine.check()
+
+
+@pytest.mark.vllm_case("vllm-48115")
+@pytest.mark.parametrize("choice", ["no\nplease", "no\x00please", "\n"], ids=["newline", "nul", "only-newline"])
+def test_control_characters(vllm_engine: Any, choice: str) -> None:
+    ask(vllm_engine, ["yes", choice])
+
+
+@pytest.mark.vllm_case("vllm-48115", variant="plain")
+def test_plain(vllm_engine: Any) -> None:
+    ask(vllm_engine, ["yes", "no", "a\tb", 'say "no"', "back\\slash"])

@@ -1,0 +1,37 @@
+"""vllm#7194: an answer keeps to its schema, however the model is spread over processes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+# Earlier releases do not answer at all (vllm#7557).
+pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5")
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+
+
+def ask(engine: Any, seed: int) -> None:
+    (streamed,) = engine.generate("Hello", {"max_tokens": 60, "seed": seed, "structured_outputs": {"json": SCHEMA}}, timeout=60)
+    text = streamed[-1]["outputs"][0]["text"]
+    engine.check()
+    try:
+        jsonschema.validate(json.loads(text), SCHEMA)
+    except (ValueError, jsonschema.ValidationError) as error:
+        pytest.fail(f"expected JSON that fits the schema, got {text!r}: {str(error).splitlines()[0]}")
+
+
+@pytest.mark.vllm_case("vllm-7194")
+@pytest.mark.vllm_engine(front="async", executor="mp", pipeline_parallel_size=2)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pipeline(vllm_engine: Any, seed: int) -> None:
+    ask(vllm_engine, seed)
+
+
+@pytest.mark.vllm_case("vllm-7194", variant="tp")
+@pytest.mark.vllm_engine(front="async", executor="mp", tensor_parallel_size=2)
+def test_tensor_parallel(vllm_engine: Any) -> None:
+    ask(vllm_engine, 1)
