@@ -132,7 +132,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""
-        return _section("log", dossier.log_tail(self.log))
+        return _section("log", mask(dossier.log_tail(self.log)))
 
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
         """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
