@@ -14,7 +14,9 @@ import inspect
 import json
 import multiprocessing
 import os
+import re
 import runpy
+import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
@@ -57,7 +59,7 @@ def plan(spec: Spec, front: str) -> Plan:
     made = Plan({}, dict(spec.get("env", {})), [])
     _model(spec, made)
     _generation(spec, front, made)
-    _parallel(spec, fields, made)
+    _parallel(spec, front, fields, made)
     _tokenizer_pool(spec, fields, made)
     _structured_output(spec, fields, made)
     for name, value in spec.get("extra", {}).items():
@@ -135,10 +137,13 @@ def _refusals() -> Iterator[None]:
     """What vLLM itself says it does not do becomes ``Unsupported`` in vLLM's words."""
     try:
         yield
-    except NotImplementedError as error:
-        if str(error).startswith("VLLM_USE_V1=1 is not supported"):
+    except (NotImplementedError, ValueError) as error:
+        if re.search(_REFUSAL, str(error)):
             raise Unsupported("vLLM {}: {}".format(version(), error)) from error
         raise
+
+
+_REFUSAL = r"\b(is|are) not (yet )?supported\b|\bdoes not support\b|\bnot yet (supported|implemented)\b|\bcannot be used with\b"
 
 
 def _generation_is_read_at_import() -> bool:
@@ -184,7 +189,10 @@ def shut_down_async(engine: Any) -> None:
         if callable(stop):
             stop()
             if name == "shutdown":
-                return
+                break
+    ray = sys.modules.get("ray")
+    if ray is not None:
+        ray.shutdown()  # vLLM leaves a Ray that it started to the exit of the interpreter
 
 
 def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) -> Any:
@@ -193,6 +201,8 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
     from vllm import sampling_params as module
 
     arguments = dict(given)
+    if "logit_bias" in arguments:
+        arguments["logit_bias"] = {int(token): bias for token, bias in arguments["logit_bias"].items()}  # JSON's keys are text
     structured = arguments.pop("structured_outputs", None)
     if structured is not None:
         if hasattr(module, "StructuredOutputsParams"):
@@ -287,7 +297,7 @@ def _v1_refuses_pipelines() -> bool:
     return False
 
 
-def _parallel(spec: Spec, fields: Set[str], made: Plan) -> None:
+def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         size = spec.get(name, 1)
         if size == 1:
@@ -295,9 +305,26 @@ def _parallel(spec: Spec, fields: Set[str], made: Plan) -> None:
         if name not in fields:
             raise Unsupported("vLLM {} has no engine argument {!r}".format(version(), name))
         made.kwargs[name] = size
+    if spec.get("data_parallel_size", 1) > 1:
+        if front == "offline":
+            raise Unsupported("one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1")
+        if spec.get("generation") == "V0":
+            raise Unsupported("V0 has no data parallelism: the engine would wait for ranks that nobody starts")
     executor = spec.get("executor", "auto")
+    if executor == "ray":
+        _ray(spec, made)
     if executor != "auto":
         made.kwargs["distributed_executor_backend"] = None if executor == "uni" and spec.get("generation") == "V0" else executor
+
+
+def _ray(spec: Spec, made: Plan) -> None:
+    if importlib.util.find_spec("ray") is None:
+        raise Unsupported("Ray is not installed beside vLLM {}".format(version()))
+    if spec["device"] == "sim":
+        # A local Ray is to believe in as many GPUs as there are ranks; and its channels are to be shared memory, not NCCL.
+        ranks = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) * spec.get("data_parallel_size", 1)
+        made.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks}))
+        made.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")
 
 
 def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:

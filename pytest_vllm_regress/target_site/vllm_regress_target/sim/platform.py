@@ -31,7 +31,7 @@ class SimPlatform(Platform):
     device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
-    ray_device_key = ""
+    ray_device_key = "GPU"  # the only kind of accelerator for which Ray tells a worker its number; the dialect gives Ray enough of them
     simple_compile_backend = "eager"
     supported_quantization: Any = []  # noqa: RUF012  # as the base class declares it
     device_control_env_var = "VLLM_REGRESS_VISIBLE_DEVICES"

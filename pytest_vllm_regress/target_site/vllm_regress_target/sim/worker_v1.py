@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from vllm.distributed import get_pp_group
 from vllm.logger import init_logger
+from vllm.sequence import IntermediateTensors
 from vllm.v1 import outputs
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
@@ -58,6 +59,7 @@ class SimWorker(WorkerBase):
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
         self._last = get_pp_group().is_last_rank
+        self.model_runner = _Runner(self)
 
     def get_model(self) -> Any:
         raise SimulationGap("the model itself was asked for, but none is loaded")
@@ -216,6 +218,20 @@ class SimWorker(WorkerBase):
 
     def update_max_model_len(self, max_model_len: int) -> None:
         self.model_config.max_model_len = max_model_len
+
+
+class _Runner:
+    """What Ray's workers call past the worker: here a stage's hidden states are made of nothing, but handed on."""
+
+    def __init__(self, worker: SimWorker) -> None:
+        self._worker = worker
+
+    def execute_model(self, scheduler_output: Any, intermediate_tensors: Any = None) -> Any:
+        output = self._worker.execute_model(scheduler_output)
+        return output if get_pp_group().is_last_rank else IntermediateTensors({})
+
+    def sample_tokens(self, grammar_output: Any) -> Any:
+        return self._worker.sample_tokens(grammar_output)
 
 
 def _prompt(request: Any) -> List[int]:
