@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .case import Case
     from .results import RunResult
 
-MODULES = {"env": "envcli", "validate": "validate"}
+MODULES = {"conformance": "conformance", "env": "envcli", "validate": "validate"}
 """Commands with a module of their own: each has a typer application ``app``."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "

@@ -126,7 +126,7 @@ class Runner:
     def _run_job(self, job: Job) -> RunResult:
         with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
             report = Path(scratch) / "report.json"
-            status = self._start(_command(job, self._options, Path(scratch), report), _environment(Path(scratch)))
+            status = self._start(_command(job, self._options, Path(scratch), report), pytest_environment(Path(scratch)))
             return _collect(job, report, status)
 
 
@@ -211,14 +211,14 @@ def keep(run: RunResult, destination: Path | None, cache: Path, say: Say, now: f
     return written
 
 
-def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[str]:
+def pytest_command(scratch: Path, root: Path, paths: Sequence[Path], timeout_s: float) -> list[str]:
+    """A pytest of its own over ``paths``, with our plugins and no others (see ``pytest_environment``), and a limit for each test."""
     package = Path(__file__).resolve().parent.parent
     installed = package.name in ("site-packages", "dist-packages")
-    root = job.cases[0].directory.parent
     ini = scratch / "pytest.ini"
-    ini.write_text(f"[pytest]\naddopts =\ntimeout = {OUTER_TIMEOUT_S}\n")
+    ini.write_text(f"[pytest]\naddopts =\ntimeout = {timeout_s:g}\n")
     command = [sys.executable, "-P", "-B", "-c", _START, "" if installed else str(package)]
-    command += [str(case.directory.resolve()) for case in job.cases]
+    command += [str(path.resolve()) for path in paths]
     command += [
         "-c",
         str(ini),
@@ -227,20 +227,24 @@ def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[st
         "--import-mode=importlib",
     ]
     command += [part for plugin in _PLUGINS for part in ("-p", plugin)]
-    command += ["-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
+    return [*command, "-p", "no:cacheprovider", "-q", "--continue-on-collection-errors"]
+
+
+def pytest_environment(scratch: Path) -> dict[str, str]:
+    """Ours, without what would change this pytest: the user's options and the plugins that happen to be installed."""
+    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(scratch / "hypothesis"))
+    return {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[str]:
+    command = pytest_command(scratch, job.cases[0].directory.parent, [case.directory for case in job.cases], OUTER_TIMEOUT_S)
     command += [f"--vllm-env={job.environment}", f"--vllm-report={report}"]
     if options.device:
         command.append(f"--vllm-device={options.device}")
     if options.workers:
         command += ["-n", options.workers, "--dist", "loadgroup"]
     return [*command, *options.pytest_args]
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    """Ours, without what would change this pytest: the user's options and the plugins that happen to be installed."""
-    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
-    environment.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(scratch / "hypothesis"))
-    return {**environment, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def _collect(job: Job, report: Path, status: int) -> RunResult:

@@ -19,6 +19,7 @@ from .spec import EngineSpec
 DeadlineFor = Callable[[str, float | None], Deadline]
 T = TypeVar("T")
 _POLL_S = 0.1
+_PROBE_S = 3.0
 
 
 class Server:
@@ -106,9 +107,9 @@ class Server:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
         for _ in self._attempts(deadline):
             try:
-                # Short connects, patient reads: a server that accepted a connection is waited for until the deadline.
-                limits = httpx.Timeout(max(0.1, deadline.left_s), connect=1.0)
-                models = self.client.get("/v1/models", timeout=limits)
+                # Short reads until a server of ours answers: whoever else holds the port may never. Then patience, the engine may be slow.
+                models = self.client.get("/v1/models", timeout=min(_PROBE_S, max(0.1, deadline.left_s)))
+                limits = max(0.1, deadline.left_s)
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
                     body = {"model": self.model, "prompt": "a", "max_tokens": 1}
@@ -116,11 +117,8 @@ class Server:
                     if answer.is_success and answer.json()["choices"]:
                         return
                     raise RemoteError(f"the first generation failed: HTTP {answer.status_code} {answer.text[:2000]}", phase="ready")
-            except httpx.ConnectError:
-                continue
             except httpx.TransportError:
-                if deadline.passed:
-                    break
+                continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
 
     def _attempts(self, deadline: Deadline) -> Iterator[None]:

@@ -9,9 +9,15 @@ module), check, and generation.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_vllm_regress.session import Target
 
 HERE = Path(__file__).parent
 
@@ -31,6 +37,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in ours if not item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def described(vllm_env: Target, record_testsuite_property: Callable[[str, object], None]) -> None:
+    """The report says what was installed."""
+    record_testsuite_property("device", vllm_env.device)
+    record_testsuite_property("python", vllm_env.installed.python)
+    record_testsuite_property("versions", json.dumps(vllm_env.versions))
 
 
 def _cell(item: pytest.Item) -> list[tuple[str, object]]:

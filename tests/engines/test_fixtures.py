@@ -81,9 +81,14 @@ TESTS = """
 """
 
 
-def test_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_REGRESS_CACHE", CACHE)  # pytester moves the home directory
+def use_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's caches: pytester moves the home directory."""
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", CACHE)
     monkeypatch.setenv("UV_CACHE_DIR", UV_CACHE)
+
+
+def test_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_caches(monkeypatch)
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=11, skipped=2)

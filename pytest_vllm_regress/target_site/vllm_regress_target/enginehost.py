@@ -40,9 +40,10 @@ class EngineHost:
         """Offline: one result per prompt. Async: per prompt the list of results as they were streamed."""
         params = dialect.sampling_params(sampling, output_kind)
         inputs = [_input(prompt) for prompt in prompts]
-        if self._front == "offline":
-            return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False)]
-        return self._run(self._gather(inputs, params, abort_after))  # type: ignore[no-any-return]
+        with dialect.refusals():
+            if self._front == "offline":
+                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False)]
+            return self._run(self._gather(inputs, params, abort_after))  # type: ignore[no-any-return]
 
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from . import calls, dialect
+from . import calls, commandline, dialect
 from .protocol import Frame, FrameSocket
 
 
@@ -14,7 +14,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     try:
         made = dialect.plan(asked["spec"], "serve")
         dialect.enter(made)
-        argv, main = dialect.serve_command(made)
+        argv, main = commandline.serve_command(made)
         argv += ["--host", asked["host"], "--port", str(asked["port"])]
     except BaseException as error:
         channel.send(calls.failure(error))

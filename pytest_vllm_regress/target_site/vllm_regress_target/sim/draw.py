@@ -3,8 +3,8 @@
 The same history gives the same row in every process, engine generation and vLLM version, so that temperature 0 repeats exactly,
 and preemption, chunked prefill and prefix caching cannot change an output. Rows are normal noise, bent as training bends a
 network: outputs end now and then, quotes and brackets close soon (else a random walk under a JSON grammar seldom ends), control
-characters and broken UTF-8 are rare, and special tokens other than the end-of-text one are all but never drawn. A temperature
-of 2 brings the rare tokens back.
+characters and broken UTF-8 are rare; special tokens other than the end-of-text one, and padding of the vocabulary, are all but
+never drawn. A temperature of 2 brings the rare tokens back.
 """
 
 import hashlib
@@ -35,9 +35,10 @@ class Draw:
         self._ends = [token for token in _end_tokens(model_config) if 0 <= token < self.vocab_size]
         self._bias = np.zeros(self.vocab_size, dtype=np.float32)
         self._root = hashlib.blake2b(b"vllm-regress %d" % self.vocab_size, digest_size=8)
-        for token, bias in _token_biases(getattr(model_config, "tokenizer", None) or model_config.model):
-            if 0 <= token < self.vocab_size and token not in self._ends:
-                self._bias[token] += bias
+        biases = dict(_token_biases(getattr(model_config, "tokenizer", None) or model_config.model))
+        for token in range(self.vocab_size if biases else 0):
+            if token not in self._ends:
+                self._bias[token] = biases.get(token, SPECIAL)  # what the tokenizer does not have is padding
 
     def after(self, tokens: Sequence[int]) -> np.ndarray:
         """The row that follows the whole of `tokens`."""
@@ -84,21 +85,18 @@ def _end_tokens(model_config: Any) -> List[int]:
 
 
 def _token_biases(directory: str) -> Iterable[Any]:
+    """(token, bias) of every token of the tokenizer; nothing where it is not small enough to be read here."""
     path = os.path.join(str(directory), "tokenizer.json")
     if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_TOKENIZER:
         return
     with open(path, encoding="utf-8") as file:
         tokenizer = json.load(file)
-    for token in tokenizer.get("added_tokens") or []:
-        if token.get("special"):
-            yield token["id"], SPECIAL
     vocabulary = (tokenizer.get("model") or {}).get("vocab")
     if isinstance(vocabulary, dict):
         for text, token in vocabulary.items():
-            if text in CLOSING:
-                yield token, CLOSING[text]
-            elif len(text) == 1 and not "!" <= text <= "~":
-                yield token, _rarity(text)
+            yield token, CLOSING.get(text) or (_rarity(text) if len(text) == 1 and not "!" <= text <= "~" else 0.0)
+        for token in tokenizer.get("added_tokens") or []:
+            yield token["id"], SPECIAL if token.get("special") else 0.0
 
 
 def _rarity(character: str) -> float:

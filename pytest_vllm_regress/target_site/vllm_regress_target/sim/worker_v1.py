@@ -20,6 +20,7 @@ from .batch import Batch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
 from .groups import start_groups
+from .platform import MEMORY
 
 logger = init_logger("vllm.vllm_regress_sim")
 
@@ -87,7 +88,8 @@ class SimWorker(WorkerBase):
     def determine_available_memory(self) -> int:
         (spec,) = self.get_kv_cache_spec().values()
         longest = -(-self.model_config.max_model_len // spec.block_size)
-        return int(spec.page_size_bytes) * max(BLOCKS, 2 * longest)
+        share = MEMORY * getattr(self.cache_config, "gpu_memory_utilization", 1.0)  # so that too little of it is vLLM's to refuse
+        return min(int(share), int(spec.page_size_bytes) * max(BLOCKS, 2 * longest))
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """No cache is allocated."""
