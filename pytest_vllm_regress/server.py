@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import httpx
+import psutil
 
 from . import masking
 from .child import Child, Leftover
@@ -70,6 +71,10 @@ class Server:
         if not data or data[-1] != "[DONE]":
             raise RemoteError(f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request")
         return [json.loads(each) for each in data[:-1]]
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
+        return [each for each in self.child.processes() if each.pid != self.child.pid and not _is_helper(each)]
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated."""
@@ -146,3 +151,10 @@ def start_server(child: Child, spec: EngineSpec, port: PortLease, request: Mappi
         port.release()
         raise
     return server
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    try:
+        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+    except psutil.Error:
+        return True  # it has ended

@@ -1,0 +1,23 @@
+"""vllm#21443: when the engine core has been killed, a server must say so, and must not let requests wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.errors import ChildDied, RemoteError
+
+pytestmark = [pytest.mark.vllm_case("vllm-21443"), pytest.mark.vllm_engine(front="serve", generation="V1", fresh=True)]
+
+
+def test_killed_engine_core_is_noticed(vllm_server: Any, vllm_leg: str) -> None:
+    if vllm_leg == "subject":
+        for process in vllm_server.engine_processes():
+            process.kill()
+            process.wait(10)
+    try:
+        answer = vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2, timeout=20)
+    except (ChildDied, RemoteError):
+        return  # an error, or the end of the server: both are answers
+    assert vllm_leg == "control", f"an answer without an engine: {answer}"
