@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-
-from pytest_vllm_regress.envbuild import cache_root
 
 pytestmark = pytest.mark.engine
 ENVIRONMENT = "vllm-0.8.5"
-CACHE = str(cache_root())
-UV_CACHE = os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
 
 TESTS = """
     import pytest
@@ -81,14 +74,8 @@ TESTS = """
 """
 
 
-def use_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's caches: pytester moves the home directory."""
-    monkeypatch.setenv("VLLM_REGRESS_CACHE", CACHE)
-    monkeypatch.setenv("UV_CACHE_DIR", UV_CACHE)
-
-
-def test_fixtures(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_caches(monkeypatch)
+@pytest.mark.usefixtures("user_caches")
+def test_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=11, skipped=2)

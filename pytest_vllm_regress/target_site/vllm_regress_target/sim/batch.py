@@ -61,12 +61,14 @@ class Batch:
             if new.req_id in self.rows.req_id_to_index:  # preempted, and sent again as if it were new
                 freed.append(self.rows.remove_request(new.req_id))
             self.requests[new.req_id] = self._state(new)
-        for request_id, computed, tokens, known in _continued(scheduled.scheduled_cached_reqs):
+        cached = scheduled.scheduled_cached_reqs
+        kept = dict(zip(cached.req_ids, cached.num_output_tokens)) if hasattr(cached, "num_output_tokens") else {}
+        for request_id, computed, tokens, end in _continued(cached):
             request = self.requests[request_id]
             request.num_computed_tokens = computed
-            if known is not None:
-                del request.output_token_ids[known:]
-            unseen = computed + len(tokens) - request.num_tokens
+            if request_id in kept:
+                del request.output_token_ids[kept[request_id] :]
+            unseen = end - request.num_tokens
             if tokens and unseen > 0:
                 request.output_token_ids.extend(tokens[-unseen:])
         self._seat(scheduled.num_scheduled_tokens, [index for index in freed if index is not None])
@@ -98,16 +100,21 @@ class Batch:
         first_attribute(rows, "refresh_metadata", "refresh_sampling_metadata")()
 
 
-def _continued(cached: Any) -> Iterator[Tuple[str, int, List[int], Any]]:
-    """(id, computed tokens, newly told tokens, how many output tokens the scheduler kept or None) of each known request."""
+def _continued(cached: Any) -> Iterator[Tuple[str, int, List[int], int]]:
+    """(id, computed tokens, told tokens, position after the last of them) of each known request.
+
+    Told are the tokens after the computed ones, or, where the request sat out the step before, all it has.
+    """
     if isinstance(cached, list):
         for one in cached:
-            yield one.req_id, one.num_computed_tokens, one.new_token_ids, None
+            yield one.req_id, one.num_computed_tokens, one.new_token_ids, one.num_computed_tokens + len(one.new_token_ids)
         return
     everything = getattr(cached, "all_token_ids", None) or {}
     for index, request_id in enumerate(cached.req_ids):
+        computed = cached.num_computed_tokens[index]
         tokens = cached.new_token_ids[index] if cached.new_token_ids else []
-        yield request_id, cached.num_computed_tokens[index], everything.get(request_id, tokens), None
+        known = everything.get(request_id)
+        yield (request_id, computed, tokens, computed + len(tokens)) if known is None else (request_id, computed, known, len(known))
 
 
 def _logits_processors(vllm_config: Any, device: torch.device, max_num_reqs: int) -> Any:
