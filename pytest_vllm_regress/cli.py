@@ -32,13 +32,14 @@ from .invocation import (
     print_columns,
     print_json,
     say,
+    warn,
 )
 
 if TYPE_CHECKING:
     from .case import Case
     from .results import RunResult
 
-MODULES = {"conformance": "conformance", "env": "envcli", "validate": "validate"}
+MODULES = {"audit": "audit", "conformance": "conformance", "env": "envcli", "validate": "validate"}
 """Commands with a module of their own: each has a typer application ``app``."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
@@ -209,7 +210,9 @@ def report(
 @app.command()
 def new(
     context: typer.Context,
-    upstream: Annotated[str, typer.Argument(metavar="URL|OWNER/NAME#N|N", help="The upstream report.")],
+    upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
+    from_: Annotated[str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")] = None,
+    front: Annotated[str, typer.Option(help="What the test starts: offline, async or serve (an engine), or probe (none).")] = "offline",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
     package: Annotated[
@@ -236,8 +239,13 @@ def new(
         ),
     ] = None,
 ) -> None:
-    """Write the directory of a new case: case.toml, a test and a README."""
-    from .scaffold import Draft, Upstream, create
+    """Write the directory of a new case: case.toml, a test that runs, and a README."""
+    from .scaffold import TESTS, Draft, Upstream, create
+
+    if (upstream is None) == (from_ is None):
+        raise UsageError("new: give the upstream report once, as an address, owner/name#number or a number")
+    if front not in TESTS:
+        raise UsageError(f"--front {front!r}: allowed are {', '.join(TESTS)}")
 
     fields = dict(map(_control_field, control or []))
     draft = Draft(
@@ -251,12 +259,14 @@ def new(
         tuple(affected_env or ()),
         tuple(fixed_env or ()),
         fields,
+        front,
     )
-    case = create(invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream), draft)
+    case = create(invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream or from_ or ""), draft)
     for path in sorted(case.directory.iterdir()):
         print(path)
     if not case.evidence.affected:
-        print(f"Next: name an environment that shows the failure under [evidence] in {case.path}", file=sys.stderr)
+        warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
+    warn(f"Next: write the test, then prove the case: vllm-regress validate {case.id}")
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -21,6 +21,46 @@ _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
 _URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
 _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 
+TESTS = {
+    "offline": '''def test_{name}(vllm_engine: Any) -> None:
+    """The request of the report, and what a sound engine answers."""
+    results = vllm_engine.generate(["one", "two"], {{"max_tokens": 4, "n": 2}})
+    for result in results:
+        count = len(result["outputs"])
+        assert count == 2, f"expected 2 results, got {{count}}"
+    vllm_engine.check()  # the engine lives on
+''',
+    "async": '''@pytest.mark.vllm_engine(front="async")
+def test_{name}(vllm_engine: Any) -> None:
+    """The request of the report, and what a sound engine streams."""
+    (streamed,) = vllm_engine.generate("Hello", {{"max_tokens": 4, "ignore_eos": True}}, output_kind="cumulative")
+    count = len(streamed[-1]["outputs"][0]["token_ids"])
+    assert count == 4, f"expected 4 tokens, got {{count}}"
+    vllm_engine.check()  # the engine lives on
+''',
+    "serve": '''@pytest.mark.vllm_engine(front="serve")
+def test_{name}(vllm_server: Any) -> None:
+    """The request of the report, and what a sound server answers."""
+    answer = vllm_server.post("/v1/completions", {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}})
+    assert answer.status_code == 200, f"expected 200, got {{answer.status_code}}: {{answer.text[:500]}}"
+    vllm_server.check()  # the server lives on
+''',
+    "probe": '''def test_{name}(vllm_probe: Any) -> None:
+    """What the report calls, and what a sound version returns."""
+    found = vllm_probe("look")
+    assert found, f"expected a version, got {{found!r}}"
+''',
+}
+"""A first test by what it needs: an engine's front, or a probe alone. Each passes everywhere: change it until it fails where it must."""
+PROBE = '''"""Runs inside the target interpreter: import vllm here, and return what JSON can hold."""
+
+
+def look():
+    import vllm
+
+    return vllm.__version__
+'''
+
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
@@ -74,6 +114,7 @@ class Draft:
     affected_env: tuple[str, ...] = ()
     fixed_env: tuple[str, ...] = ()
     control: Mapping[str, ControlValue] = dataclasses.field(default_factory=dict)
+    front: str = "offline"
 
 
 def create(cases_dir: Path, upstream: Upstream, draft: Draft) -> Case:
@@ -99,7 +140,9 @@ def create(cases_dir: Path, upstream: Upstream, draft: Draft) -> Case:
         except CaseFileError as error:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
         name = upstream.slug.replace("-", "_")
-        (building / f"test_{name}.py").write_text(_test(case, upstream, name), encoding="utf-8")
+        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft.front), encoding="utf-8")
+        if draft.front == "probe":
+            (building / "probe.py").write_text(PROBE, encoding="utf-8")
         (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
         building.chmod(0o755)
         building.rename(target)
@@ -136,8 +179,8 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _test(case: Case, upstream: Upstream, name: str) -> str:
-    title = re.sub(r'["\\]', "'", case.title)
+def _test(case: Case, upstream: Upstream, name: str, front: str) -> str:
+    title = re.sub(r'["\\\\]', "'", case.title)
     return f'''"""{upstream}: {title}"""
 
 from __future__ import annotations
@@ -149,13 +192,7 @@ import pytest
 pytestmark = pytest.mark.vllm_case("{case.id}")
 
 
-def test_{name}(vllm_engine: Any) -> None:
-    """The request of the report, and what a sound engine answers."""
-    results = vllm_engine.generate(["one", "two"], {{"max_tokens": 4, "n": 2}})
-    for result in results:
-        count = len(result["outputs"])
-        assert count == 2, f"expected 2 results, got {{count}}"
-'''
+{TESTS[front].format(name=name)}'''
 
 
 def _story(case: Case, upstream: Upstream) -> str:

@@ -25,13 +25,20 @@ def ask(engine: Any, seed: int) -> None:
 
 
 @pytest.mark.vllm_case("vllm-7194")
-@pytest.mark.vllm_engine(front="async", executor="mp", pipeline_parallel_size=2)
+@pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_pipeline(vllm_engine: Any, seed: int) -> None:
     ask(vllm_engine, seed)
 
 
+@pytest.mark.vllm_case("vllm-7194", variant="v1")
+@pytest.mark.vllm_engine(front="async", generation="V1", executor="mp", pipeline_parallel_size=2)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pipeline_in_v1(vllm_engine: Any, seed: int) -> None:
+    ask(vllm_engine, seed)
+
+
 @pytest.mark.vllm_case("vllm-7194", variant="tp")
-@pytest.mark.vllm_engine(front="async", executor="mp", tensor_parallel_size=2)
+@pytest.mark.vllm_engine(front="async", generation=["V0", "V1"], executor="mp", tensor_parallel_size=2)
 def test_tensor_parallel(vllm_engine: Any) -> None:
     ask(vllm_engine, 1)
