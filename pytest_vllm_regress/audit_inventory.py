@@ -162,7 +162,7 @@ def metadata(place: Path) -> Iterator[tuple[str, str]]:
         if file.is_file():
             with file.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
-                    if not line.strip():
+                    if line == "\n":  # a line of blanks goes on with its field
                         return
                     key, colon, value = line.partition(":")
                     if colon and not line[0].isspace():

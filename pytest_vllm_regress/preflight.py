@@ -150,9 +150,10 @@ def _two_builds(here: _Installed, around: Surroundings) -> Iterator[Concern]:
 def _shadowed(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     for name in (*_SHADOWED, *VLLM_BUILDS):
         first = here.get(name)
-        hidden = {f"{each.version} in {_parent(each)}" for each in here.distributions if first and each.name == name and each.version != first.version}
+        others = [each for each in here.distributions if first and each.name == name and each.version != first.version]
+        hidden = sorted({f"{each.version} in {_parent(each)}" for each in others})
         if first and hidden:
-            yield Concern("shadowed-package", f"{name} {first.version} in {_parent(first)} hides {', '.join(sorted(hidden))}.", place=first.place)
+            yield Concern("shadowed-package", f"{name} {first.version} in {_parent(first)} hides {', '.join(hidden)}.", place=first.place)
 
 
 def _two_rays(here: _Installed, around: Surroundings) -> Iterator[Concern]:
