@@ -23,7 +23,6 @@ from .invocation import (
     INTERRUPTED,
     OK,
     UNBUILT,
-    UNEXPECTED,
     USAGE,
     AsJson,
     Invocation,
@@ -37,9 +36,15 @@ from .invocation import (
 
 if TYPE_CHECKING:
     from .case import Case
-    from .results import RunResult
 
-MODULES = {"audit": "audit", "conformance": "conformance", "env": "envcli", "validate": "validate"}
+MODULES = {
+    "audit": "audit",
+    "conformance": "conformance",
+    "env": "envcli",
+    "matrix": "matrix",
+    "report": "report",
+    "validate": "validate",
+}
 """Commands with a module of their own: each has a typer application ``app``."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
@@ -171,6 +176,7 @@ def run(
     from . import run as runs
     from .case import select
     from .envbuild import cache_root
+    from .table import print_to_console
 
     _check_run(env, all_evidence, device, workers)
     ours = invocation(context)
@@ -180,31 +186,12 @@ def run(
     with runs.terminate_as_interrupt():
         outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
     written = runs.keep(outcome.run, destination, cache_root() / "results", say)
-    _print_run(outcome.run)
+    print_to_console(outcome.run)
     if written is not None:
         say(f"results: {written}")
     if outcome.interrupted:
         print("interrupted: not everything was run", file=sys.stderr)
     raise typer.Exit(outcome.exit_code)
-
-
-@app.command()
-def report(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILE|DIR", help="Result files, or directories of them (default: the last run)."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Merge result files and print one table. Of two results for the same test the later one counts."""
-    from .results import merge, read
-
-    merged = merge([read(path) for path in _result_files(paths or [])])
-    if as_json:
-        print_json(merged.to_json())
-    else:
-        _print_run(merged)
-    raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 
 
 @app.command()
@@ -288,23 +275,6 @@ def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, wo
         raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
 
 
-def _result_files(paths: list[Path]) -> list[Path]:
-    if not paths:
-        from .envbuild import cache_root
-
-        kept = sorted((cache_root() / "results").glob("*.json"))
-        if not kept:
-            raise UsageError("no run is kept yet: give result files, or start one with `vllm-regress run`")
-        return kept[-1:]
-    found: list[Path] = []
-    for path in paths:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
-            raise UsageError(f"{path}: no result file (*.json) in this directory")
-        found += inside
-    return found
-
-
 def _control_field(text: str) -> tuple[str, str | int | bool]:
     name, separator, value = text.partition("=")
     if not separator or not name:
@@ -350,16 +320,6 @@ def _one_line(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_one_line, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-
-def _print_run(result: RunResult) -> None:
-    from rich.console import Console
-
-    from .table import print_table
-
-    print(flush=True)
-    print_table(result, Console())
 
 
 

@@ -39,6 +39,13 @@ class Invocation:
 
         return find_cases(self.directory())
 
+    def cases_if_any(self) -> tuple[Case, ...]:
+        """The cases, or none where there is no directory of cases: result files are readable without them."""
+        try:
+            return self.cases()
+        except UsageError:
+            return ()
+
 
 def invocation(context: typer.Context) -> Invocation:
     """The options of the command that a subcommand belongs to."""

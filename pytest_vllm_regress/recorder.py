@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -56,7 +57,18 @@ class Recorder:
             terminalreporter.section("left behind by engines (removed)")
             terminalreporter.write_line(f"{user}:\n{describe_leftovers(left)}")
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+        """After the last test of a case the file is brought up to date: what is finished survives the end of this process."""
+        done = yield
+        if self._found and nextitem is not None and nextitem.path.parent != item.path.parent:
+            self._write()
+        return done
+
     def pytest_sessionfinish(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
         file = self._config.stash[SETTINGS].report
         if file is not None and not hasattr(self._config, "workerinput"):
             from . import summary

@@ -110,12 +110,12 @@ def write(path: Path, run: RunResult) -> None:
 
 
 def write_whole(path: Path, content: str) -> None:
-    """Put ``content`` (ASCII) into ``path``, or leave what was there. Raises ``UsageError`` when the place cannot be written."""
+    """Put ``content`` into ``path``, or leave what was there. Raises ``UsageError`` when the place cannot be written."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from . import results
 from .case import Case
@@ -114,33 +115,31 @@ class Runner:
                 except BuildError as error:
                     self._say(f"{job.environment}: {error}")
                     unbuilt.append(job.environment)
-                    found.append(
-                        RunResult(_inconclusive(job.cases, job, f"the environment could not be built: {error}"))
-                    )
+                    found.append(not_built(job, error))
                     continue
-                found.append(_judged(self._run_job(job), job, self._options))
+                with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
+                    found.append(run_job(job, self._options, self._start, Path(scratch) / "report.json"))
         except KeyboardInterrupt:
             return Outcome(results.merge(found), tuple(unbuilt), interrupted=True)
         return Outcome(results.merge(found), tuple(unbuilt))
 
-    def _run_job(self, job: Job) -> RunResult:
-        with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
-            report = Path(scratch) / "report.json"
-            status = self._start(_command(job, self._options, Path(scratch), report), pytest_environment(Path(scratch)))
-            return _collect(job, report, status)
+
+def run_job(job: Job, options: Options, start: Callable[..., int], report: Path) -> RunResult:
+    """Run a job's cases in a pytest of their own. ``report``: where that pytest writes its results, after every case anew."""
+    with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
+        status = start(_command(job, options, Path(scratch), report), pytest_environment(Path(scratch)))
+        return _judged(_collect(job, report, status), job, options)
+
+
+def not_built(job: Job, error: BuildError) -> RunResult:
+    """The results of a job whose environment could not be built."""
+    return RunResult(_inconclusive(job.cases, job, f"the environment could not be built: {error}"))
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run ``command`` with our own output until it ends. Interrupted, it gets time to clean up before it is killed."""
     own_group = not sys.stdin.isatty()  # without a terminal nobody but us passes an interrupt on
-    sys.stdout.flush()
-    process = subprocess.Popen(
-        command,
-        env=dict(environment),
-        stdin=None if sys.stdin.isatty() else subprocess.DEVNULL,
-        process_group=0 if own_group else None,
-        preexec_fn=_end_with_parent(),
-    )
+    process = start_command(command, environment, own_group=own_group)
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -150,7 +149,34 @@ def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
             process.wait(INTERRUPT_GRACE_S)
         raise
     finally:
-        _end(process)
+        end_command(process)
+
+
+def start_command(
+    command: Sequence[str], environment: Mapping[str, str], *, own_group: bool = True, output: IO[bytes] | None = None
+) -> subprocess.Popen[bytes]:
+    """Start ``command``; it is told to end when the thread that started it ends. ``output`` takes its output, else ours does."""
+    sys.stdout.flush()
+    return subprocess.Popen(
+        command,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL if own_group else None,
+        stdout=output,
+        stderr=None if output is None else subprocess.STDOUT,
+        process_group=0 if own_group else None,
+        preexec_fn=_end_with_parent(),
+    )
+
+
+def end_command(process: subprocess.Popen[bytes]) -> None:
+    """End it if it still runs: first by SIGTERM, then by SIGKILL."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(TERMINATE_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager
@@ -315,13 +341,3 @@ def _end_with_parent() -> Callable[[], None]:
     """For ``preexec_fn``: SIGTERM to the child when this process dies, even by SIGKILL (prctl PR_SET_PDEATHSIG)."""
     libc = ctypes.CDLL(None)
     return lambda: libc.prctl(1, signal.SIGTERM)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(TERMINATE_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -73,6 +73,12 @@ def print_table(run: RunResult, console: Console) -> None:
             console.print(Text(line), soft_wrap=True)
 
 
+def print_to_console(run: RunResult) -> None:
+    """Print the table to standard output, after what is there already."""
+    print(flush=True)
+    print_table(run, Console())
+
+
 def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[str]:
     """The table as plain text, at most ``width`` characters wide."""
     stream = io.StringIO()
