@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 MODULES = {
     "audit": "audit",
     "conformance": "conformance",
+    "doctor": "doctor",
     "env": "envcli",
     "matrix": "matrix",
     "report": "report",

@@ -194,18 +194,30 @@ class EnvironmentCache:
             raise
         progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {_size(place) / GIB:.1f} GiB")
 
+    def unfinished(self) -> tuple[Path, ...]:
+        """Folders that interrupted builds left: no marker, and nobody builds there."""
+        return tuple(place for place in sorted(self.root.glob("*/")) if self._abandoned(place, lambda: None))
+
+    def remove_unfinished(self, place: Path) -> bool:
+        """Remove what an interrupted build left in ``place``; False when it is being built, or was."""
+
+        def remove() -> None:
+            _end_writers(place)
+            shutil.rmtree(place, ignore_errors=True)
+
+        return self._abandoned(place, remove)
+
+    def _abandoned(self, place: Path, then: Callable[[], None]) -> bool:
+        """Whether ``place`` is half built and nobody's; if so ``then`` is called while its lock is held."""
+        if not (place / _MARKER).exists():
+            with contextlib.suppress(Timeout, OSError), FileLock(f"{place}.lock", thread_local=False).acquire(timeout=0):
+                if place.exists() and not (place / _MARKER).exists():
+                    then()
+                    return True
+        return False
+
     def _sweep(self, ours: Path | None) -> int:
-        removed = 0
-        for place in self.root.glob("*/"):
-            if place == ours or (place / _MARKER).exists():
-                continue
-            lock = FileLock(f"{place}.lock", thread_local=False)
-            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
-                if not (place / _MARKER).exists():
-                    _end_writers(place)
-                    shutil.rmtree(place, ignore_errors=True)
-                    removed += 1
-        return removed
+        return sum(self.remove_unfinished(place) for place in self.root.glob("*/") if place != ours)
 
     def _evict(self, keep: Path, progress: Progress) -> None:
         listed = self.listing()

@@ -9,13 +9,14 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import psutil
+from .owner import Owner, State
 
 PREFIX = "vr-"
 _OWNER = "run.json"
+_SEGMENTS = "shared-memory"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +29,9 @@ class RunDir:
     @classmethod
     def create(cls) -> RunDir:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        run = cls(path, f"{path.name}-{secrets.token_hex(4)}")
-        me = psutil.Process()
-        owner = {"pid": me.pid, "started": me.create_time(), "tag": run.tag, "boot": _boot_id()}
-        (path / _OWNER).write_text(json.dumps(owner))
+        owner = Owner.me()
+        run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
+        (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
         (path / "logs").mkdir()
         return run
 
@@ -42,6 +42,23 @@ class RunDir:
     @property
     def ray(self) -> Path:
         return self.path / "ray"
+
+    def note_segments(self, paths: Iterable[str]) -> None:
+        """Remember shared-memory files as this run's, for whoever cleans up should nobody of the run be left to do it."""
+        with (self.path / _SEGMENTS).open("a") as file, contextlib.suppress(OSError):
+            file.writelines(f"{os.stat(each).st_ino} {each}\n" for each in paths if "\n" not in each)
+
+    def segments(self) -> tuple[Path, ...]:
+        """Files of ``note_segments`` that are still there: the same files, not others of the same name."""
+        found: dict[Path, None] = {}
+        with contextlib.suppress(OSError):
+            for line in (self.path / _SEGMENTS).read_text().splitlines():
+                number, _, name = line.partition(" ")
+                with contextlib.suppress(OSError):
+                    status = os.lstat(name)
+                    if name.startswith("/dev/shm/") and str(status.st_ino) == number and status.st_uid == os.getuid():
+                        found[Path(name)] = None
+        return tuple(found)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -56,27 +73,12 @@ class AbandonedRun:
 
 
 def abandoned_runs() -> Iterator[AbandonedRun]:
-    """Run directories of this user whose controller no longer lives (pid and start time are both compared)."""
-    for path in Path(tempfile.gettempdir()).glob(PREFIX + "*"):
+    """Run directories of this user whose controller provably no longer lives."""
+    for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            owner = json.loads((path / _OWNER).read_text())
-            if not str(owner["tag"]).startswith(path.name) or _alive(int(owner["pid"]), float(owner["started"]), owner["boot"]):
-                continue
-            yield AbandonedRun(RunDir(path, owner["tag"]), int(owner["pid"]))
-
-
-def _alive(pid: int, started: float, boot: str) -> bool:
-    if boot != _boot_id():
-        return False
-    try:
-        return abs(psutil.Process(pid).create_time() - started) < 1.0
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _boot_id() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
+            about = json.loads((path / _OWNER).read_text())
+            owner, tag = Owner.from_json(about), str(about["tag"])
+            if tag.startswith(f"{path.name}-") and owner.state() is State.GONE:
+                yield AbandonedRun(RunDir(path, tag), owner.pid)
