@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 MODULES = {
     "audit": "audit",
+    "bisect": "bisect",
     "conformance": "conformance",
     "doctor": "doctor",
     "env": "envcli",

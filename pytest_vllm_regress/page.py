@@ -120,7 +120,7 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     entries = [_entry(number, cell, known.get(cell.case_id), run.tool_version) for number, cell in enumerate(found)]
     rows = [_row(case_id, known.get(case_id), environments, entries) for case_id in dict.fromkeys(cell.case_id for cell in found)]
     style, script = _asset("page.css"), _asset("page.js")
-    return _template().render(
+    html: str = _template().render(
         rows=rows,
         environments=[_shown(name, MAX_LINE) for name in environments],
         entries=[entry for row in rows for cell in row.cells for entry in cell],
@@ -135,6 +135,7 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
         policy=f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; base-uri 'none'; form-action 'none'",
         version=__version__,
     )
+    return html
 
 
 def _row(case_id: str, case: Case | None, environments: Sequence[str], entries: Sequence[Entry]) -> Row:
