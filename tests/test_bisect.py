@@ -168,7 +168,8 @@ def test_interrupted_and_resumed_runs_nothing_twice(case: Case, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", '{"schema": 1, "search": ["other"], "found": {}}', '{"schema": 1, "search": ["demo"], "found": {"1": 2}}']
+    "content",
+    ["", "{}", '{"schema": 1, "search": ["other"], "found": {}}', '{"schema": 1, "search": ["demo"], "found": {"1": 2}}'],
 )
 def test_strange_notes_are_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "n.json"
