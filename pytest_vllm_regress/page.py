@@ -213,7 +213,7 @@ def _shown(text: str, limit: int) -> str:
 
 def _link_name(url: str) -> str:
     parts = url.rstrip("/").split("/")
-    return f"#{parts[-1]}" if parts[-1].isdigit() else parts[-1][:40]
+    return f"{parts[-3]}#{parts[-1]}" if parts[-1].isdigit() and len(parts) > 3 else parts[-1][:40]
 
 
 def _duration(seconds: float) -> str:

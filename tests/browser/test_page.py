@@ -49,6 +49,7 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Any:
 
     def show(html: str, width: int = 1200, dark: bool = False) -> webdriver.Chrome:
         (tmp_path / "page.html").write_text(html, encoding="utf-8")
+        browser.get("about:blank")  # the browser's own first page loads this and that
         browser.get_log("browser")
         browser.get_log("performance")
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600})
@@ -61,8 +62,7 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Any:
 
 def requests_of(browser: webdriver.Chrome) -> list[str]:
     messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return [url for url in asked if not url.startswith("chrome")]  # the browser's own first page
+    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
 def active(browser: webdriver.Chrome) -> str:
