@@ -106,7 +106,7 @@ class Probe:
             raise pytest.UsageError(f"{self.request.node.nodeid} uses vllm_probe, but there is no {file}")
         deadline = deadline_for(self.request.config)("probe", timeout)
         self._child.on_reply = evidence.replied
-        with _skipping():
+        with skipping():
             return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
     session = _session(request)
     evidence = evidence_of(request.node)
     evidence.phase = "start"
-    with _skipping():
+    with skipping():
         engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
@@ -138,7 +138,7 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
 
 
 @contextlib.contextmanager
-def _skipping() -> Iterator[None]:
+def skipping() -> Iterator[None]:
     """What the version or the device cannot do skips the test, with the reason."""
     from .errors import Unsupported
 
