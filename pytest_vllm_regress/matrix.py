@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import threading
@@ -13,7 +12,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -24,9 +22,9 @@ from .errors import BuildError, UsageError
 from .invocation import HELP, check_device, invocation, say, warn
 from .journal import Journal
 from .results import RunResult
+from .slots import machine_room
 from .table import cells, print_to_console
 
-GIB_PER_JOB = 6
 app = typer.Typer(context_settings=HELP)
 
 
@@ -62,7 +60,7 @@ def matrix(
     if fresh:
         journal.close()
     with runs.terminate_as_interrupt():
-        outcome = Matrix(runs.build_with_cache(say), options, journal, say).run(planned, jobs or default_jobs(os.cpu_count() or 1, _memory_gib()))
+        outcome = Matrix(runs.build_with_cache(say), options, journal, say).run(planned, jobs or machine_room())
     written = runs.keep(outcome.run, destination, cache_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:
@@ -96,11 +94,6 @@ def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str 
     if not listed:
         raise UsageError(f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them")
     return [recipe.name for recipe in sorted(listed, key=lambda recipe: _age(recipe.target))]
-
-
-def default_jobs(cores: int, memory_gib: float) -> int:
-    """Environments at a time: an engine with two workers wants two cores, and a run some memory."""
-    return max(1, min(cores // 2, int(memory_gib // GIB_PER_JOB)))
 
 
 class Matrix:
@@ -204,7 +197,3 @@ def _age(target: tuple[str, str]) -> tuple[object, str]:
     from packaging.version import Version
 
     return Version(target[1]), target[0]
-
-
-def _memory_gib() -> float:
-    return float(psutil.virtual_memory().available) / 2**30

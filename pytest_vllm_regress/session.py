@@ -83,7 +83,7 @@ class Session:
 
     def environment_names(self) -> tuple[str, ...]:
         """The environments asked for, or the one that is used when none was."""
-        return self.settings.environments or (default_environment(),)
+        return tuple(map(_canonical, self.settings.environments)) or (default_environment(),)
 
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
@@ -202,3 +202,10 @@ def default_environment() -> str:
     from .environments import default_name
 
     return default_name()
+
+
+def _canonical(name: str) -> str:
+    """The name that results carry: tox's name for an environment (vllm0.8.4-sim) and the environment's own are one."""
+    from .environments import resolve
+
+    return name if name == RUNNING_INTERPRETER or "/" in name else resolve(name).name

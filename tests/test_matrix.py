@@ -155,10 +155,6 @@ def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journa
     assert len(journal.finished(job("a", cases)).results) == 1
 
 
-def test_default_jobs() -> None:
-    assert [matrix.default_jobs(*each) for each in ((2, 24), (8, 64), (64, 30), (1, 1))] == [1, 4, 5, 1]
-
-
 def test_named_environments(cases: tuple[Case, ...]) -> None:
     assert matrix.named_environments(cases, [], None) == ["vllm-0.8.4", "vllm-0.10.2"]
     assert matrix.named_environments(cases, ["x"], None) == ["x"]
