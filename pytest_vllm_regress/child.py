@@ -45,6 +45,7 @@ class Child:
         self.pid: int | None = None
         self.exit_status: int | None = None
         self.leftovers: tuple[Leftover, ...] = ()
+        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None  # what the family held outside itself: given back, and what was not
         self.on_reply: Callable[[str], None] | None = None
         self._nanny = nanny_pid
         self._channel = channel
@@ -183,6 +184,8 @@ class Child:
                 Path(path).unlink(missing_ok=True)
         self._channel.close()
         self._lifeline.close()
+        if self.on_end is not None:
+            found += self.on_end()
         self.leftovers = tuple(found)
 
     def _wait(self, deadline: Deadline) -> bool:

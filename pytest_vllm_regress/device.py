@@ -28,6 +28,7 @@ class Gpu:
     index: int
     name: str
     memory: int
+    uuid: str = ""
 
 
 def choose(asked: str, installed: Installed) -> str:
@@ -76,7 +77,10 @@ def find_gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     with contextlib.ExitStack() as stack:
         stack.callback(pynvml.nvmlShutdown)
         handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        gpus = tuple(Gpu(i, _text(pynvml.nvmlDeviceGetName(h)), int(pynvml.nvmlDeviceGetMemoryInfo(h).total)) for i, h in handles)
+        gpus = tuple(
+            Gpu(i, _text(pynvml.nvmlDeviceGetName(h)), int(pynvml.nvmlDeviceGetMemoryInfo(h).total), _text(pynvml.nvmlDeviceGetUUID(h)))
+            for i, h in handles
+        )
     return gpus, (f"NVML: {len(gpus)} devices",)
 
 

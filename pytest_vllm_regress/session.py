@@ -17,6 +17,7 @@ from .deadline import Deadline
 from .engine import Engine, start_engine
 from .errors import BuildError, Unsupported, UsageError
 from .forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from .gpus import GpuLease, lease_gpus
 from .leftovers import sweep
 from .pool import EnginePool
 from .ports import lease_port
@@ -155,10 +156,23 @@ class Session:
             raise agent.import_error
         request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
         role = "server" if front == "serve" else "engine"
-        child = agent.fork(role, self._deadline("start", None), environment=dict(spec.env), start_method=self.settings.start_method, label=front)
+        lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
+        environment = {**(lease.environment if lease else {}), **dict(spec.env)}
+        try:
+            child = agent.fork(role, self._deadline("start", None), environment=environment, start_method=self.settings.start_method, label=front)
+        except BaseException:
+            if lease:
+                lease.release(self._deadline("stop", 0))
+            raise
+        if lease:
+            child.on_end = lambda: self._give_back(lease)
         if front == "serve":
             return start_server(child, spec, lease_port(), request, self._deadline, timeout)
         return start_engine(child, spec, front, request, self._deadline, timeout)
+
+    def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
+        """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""
+        return tuple(Leftover("GPU memory", held) for held in lease.release(self._deadline("stop", None)))
 
     def _agent(self, target: Target) -> Agent:
         key = (target.name, target.device)
