@@ -50,8 +50,8 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Any:
     def show(html: str, width: int = 1200, dark: bool = False) -> webdriver.Chrome:
         (tmp_path / "page.html").write_text(html, encoding="utf-8")
         browser.get("about:blank")  # the browser's own first page loads this and that
-        browser.get_log("browser")
-        browser.get_log("performance")
+        browser.get_log("browser")  # type: ignore[no-untyped-call]
+        browser.get_log("performance")  # type: ignore[no-untyped-call]
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600})
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
         browser.get(f"file://{tmp_path}/page.html")
@@ -61,7 +61,7 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Any:
 
 
 def requests_of(browser: webdriver.Chrome) -> list[str]:
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))  # type: ignore[no-untyped-call]
     return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
