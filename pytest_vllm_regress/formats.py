@@ -6,7 +6,7 @@ import re
 import xml.etree.ElementTree as ElementTree
 
 from .results import RunResult, TestResult
-from .table import Cell, cells, printable
+from .table import Cell, cells, oldest_first, printable
 from .verdict import Verdict, excerpt
 
 SIGNS = {
@@ -19,7 +19,7 @@ SIGNS = {
 }
 MAX_REASON = 600
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>()#+\-.!|~&@:$])")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~&@:$])")
 
 
 def markdown_text(run: RunResult) -> str:
@@ -27,7 +27,7 @@ def markdown_text(run: RunResult) -> str:
     found = cells(run.results)
     if not found:
         return "No verdicts.\n"
-    environments = list(dict.fromkeys(cell.environment for cell in found))
+    environments = oldest_first(run.results)
     lines = ["| case | " + " | ".join(map(_plain, environments)) + " |", "| --- |" + " --- |" * len(environments)]
     for case_id in dict.fromkeys(cell.case_id for cell in found):
         row = ["; ".join(_cell(c) for c in found if (c.case_id, c.environment) == (case_id, name)) for name in environments]

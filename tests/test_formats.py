@@ -93,8 +93,8 @@ def test_empty_page() -> None:
 
 def test_markdown() -> None:
     lines = markdown_text(RUN).splitlines()
-    assert lines[0] == r"| case | vllm\-0\.10\.2 | vllm\-0\.8\.4 | vllm\-0\.9\.2 |"
-    assert lines[2] == r"| vllm\-17173 | ✓ FIXED (sim) | ● REPRODUCED (sim) | **✗ REGRESSED** (sim) |"
+    assert lines[0] == "| case | vllm-0.8.4 | vllm-0.9.2 | vllm-0.10.2 |"
+    assert lines[2] == "| vllm-17173 | ● REPRODUCED (sim) | **✗ REGRESSED** (sim) | ✓ FIXED (sim) |"
     assert "1 of 3 cells are not as expected." in lines
 
 
