@@ -37,6 +37,7 @@ def fits(kind: str, text: str) -> bool:
 @pytest.mark.parametrize("kind", list(ASKED))
 def test_with(vllm_engine: Engine, kind: str) -> None:
     answers = vllm_engine.generate([f"text {number}" for number in range(6)], {"max_tokens": 200, "structured_outputs": {kind: ASKED[kind]}})
-    ended = [answer["outputs"][0]["text"] for answer in answers if answer["outputs"][0]["finish_reason"] == "stop"]
-    assert ended, "none of six came to its end"
+    outputs = [answer["outputs"][0] for answer in answers]
+    ended = [each["text"] for each in outputs if each["finish_reason"] == "stop"]
+    assert ended, f"none of six came to its end: {sorted({each['finish_reason'] for each in outputs})}"
     assert [text for text in ended if not fits(kind, text)] == []

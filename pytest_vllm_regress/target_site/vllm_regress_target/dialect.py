@@ -136,7 +136,7 @@ def refusals() -> Iterator[None]:
     """What vLLM itself says it does not do becomes ``Unsupported`` in vLLM's words."""
     try:
         yield
-    except (NotImplementedError, ValueError) as error:
+    except Exception as error:
         if re.search(_REFUSAL, str(error)):
             raise Unsupported("vLLM {}: {}".format(version(), error)) from error
         raise
