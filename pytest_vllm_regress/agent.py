@@ -19,7 +19,7 @@ from . import dossier, family
 from .child import Child
 from .deadline import Deadline
 from .errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, UsageError
-from .masking import mask, without_secrets
+from .masking import mask, register_all, without_secrets
 from .rundir import RunDir
 from .target_site.vllm_regress_target.nanny import TAG
 from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
@@ -93,6 +93,7 @@ class Agent:
     def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str] = MappingProxyType({}), start_method: str = "fork",
              label: str = "") -> Child:
         """A new child process in the role ``probe``, ``engine`` or ``server``, ready to be asked."""
+        register_all(environment)
         number = next(self._numbers)
         name = f"{role} {number}{f' ({label})' if label else ''}"
         log = self.run.logs / f"{self.name}-{role}-{number}.log"

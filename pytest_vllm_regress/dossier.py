@@ -47,7 +47,7 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
-    """The last ``limit`` bytes of a log file, empty when there is none."""
+    """The last ``limit`` bytes of a log file, secrets masked, empty when there is none."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, 2)
@@ -55,7 +55,10 @@ def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
             text = log.read().decode(errors="replace").strip()
     except OSError:
         return ""
-    return f"[... {size - limit} bytes left out ...]\n{text}" if size > limit else text
+    if size <= limit:
+        return mask(text)
+    whole = text.partition("\n")[2] or text  # a line cut in two could hold half a secret
+    return f"[... {size - limit} bytes left out ...]\n{mask(whole)}"
 
 
 def py_spy() -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from .masking import mask
 from .target_site.vllm_regress_target.nanny import TAG, mapped_shm
 
 _POLL_S = 0.02
@@ -72,7 +73,7 @@ def describe(process: psutil.Process) -> str:
         command = " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         command = "?"
-    return f"{process.pid} ({command[:120]})"
+    return f"{process.pid} ({mask(command)[:120]})"
 
 
 def _lives(process: psutil.Process) -> bool:

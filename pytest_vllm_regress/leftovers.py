@@ -20,7 +20,6 @@ import psutil
 
 from . import family
 from .envbuild import EnvironmentCache, cache_root
-from .masking import mask
 from .owner import Owner, State, same_namespace
 from .rundir import AbandonedRun, abandoned_runs
 from .target_site.vllm_regress_target.nanny import TAG, mapped_shm
@@ -56,7 +55,7 @@ def of_runs() -> Iterator[Trace]:
     for process, owner in orphans:
         segments |= dict.fromkeys((Path(each) for each in mapped_shm(process.pid)), owner)
         with contextlib.suppress(psutil.Error):
-            yield Trace("process", mask(family.describe(process)), owner, process.create_time(), process.memory_info().rss, partial(_end, process))
+            yield Trace("process", family.describe(process), owner, process.create_time(), process.memory_info().rss, partial(_end, process))
     ours = {process.pid for process, _ in orphans}
     strangers = _mapped_by_others(ours) if segments else set()
     for path, owner in segments.items():

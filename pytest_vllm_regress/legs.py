@@ -11,6 +11,7 @@ from . import judge
 from .errors import UsageError
 from .evidence import CONTROL, SUBJECT, Evidence, evidence_of
 from .harness import session_of, set_current_item
+from .masking import mask
 from .stash import EVIDENCE
 
 
@@ -33,7 +34,8 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """The hook pytest_runtest_makereport: keep the first exception of the leg, and skips."""
+    """The hook pytest_runtest_makereport: keep the first exception of the leg, and skips; hide secrets in what the report shows."""
+    _conceal(report)
     evidence = item.stash.get(EVIDENCE, None)
     if evidence is None or call.excinfo is None:
         return
@@ -94,6 +96,16 @@ def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence)
             "the control leg did the same as the subject: use the fixture vllm_leg to leave the trigger out, or an engine with [control] fields"
         )
     return evidence
+
+
+def _conceal(report: pytest.TestReport) -> None:
+    """Tracebacks show arguments, and captured output anything: what reaches terminal, JUnit or another machine is masked."""
+    report.sections = [(name, mask(text)) for name, text in report.sections]
+    if isinstance(report.longrepr, tuple):
+        path, line, reason = report.longrepr
+        report.longrepr = (path, line, mask(reason))
+    elif report.longrepr is not None and mask(report.longreprtext) != report.longreprtext:
+        report.longrepr = mask(report.longreprtext)
 
 
 def _environment_name(item: pytest.Item) -> str:
