@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from . import device as devices
 from . import family
 from .agent import Agent, Installed
@@ -27,6 +29,7 @@ from .settings import Settings
 from .spec import EngineSpec
 
 RUNNING_INTERPRETER = "this interpreter"
+NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
 FRONTS = ("offline", "async", "serve")
 
 
@@ -104,7 +107,13 @@ class Session:
                     "`vllm-regress env list` shows them"
                 )
             self._targets[name] = Target(name, python, devices.choose(self.settings.device, installed), installed)
+            self._warn_of_newer(self._targets[name].versions["vllm"])
         return self._targets[name]
+
+    def _warn_of_newer(self, version: str) -> None:
+        with contextlib.suppress(InvalidVersion):  # a build of one's own may be called anything
+            if Version(version) > Version(NEWEST_TRIED):
+                self._progress(f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses")
 
     def model_path(self, kind: str) -> str:
         """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""

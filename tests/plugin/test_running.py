@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,13 @@ def test_two_workers_and_two_environments(demo: Demo, pytester: pytest.Pytester,
     done.assert_outcomes(xfailed=1, failed=1)
     assert len(results.read(pytester.path / "out.json").results) == 2
     done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
+
+
+def test_newer_version_than_any_tried_runs_with_a_warning(demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]) -> None:
+    demo("fine")
+    done = pytester.runpytest_subprocess(f"--vllm-env={make_target(vllm='99.1')}")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*warning: vLLM 99.1 is newer than*"])
 
 
 def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
