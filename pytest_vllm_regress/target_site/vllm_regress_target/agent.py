@@ -116,7 +116,8 @@ _SPAWNED: List["subprocess.Popen[bytes]"] = []
 
 
 def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
-    return nanny.watch(lifeline, lambda: child.main(channel, request), keep={channel.fileno()})
+    limits = request.get("limits", {})
+    return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, limits, request["log"])
 
 
 def _collect_nannies() -> None:

@@ -10,13 +10,16 @@ import os
 import select
 import signal
 import time
-from typing import Callable, Dict, List, Set
+from typing import Callable, Dict, Iterable, List, Set
 
+from .limits import Limits, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 5.0
+_LOOK_S = 0.5
+_STOP_ROUNDS = 200
 
 
 def become_subreaper() -> None:
@@ -24,10 +27,11 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int]) -> int:
+def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], limits: Limits, log: str) -> int:
     """Fork the child, report its life over ``lifeline``, return when the controller lets go.
 
-    ``keep`` are the descriptors the child may inherit; the child's own exit status is ``child_main``'s result.
+    ``keep`` are the descriptors the child may inherit; the child's own exit status is ``child_main``'s result. A family that goes
+    over ``limits`` is killed, and the controller is told why; ``log`` is kept within its limit.
     """
     become_subreaper()
     os.setsid()
@@ -50,18 +54,22 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int]) 
         os.close(fd)
     with contextlib.suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
-        _attend(lifeline, wake_r, child)
+        _attend(lifeline, wake_r, child, limits, log)
     end_descendants()
     return 0
 
 
-def _attend(lifeline: FrameSocket, wake_r: int, child: int) -> None:
+def _attend(lifeline: FrameSocket, wake_r: int, child: int, limits: Limits, log: str) -> None:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
+    look_at = time.monotonic() + _LOOK_S
     while True:
         _reap(lifeline, child)
-        ready = [fd for fd, _ in poll.poll()]
+        if limits and time.monotonic() >= look_at:
+            limits = _enforce(lifeline, limits, log)
+            look_at = time.monotonic() + _LOOK_S
+        ready = [fd for fd, _ in poll.poll(_LOOK_S * 1000 if limits else None)]
         if wake_r in ready:
             os.read(wake_r, 4096)
         if lifeline.fileno() in ready:
@@ -71,6 +79,34 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int) -> None:
                 return
             if frame is not None and frame.get("op") == "end":
                 return
+
+
+def _enforce(lifeline: FrameSocket, limits: Limits, log: str) -> Limits:
+    """Look once; the limits to look for from now on: none after a breach."""
+    trim(log, limits.get("log", float("inf")))
+    over = breach(descendants(os.getpid()), limits)
+    if over is None:
+        return limits
+    event: Frame = {"event": "limit", "text": over}
+    lifeline.send(event)
+    _kill_at_once()
+    return {}
+
+
+def _kill_at_once() -> None:
+    """Stop everything below this process until nothing new appears, then kill it: what forks without end is not outrun by KILL alone."""
+    stopped: Set[int] = set()
+    segments: Set[str] = set()
+    for _ in range(_STOP_ROUNDS):
+        new = set(descendants(os.getpid())) - stopped
+        if not new:
+            break
+        _signal(new, signal.SIGSTOP)
+        stopped |= new
+    for pid in stopped:
+        segments |= mapped_shm(pid)
+    _signal(stopped, signal.SIGKILL)
+    _unlink(segments)
 
 
 def _reap(lifeline: FrameSocket, child: int) -> None:
@@ -118,14 +154,23 @@ def end_descendants() -> None:
             break
         for pid in pids:
             segments |= mapped_shm(pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        _signal(pids, signal.SIGKILL)
         # A killed child becomes waitable at once or very soon; waitid blocks only until one of ours does.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.01)
-    for path in segments:
+    _unlink(segments)
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def _unlink(paths: Iterable[str]) -> None:
+    for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
