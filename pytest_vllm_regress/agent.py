@@ -45,15 +45,18 @@ class Installed:
 
 
 class Agent:
-    """Owns the agent process. ``environment`` are variables for the agent and so for all its children."""
+    """Owns the agent process. ``environment`` are variables for the agent and so for all its children, ``limits`` what each child's family may use
+    (as ``vllm_regress_target.limits`` reads them)."""
 
-    def __init__(self, python: Path, run: RunDir, *, environment: Mapping[str, str] = MappingProxyType({}), name: str = "agent") -> None:
+    def __init__(self, python: Path, run: RunDir, *, environment: Mapping[str, str] = MappingProxyType({}), name: str = "agent",
+                 limits: Mapping[str, float] = MappingProxyType({})) -> None:
         self.python = python
         self.run = run
         self.name = name
         self.warmed = False
         self.import_error: RemoteError | None = None
         self._environment = dict(environment)
+        self._limits = dict(limits)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FrameSocket | None = None
         self._numbers = itertools.count(1)
@@ -99,13 +102,14 @@ class Agent:
         log = self.run.logs / f"{self.name}-{role}-{number}.log"
         where = self.run.path / f"{role}-{number}"
         where.mkdir(exist_ok=True)
-        reply = self._request(deadline, op="fork", role=role, log=str(log), cwd=str(where), env=dict(environment), start_method=start_method)
+        request = {"role": role, "log": str(log), "cwd": str(where), "env": dict(environment), "limits": self._limits}
+        reply = self._request(deadline, op="fork", start_method=start_method, **request)
         assert self._channel is not None
         channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
         child = Child(name=name, nanny_pid=reply["nanny"], channel=channel, lifeline=lifeline, log=log,
                       start_method=reply["start_method"], ray_dir=self.run.ray)
         if reply["start_method"] == "spawn":
-            channel.send({"role": role, "log": str(log), "cwd": str(where), "env": dict(environment)})
+            channel.send(request)
         try:
             child.wait_ready(deadline)
         except BaseException:

@@ -14,7 +14,7 @@ import psutil
 
 from . import dossier, family
 from .deadline import Deadline
-from .errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, Unsupported
+from .errors import ChildDied, DeadlineExceeded, LimitExceeded, ProtocolError, RemoteError, Unsupported
 from .masking import mask
 from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 
@@ -44,6 +44,7 @@ class Child:
         self.start_method = start_method
         self.pid: int | None = None
         self.exit_status: int | None = None
+        self.limit = ""  # the limit its family was ended for, in words
         self.leftovers: tuple[Leftover, ...] = ()
         self.on_end: Callable[[], tuple[Leftover, ...]] | None = None  # what the family held outside itself: given back, and what was not
         self.on_reply: Callable[[str], None] | None = None
@@ -204,6 +205,8 @@ class Child:
                 self.pid = int(frame["pid"])
             elif frame.get("event") == "exit":
                 self.exit_status = int(frame["code"])
+            elif frame.get("event") == "limit":
+                self.limit = str(frame["text"])
 
     def _last_frame(self) -> Frame | None:
         with contextlib.suppress(PeerClosed, ProtocolViolation):
@@ -229,10 +232,12 @@ class Child:
         self.kill()
         return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
 
-    def _died(self, deadline: Deadline, why: str) -> ChildDied:
+    def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
         self._settle()
         detail = self.dossier(f"{self.name} died in phase {deadline.phase}")
         self.kill()
+        if self.limit:
+            return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
         return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()})", phase=deadline.phase, detail=detail)
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:

@@ -30,7 +30,7 @@ class Unsupported(RegressError):
 class ChildError(RegressError):
     """Something went wrong in a target process.
 
-    ``kind`` is the symptom class (exception, hang, crash), ``phase`` the phase it happened in (import, start, ready,
+    ``kind`` is the symptom class (exception, hang, crash, limit), ``phase`` the phase it happened in (import, start, ready,
     request, stop, probe), ``detail`` the long text symptoms are searched in (remote traceback, dossier, log tail).
     """
 
@@ -64,6 +64,12 @@ class ChildDied(ChildError):
     """A target process ended without giving the answer it owed (including exit status 0 in silence)."""
 
     kind = "crash"
+
+
+class LimitExceeded(ChildError):
+    """The session, or a target process and all it started, used more than it may: names the limit, its option, and what was used."""
+
+    kind = "limit"
 
 
 class ProtocolError(ChildError):

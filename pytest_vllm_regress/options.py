@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 
 from .deadline import PHASES, Timeouts
 from .errors import UsageError
-from .settings import Settings
+from .settings import Limits, Settings
+
+MIB, GIB = 2**20, 2**30
+_MEMORY_SHARE = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +39,11 @@ OPTIONS = (
     _Option("vllm_fail_on_known", "a documented failure that is reproduced fails the test instead of being expected", flag=True),
     _Option("vllm_report", "write the verdicts to this JSON file", "FILE"),
     _Option("vllm_leftovers", "what an engine leaves behind: warn (default) or fail the test that left it", choices=("warn", "fail")),
-    _Option("vllm_max_engines", "shared engines kept alive at the same time (default 2)", "N"),
+    _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
+    _Option("vllm_max_memory", "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)", "GIB"),
+    _Option("vllm_max_processes", f"processes that an engine may have (default {Limits.processes})", "N"),
+    _Option("vllm_max_log", f"MiB that an engine's log may have; else its middle goes ( {Limits.log_bytes / MIB:g})", "MIB"),
+    _Option("vllm_session_timeout", "seconds for all tests together; then engines are ended and no test starts another (default: no limit)", "SECONDS"),
     _Option("vllm_start_method", "how engine processes start: fork from the warm agent (default) or spawn", choices=("fork", "spawn")),
     *(_Option(f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS") for phase in PHASES),
 )
@@ -71,8 +80,27 @@ def resolve(config: pytest.Config) -> Settings:
         report=Path(report) if report else None,
         leftovers=_value(config, "vllm_leftovers") or "warn",
         max_engines=int(_number(config, "vllm_max_engines", 2)),
+        limits=_limits(config),
         start_method=_value(config, "vllm_start_method") or "fork",
     )
+
+
+def _limits(config: pytest.Config) -> Limits:
+    session_s = _number(config, "vllm_session_timeout", 0.0)
+    return Limits(
+        session_s=session_s or None,
+        memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or _MEMORY_SHARE * memory_of_machine(),
+        processes=int(_number(config, "vllm_max_processes", Limits.processes)),
+        log_bytes=_number(config, "vllm_max_log", Limits.log_bytes / MIB) * MIB,
+    )
+
+
+def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
+    """Bytes of the machine, or of the container where that has fewer."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):  # none, or "max"
+        return min(total, float(int(cgroup.read_text())))
+    return total
 
 
 def check(settings: Settings) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Generic, Protocol, TypeVar
 
 from .child import Leftover
-from .errors import ChildError
+from .errors import ChildError, LimitExceeded
 
 
 class Poolable(Protocol):
@@ -34,7 +34,7 @@ class EnginePool(Generic[E]):
         return len(self._engines)
 
     def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
-        """The living engine of ``key``, proven by ``check``, or a new one. A new one first makes room."""
+        """The living engine of ``key``, proven by ``check``, or a new one. A new one first makes room, as ``make_room`` does."""
         engine = self._engines.get(key)
         if engine is not None:
             try:
@@ -43,13 +43,21 @@ class EnginePool(Generic[E]):
                 self.drop(key)
                 engine = None
         if engine is None:
-            while len(self._engines) >= self._capacity:
-                self.drop(next(iter(self._engines)))
+            self.make_room(user)
             engine = start()
             self._engines[key] = engine
         self._engines.move_to_end(key)
         self._users[key] = user
         return engine
+
+    def make_room(self, user: str) -> None:
+        """Stop engines, least recently used first, until one more may start. Raises ``LimitExceeded`` when ``user`` itself uses them all."""
+        while len(self._engines) >= self._capacity:
+            idle = next((key for key in self._engines if self._users[key] != user), None)
+            if idle is None:
+                words = f"{user} asks for more engines at the same time than the {self._capacity} that --vllm-max-engines allows"
+                raise LimitExceeded(words, phase="start")
+            self.drop(idle)
 
     def drop(self, key: Hashable) -> None:
         """Stop the engine of ``key`` and charge its last user with what it left. Nothing happens when there is none."""

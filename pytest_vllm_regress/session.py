@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from .agent import Agent, Installed
 from .child import Child, Leftover
 from .deadline import Deadline
 from .engine import Engine, start_engine
-from .errors import BuildError, Unsupported, UsageError
+from .errors import BuildError, LimitExceeded, Unsupported, UsageError
 from .forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from .gpus import GpuLease, lease_gpus
 from .leftovers import sweep
@@ -75,6 +76,8 @@ class Session:
         self._agents: dict[tuple[str, str], Agent] = {}
         self._engines: EnginePool[Engine | Server] = EnginePool(settings.max_engines, self._charge)
         self._leases = contextlib.ExitStack()
+        session_s = settings.limits.session_s
+        self._until = None if session_s is None else time.monotonic() + session_s
 
     @property
     def run(self) -> RunDir:
@@ -95,6 +98,7 @@ class Session:
             raise self._failed[name]
         if name not in self._targets:
             python = self._interpreter(name)
+            self._check_budget()
             agent = Agent(python, self.run, name=f"inspect-{len(self._targets)}")
             try:
                 agent.start(self._deadline("import", None))
@@ -133,7 +137,9 @@ class Session:
         """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""
         if front not in FRONTS:
             raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
+        self._check_budget()
         if fresh:
+            self._engines.make_room(user)
             return self._start(target, spec, front, timeout)
         return self._engines.acquire((target.name, spec, front), user, lambda: self._start(target, spec, front, timeout))
 
@@ -183,12 +189,19 @@ class Session:
         """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""
         return tuple(Leftover("GPU memory", held) for held in lease.release(self._deadline("stop", None)))
 
+    def _check_budget(self) -> None:
+        if self._until is not None and time.monotonic() > self._until:
+            words = f"the session's budget of {self.settings.limits.session_s:g} s is used up (--vllm-session-timeout): nothing more is started"
+            raise LimitExceeded(words, phase="start")
+
     def _agent(self, target: Target) -> Agent:
+        self._check_budget()
         key = (target.name, target.device)
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
             environment = {"VLLM_REGRESS_DEVICE": target.device}
-            agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}")
+            limits = self.settings.limits.as_request(self._until)
+            agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits)
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
             self._progress(f"importing vLLM in {target.name} ({target.device})")

@@ -9,6 +9,21 @@ from .deadline import Timeouts
 
 
 @dataclasses.dataclass(frozen=True)
+class Limits:
+    """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts."""
+
+    session_s: float | None = None
+    memory_bytes: float | None = None
+    processes: int = 4096
+    log_bytes: float = 64 * 2**20
+
+    def as_request(self, until: float | None) -> dict[str, float]:
+        """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
+        known = {"memory": self.memory_bytes, "processes": self.processes, "log": self.log_bytes, "until": until, "session": self.session_s}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment."""
 
@@ -20,4 +35,5 @@ class Settings:
     report: Path | None = None
     leftovers: str = "warn"
     max_engines: int = 2
+    limits: Limits = dataclasses.field(default_factory=Limits)
     start_method: str = "fork"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from .case import Symptom
 
-KINDS = ("passed", "exception", "hang", "crash", "wrong-result", "not-applicable")
+KINDS = ("passed", "exception", "hang", "crash", "wrong-result", "not-applicable", "limit")
 MAX_EXCERPT = 200
 
 
