@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import httpx
 import psutil
 
-from . import masking
+from . import masking, watcher
 from .child import Child, Leftover
 from .deadline import Deadline
 from .errors import ChildError, RemoteError
@@ -76,6 +76,10 @@ class Server:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
         return [each for each in self.child.processes() if each.pid != self.child.pid and not _is_helper(each)]
 
+    def health(self) -> watcher.Health:
+        """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
+        return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
+
     def check(self) -> None:
         """Prove that the server still works: one token is generated."""
         self._json(self.post("/v1/completions", {"model": self.model, "prompt": "a", "max_tokens": 1}))
@@ -92,7 +96,7 @@ class Server:
         try:
             answer = ask(max(0.1, deadline.left_s))
         except httpx.TimeoutException:
-            raise self.child.hung(deadline, f"no HTTP answer within {deadline.allowed_s:g} s") from None
+            raise self.child.hung(deadline, f"no HTTP answer within {deadline.allowed_s:g} s; {self.health().text}") from None
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
             raise RemoteError(f"the server broke the connection: {error!r}", phase=deadline.phase) from None

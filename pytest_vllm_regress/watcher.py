@@ -1,0 +1,61 @@
+"""A server that gives no answer: is it dead, stuck or slow? Told from /health and from the engine's own counters, not from the silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import httpx
+
+LOOK_S = 2.0
+WINDOW_S = 1.5
+DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
+# Sums over engines. V0 and V1 have the same names for these (https://docs.vllm.ai, "Production Metrics").
+_TOKENS = re.compile(r"^vllm:(?:prompt|generation)_tokens_total(?:\{[^}]*\})? ([\d.eE+-]+)$", re.MULTILINE)
+_REQUESTS = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([\d.eE+-]+)$", re.MULTILINE)
+
+Get = Callable[[str, float], httpx.Response]
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """``state``: dead (the API server does not answer), stuck (healthy, and nothing moves), slow (tokens come) or idle (nothing to do)."""
+
+    state: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """Tokens so far, and requests that run or wait."""
+
+    tokens: float
+    requests: float
+
+    @classmethod
+    def parse(cls, metrics: str) -> Counters | None:
+        """From the text of /metrics; None when the server does not count."""
+        tokens, requests = _TOKENS.findall(metrics), _REQUESTS.findall(metrics)
+        return cls(sum(map(float, tokens)), sum(map(float, requests))) if requests else None
+
+
+def look(get: Get, pause: Callable[[float], None]) -> Health:
+    """Ask /health, and /metrics twice with ``pause`` between; at most a few seconds. ``get(path, seconds)`` raises ``httpx.TransportError``."""
+    try:
+        health = get("/health", LOOK_S)
+        if not health.is_success:
+            return Health(DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})")
+        before = Counters.parse(get("/metrics", LOOK_S).text)
+        pause(WINDOW_S)
+        after = Counters.parse(get("/metrics", LOOK_S).text)
+    except httpx.TransportError as error:
+        return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
+    if before is None or after is None:
+        return Health(STUCK, "the server says it is healthy (/health: HTTP 200); it has no counters that would tell whether anything moves")
+    moved = after.tokens - before.tokens
+    if moved > 0:
+        return Health(SLOW, f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait")
+    if after.requests:
+        return Health(STUCK, f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s")
+    return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")
