@@ -63,7 +63,7 @@ def ask_server(server: Any, n: int, stream: bool) -> None:
         for choice in (choice for chunk in answer.result() for choice in chunk["choices"]):
             said = choice["delta" if stream else "message"].get("content") or ""
             texts[choice["index"]] = texts.get(choice["index"], "") + said
-            came |= {choice["index"]} if said or choice["finish_reason"] else set()
+            came |= {choice["index"]} if said or choice.get("finish_reason") else set()
         check([(index, text) for index, text in texts.items() if index in came], n)
 
 
