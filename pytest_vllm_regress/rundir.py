@@ -9,14 +9,14 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from .owner import Owner, State
+from .target_site.vllm_regress_target.nanny import SEGMENTS
 
 PREFIX = "vr-"
 _OWNER = "run.json"
-_SEGMENTS = "shared-memory"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +43,11 @@ class RunDir:
     def ray(self) -> Path:
         return self.path / "ray"
 
-    def note_segments(self, paths: Iterable[str]) -> None:
-        """Remember shared-memory files as this run's, for whoever cleans up should nobody of the run be left to do it."""
-        with (self.path / _SEGMENTS).open("a") as file, contextlib.suppress(OSError):
-            file.writelines(f"{os.stat(each).st_ino} {each}\n" for each in paths if "\n" not in each)
-
     def segments(self) -> tuple[Path, ...]:
-        """Files of ``note_segments`` that are still there: the same files, not others of the same name."""
+        """Shared-memory files that nannies noted and that are still there: the same files, not others of the same name."""
         found: dict[Path, None] = {}
         with contextlib.suppress(OSError):
-            for line in (self.path / _SEGMENTS).read_text().splitlines():
+            for line in (self.path / SEGMENTS).read_text().splitlines():
                 number, _, name = line.partition(" ")
                 with contextlib.suppress(OSError):
                     status = os.lstat(name)

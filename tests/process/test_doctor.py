@@ -16,6 +16,8 @@ import psutil
 import pytest
 
 from pytest_vllm_regress import cli, family, leftovers
+from pytest_vllm_regress.agent import Agent
+from pytest_vllm_regress.deadline import Deadline
 from pytest_vllm_regress.owner import Owner, State
 from pytest_vllm_regress.rundir import RunDir, abandoned_runs
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
@@ -29,7 +31,7 @@ child = "import mmap, sys, time; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.f
 segments = [f"/dev/shm/vr_test_{{name}}_{{os.getpid()}}" for name in ("mapped", "noted")]
 for path in segments:
     open(path, "wb").write(bytes(4096))
-run.note_segments(segments[1:])
+(run.path / "shared-memory").write_text(f"{{os.stat(segments[1]).st_ino}} {{segments[1]}}\\n")
 escaped = subprocess.Popen([sys.executable, "-c", child, segments[0]], env={{**os.environ, {TAG!r}: run.tag}}, start_new_session=True, stdout=-1)
 escaped.stdout.readline()
 print(run.path, run.tag, escaped.pid, *segments, flush=True)
@@ -149,6 +151,20 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
         other.unlink()
         for folder in folders.values():
             folder.unlink() if folder.is_symlink() else RunDir(folder, "").remove()
+
+
+def test_nannies_note_what_their_family_has_mapped(agent: Agent) -> None:
+    child = agent.fork("probe", Deadline.after("start", 20))
+    probe = Path(__file__).with_name("probe.py")
+    path = child.request("call", Deadline.after("probe", 20), file=str(probe), function="leave_shared_memory", arguments={})
+    try:
+        noted = Deadline.after("probe", 20)
+        while agent.run.segments() != (Path(path),) and not noted.passed:
+            child.pause(0.05)
+        assert agent.run.segments() == (Path(path),)
+    finally:
+        child.kill()
+    assert agent.run.segments() == ()
 
 
 @pytest.mark.parametrize(

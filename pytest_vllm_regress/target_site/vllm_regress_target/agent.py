@@ -116,8 +116,7 @@ _SPAWNED: List["subprocess.Popen[bytes]"] = []
 
 
 def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
-    limits = request.get("limits", {})
-    return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, limits, request["log"])
+    return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, request)
 
 
 def _collect_nannies() -> None:

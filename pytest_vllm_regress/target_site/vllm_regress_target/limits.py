@@ -29,7 +29,7 @@ def breach(pids: Sequence[int], limits: Limits) -> Optional[str]:
 
 def trim(path: str, most: float) -> None:
     """Shorten a log that its writers append to: its head and its tail stay, and a line between says how much went."""
-    with contextlib.suppress(OSError), open(path, "r+b") as log:
+    with contextlib.suppress(OSError), open(path, "a+b") as log:
         size = log.seek(0, os.SEEK_END)
         if size <= most:
             return
@@ -39,9 +39,8 @@ def trim(path: str, most: float) -> None:
         first = log.read(head)
         log.seek(size - keep)
         last = log.read(keep)
-        log.truncate(0)  # who appends goes on at the new end
+        log.truncate(0)  # who appends goes on at the new end, and so do we: nothing of theirs is overwritten
         note = "\n[... {} bytes left out: a log is limited to {} (--vllm-max-log) ...]\n".format(size - head - keep, _human(most))
-        log.seek(0)
         log.write(first + note.encode() + last)
 
 

@@ -19,6 +19,8 @@ TAG = "VLLM_REGRESS_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 5.0
 _LOOK_S = 0.5
+SEGMENTS = "shared-memory"
+"""In a run directory: inode and path of each shared-memory file that a child had mapped, one a line."""
 _STOP_ROUNDS = 200
 
 
@@ -27,11 +29,11 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], limits: Limits, log: str) -> int:
+def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], request: Frame) -> int:
     """Fork the child, report its life over ``lifeline``, return when the controller lets go.
 
     ``keep`` are the descriptors the child may inherit; the child's own exit status is ``child_main``'s result. A family that goes
-    over ``limits`` is killed, and the controller is told why; ``log`` is kept within its limit.
+    over the request's limits is killed, and the controller is told why.
     """
     become_subreaper()
     os.setsid()
@@ -54,22 +56,25 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
         os.close(fd)
     with contextlib.suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
-        _attend(lifeline, wake_r, child, limits, log)
+        _attend(lifeline, wake_r, child, request)
     end_descendants()
     return 0
 
 
-def _attend(lifeline: FrameSocket, wake_r: int, child: int, limits: Limits, log: str) -> None:
+def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame) -> None:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
+    limits: Limits = request.get("limits", {})
+    segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
     look_at = time.monotonic() + _LOOK_S
     while True:
         _reap(lifeline, child)
-        if limits and time.monotonic() >= look_at:
-            limits = _enforce(lifeline, limits, log)
+        if time.monotonic() >= look_at:
+            segments.note()
+            limits = _enforce(lifeline, limits, request["log"])
             look_at = time.monotonic() + _LOOK_S
-        ready = [fd for fd, _ in poll.poll(_LOOK_S * 1000 if limits else None)]
+        ready = [fd for fd, _ in poll.poll(_LOOK_S * 1000)]
         if wake_r in ready:
             os.read(wake_r, 4096)
         if lifeline.fileno() in ready:
@@ -173,6 +178,26 @@ def _unlink(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
+
+
+class Segments:
+    """Notes, in a file of the run, which shared-memory files the family has mapped: should nobody be left to remove them, it says whose they are."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._there: Set[str] = set()
+        self._noted: Set[str] = set()
+
+    def note(self) -> None:
+        """Look at the family's maps, when files have come to /dev/shm since the last time."""
+        there = set(os.listdir("/dev/shm"))
+        if there <= self._there:
+            return
+        self._there = there
+        new = {path for pid in descendants(os.getpid()) for path in mapped_shm(pid)} - self._noted
+        self._noted |= new
+        with contextlib.suppress(OSError), open(self._file, "a") as file:
+            file.writelines("{} {}\n".format(os.stat(path).st_ino, path) for path in new)
 
 
 def mapped_shm(pid: int) -> Set[str]:
