@@ -50,7 +50,7 @@ def described(vllm_env: Target, record_testsuite_property: Callable[[str, object
 def _cell(item: pytest.Item) -> list[tuple[str, object]]:
     """The marker ``cell`` may name the check otherwise; parameters other than generation and environment are part of it."""
     assert isinstance(item, pytest.Function)
-    params = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     axes = dict(params.pop("engine_spec", {}))
     params.pop("vllm_env", None)
     generation = axes.pop("generation", "auto")
