@@ -92,15 +92,16 @@ def conformance(
     record: Annotated[Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")] = RECORD,
     write: Annotated[Path, typer.Option(metavar="FILE.md", help="The table of everything in the record.")] = TABLE,
 ) -> None:
-    """Run the conformance suite in each environment and write the table: version by check. Arguments after -- go to pytest.
+    """Run the conformance suite in each environment and write the table: version by check.
 
-    An interrupted run goes on where it stopped: environments that the record has are left out.
+    Arguments after -- go to pytest; what they select then replaces its cells alone (--again NAME -- -k serve). An interrupted run goes on where it stopped: environments that the record has are left out.
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
     runs = read_record(record)
     build = build_with_cache(say)
     unbuilt = []
+    selection = invocation(context).pytest_args
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
             if name in runs and not again:
@@ -112,7 +113,8 @@ def conformance(
                 warn(f"{name}: {error}")
                 unbuilt.append(name)
                 continue
-            runs[name] = run_suite(name, suite, invocation(context).pytest_args)
+            found = run_suite(name, suite, selection)
+            runs[name] = merged(runs[name], found) if selection and name in runs else found
             write_whole(record, json.dumps([dataclasses.asdict(runs[each]) for each in sorted(runs)], indent=1) + "\n")
     write_whole(write, "".join(f"{line}\n" for line in table(runs.values(), faults)))
     red = unexplained(runs.values(), faults)
@@ -140,6 +142,14 @@ def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> Ran:
         if not report.exists():
             raise UsageError(f"{name}: pytest ended with status {status} and wrote no report: see its output above")
         return read_report(name, report)
+
+
+def merged(before: Ran, found: Ran) -> Ran:
+    """The run before with the cells that were run again; another installation's cells are not kept."""
+    if (before.versions, before.device) != (found.versions, found.device):
+        return found
+    cells = {(cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *found.cells)}
+    return dataclasses.replace(found, cells=tuple(cells.values()))
 
 
 def read_report(name: str, report: Path) -> Ran:

@@ -70,6 +70,13 @@ def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_rea
     assert page.isascii()
 
 
+def test_cells_that_were_run_again_replace_the_earlier(ran: c.Ran) -> None:
+    again = dataclasses.replace(ran, cells=(dataclasses.replace(ran.cells[2], outcome="ok", reason=""),))
+    assert [cell.outcome for cell in c.merged(ran, again).cells] == ["ok", "n/a", "ok"]
+    other = dataclasses.replace(again, versions={"vllm": "0.8.5"})
+    assert c.merged(ran, other) == other
+
+
 def test_record_is_read_back_as_it_was(ran: c.Ran, tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     assert c.read_record(file) == {}

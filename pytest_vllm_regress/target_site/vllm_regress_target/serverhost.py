@@ -2,6 +2,7 @@
 
 import os
 import sys
+from multiprocessing import resource_tracker
 
 from . import calls, commandline, dialect
 from .protocol import Frame, FrameSocket
@@ -22,5 +23,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
     channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
     sys.argv = argv
+    # As a server of its own would have one. Else it is the engine's child, and dies when vLLM kills the engine's process tree.
+    resource_tracker.ensure_running()
     status = main()
     return status if isinstance(status, int) else 0
