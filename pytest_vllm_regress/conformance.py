@@ -94,7 +94,8 @@ def conformance(
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
 
-    Arguments after -- go to pytest; what they select then replaces its cells alone (--again NAME -- -k serve). An interrupted run goes on where it stopped: environments that the record has are left out.
+    An interrupted run goes on where it stopped: environments that the record has are left out. Arguments after -- go to pytest; what
+    they select then replaces its cells alone (`--again NAME -- -k serve`).
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
