@@ -12,11 +12,11 @@ LONG = {"max_tokens": 24, "ignore_eos": True}
 
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final_only"])
 def test_stream(vllm_engine: Engine, kind: str) -> None:
-    (stream,) = vllm_engine.generate("Hello", LONG, output_kind=kind)
+    (stream,) = vllm_engine.generate("Hello", {"max_tokens": 300, "ignore_eos": True}, output_kind=kind)
     counts = [len(result["outputs"][0]["token_ids"]) for result in stream]
     assert [result["finished"] for result in stream] == [False] * (len(stream) - 1) + [True]
-    assert counts == [24] if kind == "final_only" else len(counts) > 1
-    assert sum(counts) == 24 if kind == "delta" else counts[-1] == 24
+    assert len(counts) == 1 if kind == "final_only" else len(counts) > 1  # what piles up beside a busy reader comes at once
+    assert sum(counts) == 300 if kind == "delta" else counts[-1] == 300
 
 
 @pytest.mark.parametrize("kind", ["cumulative", "final_only"])
