@@ -178,10 +178,10 @@ def _cell(case: ET.Element) -> Cell:
 
 
 def _gist(text: str) -> str:
-    """The lines of a failure that say what happened, bounded."""
-    lines = [line.removeprefix("E ").strip() for line in mask(text).splitlines()]
-    telling = [line for line in lines if re.search(r"error|assert|died|deadline|signal|exception", line, re.IGNORECASE)]
-    return " | ".join(dict.fromkeys([*lines[:1], *telling[:3], *telling[-3:]]))[:1000]
+    """What a failure says first, and every exception it names, bounded."""
+    text = mask(text)
+    named = re.findall(r"\b[\w.]*(?:Error|Exception|Exceeded|Died)\b: [^\n]{1,200}", text)
+    return " | ".join(dict.fromkeys([*text.splitlines()[:1], *named]))[:1500]
 
 
 def read_record(path: Path) -> dict[str, Ran]:

@@ -270,21 +270,10 @@ def _ray(spec: Spec, made: Plan) -> None:
     if importlib.util.find_spec("ray") is None:
         raise Unsupported("Ray is not installed beside vLLM {}".format(version()))
     if spec["device"] == "sim":
-        if spec.get("generation") != "V0" and _graphs_want_cupy():
-            raise Unsupported("V1's workers run in a compiled graph of Ray's, and this Ray's wants cupy, which is not installed, beside a GPU")
         # A local Ray is to believe in as many GPUs as there are ranks; and its channels are to be shared memory, not NCCL.
         ranks = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) * spec.get("data_parallel_size", 1)
         made.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks}))
         made.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")
-
-
-def _graphs_want_cupy() -> bool:
-    """Ray up to 2.43: compiled graphs import cupy for every actor that has a GPU, and so for one that is told it has."""
-    if importlib.util.find_spec("cupy") is not None:
-        return False
-    with contextlib.suppress(ImportError, OSError):
-        return "import cupy" in inspect.getsource(importlib.import_module("ray.dag.compiled_dag_node"))
-    return False
 
 
 def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:
