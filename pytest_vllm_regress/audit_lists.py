@@ -131,7 +131,9 @@ def _from_lines(text: str, source: str, path: Path | None, unpinned: dict[str, s
         if line.startswith(("-r", "--requirement")):
             yield from _included(line, source, path, unpinned, includes)
             continue
-        if line.startswith("-") or set(line) <= {"-", " "}:
+        if line.startswith("-"):  # an option, or the line below the titles of `pip list`
+            if egg := re.search(r"[#&]egg=([\w.-]+)", line):
+                unpinned.setdefault(canonicalize_name(egg[1]), line[:200])
             continue
         name, version = _line(line, source, number)
         found = package(name, version, path, number) if version else None

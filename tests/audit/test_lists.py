@@ -89,7 +89,8 @@ def test_where_a_package_is_named(tmp_path: Path) -> None:
 def test_what_names_no_version_is_kept_as_such() -> None:
     inventory = parse_list(FREEZE.encode(), "list")
     assert inventory.unpinned == {"lm-format-enforcer": "lm_format_enforcer>=0.10"}
-    assert parse_list(b"vllm @ git+https://example.org/x", "list").unpinned == {"vllm": "vllm @ git+https://example.org/x"}
+    for line in ("vllm @ git+https://example.org/x", "-e git+https://example.org/x@0#egg=vllm"):
+        assert parse_list(line.encode(), "list").unpinned == {"vllm": line}
 
 
 def test_markers_for_another_python_or_machine_count() -> None:
