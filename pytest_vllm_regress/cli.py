@@ -48,6 +48,8 @@ MODULES = {
     "validate": "validate",
 }
 """Commands with a module of their own: each has a typer application ``app``."""
+RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "validate"})
+"""Commands whose arguments after ``--`` are pytest's."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted."
@@ -259,12 +261,10 @@ def new(
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Ours and pytest's: what stands before and after the first ``--``."""
+    """Ours and pytest's: what stands before and after the first ``--``, in commands that run pytest."""
     given = list(arguments)
-    if "--" not in given:
-        return given, ()
-    at = given.index("--")
-    if "run" not in given[:at]:
+    at = given.index("--") if "--" in given else len(given)
+    if RUNNING_PYTEST.isdisjoint(given[:at]):
         return given, ()
     return given[:at], tuple(given[at + 1 :])
 
