@@ -55,6 +55,7 @@ class Agent:
         self.name = name
         self.warmed = False
         self.import_error: RemoteError | None = None
+        self.refusal: str | None = None
         self._environment = dict(environment)
         self._limits = dict(limits)
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,7 +89,7 @@ class Agent:
         if self.warmed:
             return
         try:
-            self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))
+            self.refusal = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))["refusal"]
         except RemoteError as error:
             self.import_error = error
         self.warmed = True

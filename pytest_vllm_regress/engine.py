@@ -9,6 +9,7 @@ from typing import Any
 
 from .child import Child, Leftover
 from .deadline import Deadline
+from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
 Prompt = str | dict[str, Any]
@@ -33,6 +34,7 @@ class Engine:
         self.spec = spec
         self.front = front
         self.started = started
+        self.schemas = SchemaFilter()
         self._deadline = deadline_for
 
     def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Mapping[str, Any] | None = None, *, output_kind: str | None = None,
@@ -48,7 +50,7 @@ class Engine:
         Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
         """
         several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
-        arguments: dict[str, Any] = {"prompts": several, "sampling": dict(sampling or {}), "output_kind": output_kind}
+        arguments: dict[str, Any] = {"prompts": several, "sampling": self.schemas.apply(sampling or {}), "output_kind": output_kind}
         if abort_after is not None:
             arguments["abort_after"] = abort_after
         return self._list("generate", timeout, **arguments)
@@ -56,7 +58,7 @@ class Engine:
     def chat(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any] | None = None, *,
              timeout: float | None = None) -> list[Any]:
         """``LLM.chat`` on one conversation (offline front only)."""
-        return self._list("chat", timeout, messages=[dict(m) for m in messages], sampling=dict(sampling or {}))
+        return self._list("chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {}))
 
     def call(self, file: Path, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run a probe function with the engine object as its first argument, in the engine's process."""

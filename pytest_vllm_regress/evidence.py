@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
+from .schema_filter import SchemaFilter
+from .spec import EngineSpec
 from .stash import EVIDENCE
 
 SUBJECT, CONTROL = "subject", "control"
@@ -14,7 +18,11 @@ SUBJECT, CONTROL = "subject", "control"
 
 @dataclasses.dataclass
 class Evidence:
-    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target."""
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target.
+
+    ``changes`` are EngineSpec fields that this leg sets otherwise, ``spec`` the engine that was asked for. A leg of the ladder (``rung``) keeps
+    its engine's ``dossier`` when it worked, and gives up its engine.
+    """
 
     leg: str = SUBJECT
     replies: int = 0
@@ -25,6 +33,12 @@ class Evidence:
     started_at: float = dataclasses.field(default_factory=time.time)
     started: float = dataclasses.field(default_factory=time.monotonic)
     control_used: bool = False
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
+    spec: EngineSpec | None = None
+    rung: bool = False
+    dossier: str = ""
+    minimized: str = ""
     protocol_started: float = dataclasses.field(default_factory=time.monotonic)
 
     def replied(self, phase: str) -> None:

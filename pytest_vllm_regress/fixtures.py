@@ -67,7 +67,7 @@ def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
     from .spec import EngineSpec
 
     values = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
-    return EngineSpec.create(**{**values, **control_changes(request.node)})
+    return EngineSpec.create(**{**values, **control_changes(request.node), **evidence_of(request.node).changes})
 
 
 @pytest.fixture
@@ -124,16 +124,20 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
     session = _session(request)
     evidence = evidence_of(request.node)
     evidence.phase = "start"
+    evidence.spec = spec = spec.replace(**evidence.changes)
     with skipping():
         engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
+    engine.schemas = evidence.schemas
     evidence.phase = "request"
     yield engine
     engine.child.on_reply = None
+    if evidence.rung and evidence.error is None:
+        evidence.dossier = engine.child.dossier("an engine that works")
     if marker.fresh:
         _charge(request, engine.stop())
-    elif evidence.error is not None or not engine.child.alive:
+    elif evidence.error is not None or evidence.rung or not engine.child.alive:
         session.drop(target, spec, front)
 
 

@@ -74,6 +74,17 @@ def current_item(config: pytest.Config) -> pytest.Item | None:
     return config.stash.get(_CURRENT, None)
 
 
+def renew_timeout(item: pytest.Item) -> None:
+    """A further run of a test gets pytest-timeout's time anew."""
+    if item.config.pluginmanager.hasplugin("timeout"):
+        from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
+
+        settings = _get_item_settings(item)
+        if settings.timeout and settings.timeout > 0 and not settings.func_only:
+            item.ihook.pytest_timeout_cancel_timer(item=item)
+            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
 def outer_timeout(item: pytest.Item) -> float:
     """Seconds pytest-timeout gives this test, 0 for none: marker over command line over environment over ini file."""
     marker = item.get_closest_marker("timeout")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 
 import pytest
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -25,21 +24,22 @@ MAX_SHOWN = 4000
 _NEEDS_CONTROL = ("hang", "crash")
 
 
-def judge(item: pytest.Item, subject: Evidence, run_control: Callable[[], Evidence]) -> list[pytest.TestReport]:
+def needs_control(item: pytest.Item, subject: Evidence) -> bool:
+    """A hang or crash proves something only where the harness itself is proven to work, by a control leg."""
+    case, _ = case_of(item)
+    return observe(subject).kind in _NEEDS_CONTROL and bool(case.control or case.symptom.kind in _NEEDS_CONTROL) and _target(item) is not None
+
+
+def judge(item: pytest.Item, subject: Evidence, control: Evidence | None) -> list[pytest.TestReport]:
     """Decide on the test's verdict and return its reports, the deciding one rewritten."""
     observed = observe(subject)
-    control: Evidence | None = None
     target = _target(item)
     if target is None:  # the environment itself failed
         decision = Decision(Verdict.INCONCLUSIVE, f"the environment could not be used: {_first_line(observed.text)}")
         return _rewrite(item, subject, None, decision, observed, control)
     case, variant = case_of(item)
     affectedness = case.is_affected(target.versions, variant)
-    seen_control: Observation | None = None
-    if observed.kind in _NEEDS_CONTROL and (case.control or case.symptom.kind in _NEEDS_CONTROL):
-        control = run_control()
-        seen_control = observe(control)
-    decision = decide(affectedness.affected, case.symptom, observed, seen_control)
+    decision = decide(affectedness.affected, case.symptom, observed, observe(control) if control else None)
     decision = dataclasses.replace(decision, reason=f"{decision.reason} ({affectedness.reason})")
     return _rewrite(item, subject, target, decision, observed, control)
 
@@ -140,6 +140,7 @@ def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidenc
     name = target.name if target else session.environment_names()[0]
     command = f"pytest {item.nodeid!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
     shown = "" if observed.kind == "passed" else mask(observed.text)
+    minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     return TestResult(
         case_id=case.id,
         test=item.nodeid,
@@ -152,7 +153,7 @@ def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidenc
         started_at=subject.started_at,
         duration_s=round(time.time() - subject.started_at, 3),
         symptom=_first_line(shown),
-        dossier=shown,
+        dossier=shown + minimized,
         command=command,
         control="" if control is None else "passed" if observe(control).kind == "passed" else "failed",
     )

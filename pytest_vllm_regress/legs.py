@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from . import judge
+from . import judge, minimize
 from .errors import UsageError
 from .evidence import CONTROL, SUBJECT, Evidence, evidence_of
 from .harness import session_of, set_current_item
@@ -21,10 +21,14 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     set_current_item(item, item.config)
     try:
-        subject = _leg(item, nextitem, SUBJECT, None)
-        reports = subject.reports
-        if item.get_closest_marker("vllm_case") is not None and _well_marked(item):
-            reports = judge.judge(item, subject, lambda: _control(item, nextitem, subject))
+        subject = _leg(item, nextitem, Evidence(SUBJECT))
+        control: Evidence | None = None
+        judged = item.get_closest_marker("vllm_case") is not None and _well_marked(item)
+        if judged and judge.needs_control(item, subject):
+            control = _control(item, nextitem, subject)
+        subject.minimized = minimize.minimize(item, subject, lambda evidence: _again(item, nextitem, evidence))
+        reports = judge.judge(item, subject, control) if judged else subject.reports
+        minimize.show(reports, subject.minimized)
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
     finally:
@@ -75,13 +79,8 @@ def _well_marked(item: pytest.Item) -> bool:
     return True
 
 
-def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: str, started: float | None) -> Evidence:
-    evidence = Evidence(leg)
-    if started is not None:
-        evidence.protocol_started = started
+def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
     item.stash[EVIDENCE] = evidence
-    if leg == CONTROL:
-        item._initrequest()  # type: ignore[attr-defined]  # a second run of the same item, as pytest-rerunfailures does it
     try:
         evidence.reports = runtestprotocol(item, log=False, nextitem=nextitem)
     except UsageError as error:
@@ -89,8 +88,13 @@ def _leg(item: pytest.Item, nextitem: pytest.Item | None, leg: str, started: flo
     return evidence
 
 
+def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
+    item._initrequest()  # type: ignore[attr-defined]  # a second run of the same item, as pytest-rerunfailures does it
+    return _leg(item, nextitem, evidence)
+
+
 def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence) -> Evidence:
-    evidence = _leg(item, nextitem, CONTROL, subject.protocol_started)
+    evidence = _again(item, nextitem, Evidence(CONTROL, protocol_started=subject.protocol_started))
     if not evidence.control_used:
         evidence.error = UsageError(
             "the control leg did the same as the subject: use the fixture vllm_leg to leave the trigger out, or an engine with [control] fields"

@@ -37,6 +37,7 @@ OPTIONS = (
     _Option("vllm_env", "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable", "NAME|PATH", many=True),
     _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
     _Option("vllm_fail_on_known", "a documented failure that is reproduced fails the test instead of being expected", flag=True),
+    _Option("vllm_minimize", "run a failed test again on smaller engines: reports the smallest that fails and the largest that works", flag=True),
     _Option("vllm_report", "write the verdicts to this JSON file", "FILE"),
     _Option("vllm_leftovers", "what an engine leaves behind: warn (default) or fail the test that left it", choices=("warn", "fail")),
     _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
@@ -82,6 +83,7 @@ def resolve(config: pytest.Config) -> Settings:
         max_engines=int(_number(config, "vllm_max_engines", 2)),
         limits=_limits(config),
         start_method=_value(config, "vllm_start_method") or "fork",
+        minimize=bool(_value(config, "vllm_minimize")),
     )
 
 

@@ -15,6 +15,7 @@ from .child import Child, Leftover
 from .deadline import Deadline
 from .errors import ChildError, RemoteError
 from .ports import HOST, PortLease
+from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
 DeadlineFor = Callable[[str, float | None], Deadline]
@@ -33,6 +34,7 @@ class Server:
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.model = ""
+        self.schemas = SchemaFilter()
         self._port = port
         self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
@@ -45,7 +47,8 @@ class Server:
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
         """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
-        return self._exchange(lambda seconds: self.client.post(path, json=dict(body), timeout=seconds), self._deadline("request", timeout))
+        sent = self.schemas.apply(body)
+        return self._exchange(lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout))
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
         """GET; as ``post``."""
@@ -57,7 +60,7 @@ class Server:
 
     def stream_chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> list[dict[str, Any]]:
         """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
-        body = {"model": self.model, "messages": messages, "stream": True, **options}
+        body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
         def read(seconds: float) -> list[str]:
             with self.client.stream("POST", "/v1/chat/completions", json=body, timeout=seconds) as response:

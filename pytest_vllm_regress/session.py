@@ -69,7 +69,7 @@ class Session:
         self.settings = settings
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
         self._deadline = deadline_for
-        self._progress = progress
+        self.progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
         self._failed: dict[str, BuildError] = {}
@@ -84,7 +84,7 @@ class Session:
         """The run directory, made on first use."""
         if self._run is None:
             for line in sweep():
-                self._progress(line)
+                self.progress(line)
             self._run = RunDir.create()
         return self._run
 
@@ -117,7 +117,7 @@ class Session:
     def _warn_of_newer(self, version: str) -> None:
         with contextlib.suppress(InvalidVersion):  # a build of one's own may be called anything
             if Version(version) > Version(NEWEST_TRIED):
-                self._progress(f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses")
+                self.progress(f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses")
 
     def model_path(self, kind: str) -> str:
         """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
@@ -169,6 +169,8 @@ class Session:
         agent = self._agent(target)
         if agent.import_error is not None:
             raise agent.import_error
+        if agent.refusal is not None:
+            raise Unsupported(agent.refusal)
         request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
         role = "server" if front == "serve" else "engine"
         lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
@@ -204,7 +206,7 @@ class Session:
             agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits)
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
-            self._progress(f"importing vLLM in {target.name} ({target.device})")
+            self.progress(f"importing vLLM in {target.name} ({target.device})")
             agent.warm(self._deadline("import", None), architectures=[architecture_of(kind) for kind in KINDS], fronts=["serve"])
         return agent
 
@@ -220,7 +222,7 @@ class Session:
         from .environments import resolve
 
         try:
-            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self._progress))
+            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self.progress))
         except BuildError as error:
             self._failed[name] = error  # told to every test, tried once
             raise

@@ -37,3 +37,4 @@ class Settings:
     max_engines: int = 2
     limits: Limits = dataclasses.field(default_factory=Limits)
     start_method: str = "fork"
+    minimize: bool = False

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.vllm_case("vllm-16140")
+# The pool is older, but 0.7 is the first vLLM whose own steps the probe can take without a GPU.
+pytestmark = [pytest.mark.vllm_case("vllm-16140"), pytest.mark.vllm_requires(vllm=">=0.7")]
 
 clean = pytest.mark.vllm_case("vllm-16140", variant="clean")
 no_pool = pytest.mark.vllm_case("vllm-16140", variant="no-pool")

@@ -81,7 +81,7 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
     dialect.warm(request.get("architectures", []), request.get("fronts", []))
     gc.collect()
     gc.freeze()
-    return {"threads": _threads(), "forkable": _threads() == 1}, []
+    return {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}, []
 
 
 def _fork(channel: FrameSocket, request: Frame) -> Handled:
@@ -108,11 +108,11 @@ def _spawn(request: Frame, channel: socket.socket, lifeline: socket.socket) -> i
     command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
     with open(request["log"], "ab") as log:
         process = subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    _SPAWNED.append(process)
+    _SPAWNED[process.pid] = process
     return process.pid
 
 
-_SPAWNED: List["subprocess.Popen[bytes]"] = []
+_SPAWNED: Dict[int, "subprocess.Popen[bytes]"] = {}
 
 
 def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
@@ -120,11 +120,14 @@ def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> in
 
 
 def _collect_nannies() -> None:
-    _SPAWNED[:] = [process for process in _SPAWNED if process.poll() is None]
-    if not _SPAWNED:
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    """Reap what has ended: nannies, and what they left to this subreaper."""
+    with contextlib.suppress(ChildProcessError):
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        while ended is not None:
+            spawned = _SPAWNED.pop(ended.si_pid, None)
+            if spawned is None or spawned.poll() is None:
+                os.waitpid(ended.si_pid, 0)
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def _threads() -> int:

@@ -52,6 +52,14 @@ def warm(architectures: List[str], fronts: List[str]) -> None:
         _inspect_model(architecture)
 
 
+def refusal() -> Optional[str]:
+    """Why no engine can run on this device with this vLLM, whatever its spec; None where engines can."""
+    has_plugins = hasattr(importlib.import_module("vllm.platforms"), "resolve_current_platform_cls_qualname")
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "sim" and not has_plugins:
+        return "vLLM {} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only".format(version())
+    return None
+
+
 def plan(spec: Spec, front: str) -> Plan:
     """Translate an engine spec for ``front`` (offline, async or serve). Raises ``Unsupported``."""
     fields = engine_fields(front)
