@@ -50,7 +50,7 @@ def test_server_with_clean_workers(vllm_server: Any) -> None:
     assert vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2)["choices"]
 
 
-@pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=2, timeout=60)
+@pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=2, timeout=100)
 class TestServerWithStaleWorkers:
     @pytest.fixture
     def engine_spec(self, engine_spec: Any, stale_workers: dict[str, Any]) -> Any:

@@ -150,7 +150,7 @@ def refusals() -> Iterator[None]:
         raise
 
 
-_REFUSAL = r"^VLLM_USE_V1=1 is not supported|\bdoes not support\b|\bnot yet (supported|implemented)\b"
+_REFUSAL = r"^VLLM_USE_V1=1 is not supported|^Invalid guided_decoding_backend\b|\bdoes not support\b|\bnot yet (supported|implemented)\b"
 
 
 def _generation_is_read_at_import() -> bool:
