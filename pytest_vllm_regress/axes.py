@@ -60,15 +60,3 @@ def generate(metafunc: pytest.Metafunc) -> None:
         )
     combos = combinations(marker.axes)
     metafunc.parametrize("engine_spec", combos, indirect=True, ids=[combination_id(c) for c in combos])
-
-
-def group(items: list[pytest.Item]) -> None:
-    """Under ``--dist loadgroup`` tests of one environment and engine stay on one worker, so that they share the engine."""
-    for item in items:
-        if "engine_spec" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("xdist_group"):
-            continue
-        params = getattr(getattr(item, "callspec", None), "params", {})
-        marker = engine_marker(item)
-        if not marker.fresh:
-            values = {**marker.fixed, **params.get("engine_spec", {})}
-            item.add_marker(pytest.mark.xdist_group(f"{params.get('vllm_env', '')}{marker.front}{sorted(values.items(), key=repr)}"))

@@ -11,6 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from .case import Case, load_case_for
 from .errors import BuildError, ChildError, Unsupported
 from .evidence import Evidence
+from .groups import test_id
 from .harness import session_of
 from .masking import mask
 from .recorder import ATTRIBUTE
@@ -138,12 +139,12 @@ def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidenc
             observed: Observation, control: Evidence | None) -> TestResult:
     session = session_of(item.config)
     name = target.name if target else session.environment_names()[0]
-    command = f"pytest {item.nodeid!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
+    command = f"pytest {test_id(item)!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
     shown = "" if observed.kind == "passed" else mask(observed.text)
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     return TestResult(
         case_id=case.id,
-        test=item.nodeid,
+        test=test_id(item),
         variant=variant,
         verdict=decision.verdict,
         reason=mask(decision.reason),

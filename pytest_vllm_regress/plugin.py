@@ -41,11 +41,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         axes.generate(metafunc)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if any(uses_target(item) for item in items):
-        from . import axes
+@pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    if not any(uses_target(item) for item in items):
+        return (yield)
+    from . import groups
 
-        axes.group(items)
+    groups.mark(items)
+    yield
+    groups.write(items)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
