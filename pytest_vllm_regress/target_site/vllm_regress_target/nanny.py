@@ -58,6 +58,7 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
         lifeline.send({"event": "started", "pid": child})
         _attend(lifeline, wake_r, child, request)
     end_descendants()
+    trim(request["log"], request.get("limits", {}).get("log", float("inf")))  # what came since the last look
     return 0
 
 
