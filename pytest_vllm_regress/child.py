@@ -54,6 +54,7 @@ class Child:
         self._ray_dir = ray_dir
         self._shm: set[str] = set()
         self._closed = False
+        self._interrupted = False
 
     @property
     def alive(self) -> bool:
@@ -75,7 +76,11 @@ class Child:
             raise self._hung(deadline, "the child does not read its requests") from None
         except PeerClosed:
             raise self._died(deadline, "it closed its channel") from None
-        value = self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+        try:
+            value = self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
         self.replied(deadline.phase)
         return value
 
@@ -139,6 +144,9 @@ class Child:
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
         """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
         if self._closed:
+            return self.leftovers
+        if self._interrupted:  # it is still at work, and would not read the request to stop
+            self.kill()
             return self.leftovers
         self._shm |= family.shared_memory(self.processes())
         try:

@@ -1,0 +1,154 @@
+"""pytest itself killed, ended and interrupted, with a child of ours at work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_vllm_regress import family
+from pytest_vllm_regress.rundir import RunDir
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
+
+from .ledger import GONE_S, Cell, cell
+
+pytestmark = pytest.mark.faults
+PROBE = """
+import atexit, os, time
+
+def armed():
+    open(os.environ["ARMED"], "w").close()
+    time.sleep(600)
+
+def work():
+    armed()
+
+def work_at_the_end():
+    atexit.register(armed)
+
+def fine():
+    return 1
+"""
+TESTS = """
+def test_it(vllm_probe):
+    vllm_probe("{function}", timeout=300)
+"""
+SIGNALS: dict[str, tuple[signal.Signals, ...]] = {
+    "KILL": (signal.SIGKILL,),
+    "TERM": (signal.SIGTERM,),
+    "Ctrl-C": (signal.SIGINT,),
+    "Ctrl-C twice": (signal.SIGINT, signal.SIGINT),
+}
+PHASES = {"request": "work", "stop": "work_at_the_end"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "probe.py").write_text(PROBE)
+    return tmp_path
+
+
+def command(project: Path, target: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--vllm-env={target}", f"--rootdir={project}", *arguments, str(project)]
+
+
+def environment(project: Path) -> dict[str, str]:
+    return {**os.environ, "ARMED": str(project / "armed"), "VLLM_REGRESS_CACHE": str(project / "cache")}
+
+
+@contextlib.contextmanager
+def running(project: Path, target: Path, function: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], RunDir]]:
+    """A pytest whose child is at work, and its run."""
+    (project / "test_demo.py").write_text(TESTS.format(function=function))
+    options = [*arguments, "--vllm-timeout-stop=300"]
+    log = (project / "log").open("wb")
+    process = subprocess.Popen(command(project, target, *options), env=environment(project), stdout=log, stderr=log, start_new_session=True)
+    try:
+        wait_until(lambda: (project / "armed").exists(), process)
+        tag = next(found for found in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if found)
+        yield process, RunDir(Path(tempfile.gettempdir(), "-".join(tag.split("-")[:2])), tag)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        log.close()
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < until, "pytest ended before its child was at work"
+        time.sleep(0.01)  # the child of another program's child: no event to wait for
+
+
+def tag_of(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get(TAG, "")
+    return ""
+
+
+def next_run(project: Path, target: Path) -> Callable[[], None]:
+    """A run of another test in the same place."""
+
+    def run() -> None:
+        (project / "test_demo.py").write_text(TESTS.format(function="fine"))
+        done = subprocess.run(command(project, target), env=environment(project), capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run
+
+
+CELLS = [
+    pytest.param(name, phase, marks=[pytest.mark.sample] if (name, phase) in [("KILL", "request"), ("Ctrl-C twice", "request")] else [])
+    for name in SIGNALS
+    for phase in PHASES
+]
+
+
+@pytest.mark.parametrize(("name", "phase"), CELLS)
+def test_pytest(project: Path, fixed_target: Path, cells: list[Cell], name: str, phase: str) -> None:
+    with running(project, fixed_target, PHASES[phase]) as (process, run), cell(cells, run, "pytest", name, phase) as seen:
+        seen.files.append(run.path)
+        began = time.monotonic()
+        for number in SIGNALS[name]:
+            process.send_signal(number)
+        status = process.wait(60)
+        seen.late_s = time.monotonic() - began
+        left = family.wait_gone(family.tagged(run.tag), GONE_S)
+        seen.late_s = max(seen.late_s, time.monotonic() - began)
+        assert not left
+        seen.outcome = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        seen.following(next_run(project, fixed_target))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_xdist_worker(project: Path, fixed_target: Path, cells: list[Cell], number: signal.Signals) -> None:
+    """A worker that dies is replaced by xdist; a stopped one hangs its pytest, which is then ended by its user."""
+    fault = f"xdist worker {'killed' if number == signal.SIGKILL else 'stopped, then Ctrl-C'}"
+    pytest_with_a_worker = running(project, fixed_target, "work", "-n1", "--max-worker-restart=0")
+    with pytest_with_a_worker as (process, run), cell(cells, run, "pytest", fault, "request") as seen:
+        seen.files.append(run.path)
+        worker = next(each for each in psutil.Process(process.pid).children() if family.below(each.pid))
+        began = time.monotonic()
+        worker.send_signal(number)
+        if number == signal.SIGSTOP:
+            process.send_signal(signal.SIGINT)
+        status = process.wait(60)
+        if number == signal.SIGSTOP:
+            assert worker.is_running() is False or worker.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+            began = time.monotonic()  # what xdist itself waits for its worker is not ours
+            with contextlib.suppress(psutil.Error):
+                worker.kill()  # xdist leaves a stopped worker; its end is the user's to bring about
+        assert not family.wait_gone(family.tagged(run.tag), GONE_S)
+        seen.late_s = time.monotonic() - began
+        seen.outcome = f"exit status {status}"
+        seen.following(next_run(project, fixed_target))
