@@ -55,13 +55,17 @@ class Child:
         self._shm: set[str] = set()
         self._closed = False
         self._interrupted = False
+        self._orphaned = False
+        self._process: psutil.Process | None = None
 
     @property
     def alive(self) -> bool:
-        """The child process has not ended, as far as its nanny reported."""
-        with contextlib.suppress(PeerClosed, ProtocolViolation):
+        """The child process has not ended, as far as its nanny reported; without its nanny it counts as ended."""
+        try:
             self._read_lifeline()
-        return not self._closed and self.exit_status is None
+        except (PeerClosed, ProtocolViolation):
+            self._orphaned = True
+        return not self._closed and self.exit_status is None and not self._orphaned
 
     def request(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
         """Send one request and wait for its reply.
@@ -106,7 +110,7 @@ class Child:
                 if accept(frame):
                     return frame
                 continue
-            if not self._wait(deadline):
+            if not _wait(deadline, self._channel, self._lifeline):
                 raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
             if not self.alive:
                 frame = self._last_frame()
@@ -130,8 +134,10 @@ class Child:
         return self._hung(deadline, why)
 
     def processes(self) -> list[psutil.Process]:
-        """The child and everything below its nanny."""
-        return family.below(self._nanny)
+        """The child and everything below its nanny, or below itself when the nanny is gone."""
+        if self._process is None or not self._orphaned:
+            return family.below(self._nanny)
+        return [*([self._process] if family.lives(self._process) else []), *family.below(self._process.pid)]
 
     def dossier(self, title: str) -> str:
         """Stacks, logs and resources of the family, now."""
@@ -156,7 +162,7 @@ class Child:
                 self._channel.send({"op": "stop"}, timeout_s=deadline.left_s)
                 self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
             while self.alive:
-                if not self._wait(deadline):
+                if not _wait(deadline, self._lifeline):  # not the channel: once the child is gone that is readable for ever
                     raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
         except (FrameTimeout, PeerClosed):
             pass
@@ -174,7 +180,7 @@ class Child:
         """End the family now; what outlived the child is recorded as leftover. Idempotent."""
         if self._closed:
             return
-        ended_by_itself = not self.alive
+        ended_by_itself = not self.alive and not self._orphaned
         self._closed = True
         left = self.processes()
         self._shm |= family.shared_memory(left)
@@ -197,13 +203,6 @@ class Child:
             found += self.on_end()
         self.leftovers = tuple(found)
 
-    def _wait(self, deadline: Deadline) -> bool:
-        """Sleep until something moves; False when the deadline came first."""
-        poll = select.poll()
-        for end in (self._channel, self._lifeline):
-            poll.register(end, select.POLLIN)
-        return bool(poll.poll(deadline.left_s * 1000))
-
     def _read_lifeline(self) -> None:
         while not self._closed:
             frame = self._lifeline.pop()
@@ -211,6 +210,8 @@ class Child:
                 return
             if frame.get("event") == "started":
                 self.pid = int(frame["pid"])
+                with contextlib.suppress(psutil.Error):
+                    self._process = psutil.Process(self.pid)
             elif frame.get("event") == "exit":
                 self.exit_status = int(frame["code"])
             elif frame.get("event") == "limit":
@@ -258,24 +259,23 @@ class Child:
         poll = select.poll()
         poll.register(self._lifeline, select.POLLIN)
         while self.alive and poll.poll(_GRACE_S * 1000):
-            if self.exit_status is None and self._lifeline_closed():
-                return
-
-    def _lifeline_closed(self) -> bool:
-        try:
-            self._read_lifeline()
-        except (PeerClosed, ProtocolViolation):
-            self.exit_status = self.exit_status if self.exit_status is not None else -signal.SIGKILL
-            return True
-        return False
+            pass
 
     def _how_it_ended(self) -> str:
         if self.exit_status is None:
-            return "its end was not reported"
+            return "its nanny was killed" if self._orphaned else "its end was not reported"
         if self.exit_status < 0:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-self.exit_status).name}"
         return f"exit status {self.exit_status}"
+
+
+def _wait(deadline: Deadline, *ends: FrameSocket) -> bool:
+    """Sleep until something moves; False when the deadline came first."""
+    poll = select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    return bool(poll.poll(deadline.left_s * 1000)) and not deadline.passed
 
 
 def _section(title: str, text: str) -> str:

@@ -20,7 +20,7 @@ _POLL_S = 0.02
 def below(pid: int) -> list[psutil.Process]:
     """Living descendants of ``pid``, nearest first."""
     with contextlib.suppress(psutil.Error):
-        return [p for p in psutil.Process(pid).children(recursive=True) if _lives(p)]
+        return [p for p in psutil.Process(pid).children(recursive=True) if lives(p)]
     return []
 
 
@@ -35,7 +35,7 @@ def tagged(tag: str) -> list[psutil.Process]:
             variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
             if needle in variables:
                 process = psutil.Process(int(entry))
-                if _lives(process):
+                if lives(process):
                     found.append(process)
         except (OSError, psutil.Error):
             continue
@@ -54,11 +54,11 @@ def end(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.P
 
 def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait up to ``seconds``; returns those that still live. A zombie counts as gone."""
-    left = [p for p in processes if _lives(p)]
+    left = [p for p in processes if lives(p)]
     until = time.monotonic() + seconds
     while left and time.monotonic() < until:
         time.sleep(_POLL_S)  # no event exists for the end of a process that is not our child
-        left = [p for p in left if _lives(p)]
+        left = [p for p in left if lives(p)]
     return left
 
 
@@ -76,7 +76,8 @@ def describe(process: psutil.Process) -> str:
     return f"{process.pid} ({mask(command)[:120]})"
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """It runs, and is no zombie."""
     try:
         return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -12,6 +12,7 @@ from pytest_vllm_regress.errors import RemoteError
 pytestmark = pytest.mark.vllm_case("vllm-45346")
 
 
+@pytest.mark.vllm_requires(vllm="!=0.8.3,!=0.8.4")  # there the same request kills its own process: another symptom
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)
 def test_engine_survives_an_empty_constraint(vllm_engine: Any) -> None:
     with contextlib.suppress(RemoteError):  # to refuse it is right

@@ -126,7 +126,12 @@ def harm(rig: Rig, engine: Engine, phase: str, role: str, number: signal.Signals
     if phase == "request":
         core = wait_for(lambda: find(rig, "engine core", before))
         worked = busy(core)
-        thread = threading.Thread(target=lambda: (wait_for(worked), victim.send_signal(number)))
+
+        def hit() -> None:
+            wait_for(worked)
+            victim.send_signal(number)
+
+        thread = threading.Thread(target=hit)
         thread.start()
         seen.call(lambda: engine.generate(["a"] * 32, LONG), SECONDS["request"])
         thread.join()
