@@ -188,6 +188,8 @@ class Child:
         found = [Leftover("process", family.describe(p)) for p in survivors] if ended_by_itself else []
         stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else _GRACE_S)
         found += [Leftover("process that KILL did not end", family.describe(p)) for p in stubborn]
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(self._nanny).resume()  # whoever has stopped it
         with contextlib.suppress(PeerClosed, FrameTimeout):
             self._lifeline.send({"op": "end"}, timeout_s=1.0)
         with contextlib.suppress(psutil.Error):
