@@ -43,7 +43,7 @@ OPTIONS = (
     _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
     _Option("vllm_max_memory", "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)", "GIB"),
     _Option("vllm_max_processes", f"processes that an engine may have (default {Limits.processes})", "N"),
-    _Option("vllm_max_log", f"MiB that an engine's log may have; else its middle goes ( {Limits.log_bytes / MIB:g})", "MIB"),
+    _Option("vllm_max_log", f"MiB that an engine's log may have; else its middle goes (default {Limits.log_bytes / MIB:g})", "MIB"),
     _Option("vllm_session_timeout", "seconds for all tests together; then engines are ended and none is started (default: no limit)", "SECONDS"),
     _Option("vllm_start_method", "how engine processes start: fork from the warm agent (default) or spawn", choices=("fork", "spawn")),
     *(_Option(f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS") for phase in PHASES),

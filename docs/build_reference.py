@@ -1,0 +1,97 @@
+"""Writes the generated parts of docs/reference.md from the code: ``python docs/build_reference.py``. A test refuses a page that differs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pytest_vllm_regress import cli, fixtures, options, plugin
+
+PAGE = Path(__file__).with_name("reference.md")
+PACKAGE = Path(cli.__file__).parent
+
+
+def option_rows() -> Iterator[str]:
+    yield "| option | meaning |"
+    yield "| --- | --- |"
+    for option in options.OPTIONS:
+        values = "" if option.flag else " " + ("|".join(option.choices) if option.choices else str(option.metavar))
+        yield f"| `{option.flag_name}{_cell(values)}` | {_cell(option.help)} |"
+
+
+def marker_rows() -> Iterator[str]:
+    for line in plugin.MARKERS:
+        head, _, meaning = line.partition("): ")
+        yield f"- `{head})`: {meaning}."
+
+
+def fixture_rows() -> Iterator[str]:
+    for name, value in vars(fixtures).items():
+        wrapped = getattr(value, "__wrapped__", None) or getattr(value, "__pytest_wrapped__", None)
+        function = getattr(wrapped, "obj", wrapped) or getattr(value, "_fixture_function", None)
+        if type(value).__name__ == "FixtureFunctionDefinition" and function is not None:
+            yield f"- `{name}`: {' '.join((inspect.getdoc(function) or '').split())}"
+
+
+def schema_rows(file: str) -> Iterator[str]:
+    document = json.loads((PACKAGE / file).read_text())
+    yield "| key | meaning |"
+    yield "| --- | --- |"
+    yield from _keys("", document, document)
+
+
+def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
+    for name, each in schema.get("properties", {}).items():
+        if meaning := each.get("description", ""):
+            yield f"| `{prefix}{name}` | {_cell(meaning)} |"
+        if "$ref" in each.get("items", {}):
+            yield from _keys(f"{prefix}{name}[].", document["$defs"][each["items"]["$ref"].rpartition("/")[2]], document)
+        yield from _keys(f"{prefix}{name}.", each, document)
+
+
+def command_rows() -> Iterator[str]:
+    yield "| command | what it does | exit codes |"
+    yield "| --- | --- | --- |"
+    group: Any = typer.main.get_command(cli.app)
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        text = " ".join((command.help or "").split("\f")[0].split())
+        codes = re.search(r"Exit codes: (.*?\.)(?:$|\s)", f"{command.epilog or ''} {text}") if command.epilog or "Exit codes:" in text else None
+        first = re.sub(r"\s*Exit codes:.*", "", text).split(". ")[0].rstrip(".")
+        yield f"| `{name}` | {_cell(first)} | {codes.group(1).rstrip('.') if codes else 'those of `vllm-regress`'} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "options": option_rows,
+    "markers": marker_rows,
+    "fixtures": fixture_rows,
+    "commands": command_rows,
+    "case": lambda: schema_rows("case_schema.json"),
+    "result": lambda: schema_rows("result_schema.json"),
+}
+
+
+def built(page: str) -> str:
+    """The page with its generated parts written anew."""
+    for name, rows in PARTS.items():
+        text = "\n".join(rows())
+        whole = f"<!-- generated: {name} -->\n{text}\n<!-- end -->".replace("\\", r"\\")
+        page, times = re.subn(f"<!-- generated: {name} -->\n.*?<!-- end -->", whole, page, flags=re.DOTALL)
+        if times != 1:
+            raise SystemExit(f"{PAGE}: {times} parts `generated: {name}`, one is needed")
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(built(PAGE.read_text()))
