@@ -176,7 +176,7 @@ class Session:
         lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
         environment = {**(lease.environment if lease else {}), **dict(spec.env)}
         try:
-            child = agent.fork(role, self._deadline("start", None), environment=environment, start_method=self.settings.start_method, label=front)
+            child = agent.fork(role, self._deadline("start", timeout), environment=environment, start_method=self.settings.start_method, label=front)
         except BaseException:
             if lease:
                 lease.release(self._deadline("stop", 0))

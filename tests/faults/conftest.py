@@ -27,7 +27,7 @@ the next one passed.
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Known when this folder is named on the command line; `pytest tests` runs a sample of the cells."""
+    """Known when this folder is named on the command line."""
     parser.addoption("--faults-record", action="store_true", help="write the table of what was seen to docs/faults.md")
 
 
@@ -36,7 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if hasattr(config.option, "faults_record"):
+    """`pytest tests` runs a sample of the cells, `pytest tests/faults` all."""
+    if any("faults" in argument for argument in config.args):
         return
     left_out = [item for item in items if item.get_closest_marker("faults") and not item.get_closest_marker("sample")]
     config.hook.pytest_deselected(items=left_out)

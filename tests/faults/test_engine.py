@@ -101,6 +101,7 @@ def busy(process: psutil.Process) -> Callable[[], psutil.Process | None]:
 @pytest.mark.parametrize("phase", ["start", "idle", "request", "stop"])
 def test_process(rig: Rig, cells: list[Cell], phase: str, role: str, number: signal.Signals) -> None:
     before = nannies(rig)
+    agent = psutil.Process(min(rig.agents))
     fault = f"{role} {'killed' if number == signal.SIGKILL else 'stopped'}"
     with cell(cells, rig.session.run, "engine on sim", fault, phase, spared=lambda: rig.agents) as seen:
         if phase == "start":
@@ -108,8 +109,8 @@ def test_process(rig: Rig, cells: list[Cell], phase: str, role: str, number: sig
         else:
             engine = rig.start()
             harm(rig, engine, phase, role, number, before, seen)
-        if role == "agent" and number == signal.SIGSTOP:
-            psutil.Process(min(rig.agents)).kill()  # the next session would have its own
+        if role == "agent":  # a stopped one is ended by its user; the next engine gets another
+            family.end([agent], grace_s=0)
         seen.following(rig.following)
 
 

@@ -54,20 +54,21 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
         signal.signal(number, signal.SIG_IGN)
     for fd in keep:
         os.close(fd)
+    segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
     with contextlib.suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
-        _attend(lifeline, wake_r, child, request)
+        _attend(lifeline, wake_r, child, request, segments)
     end_descendants()
+    segments.remove()
     trim(request["log"], request.get("limits", {}).get("log", float("inf")))  # what came since the last look
     return 0
 
 
-def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame) -> None:
+def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segments: "Segments") -> None:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
     limits: Limits = request.get("limits", {})
-    segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
     look_at = time.monotonic() + _LOOK_S
     while True:
         _reap(lifeline, child)
@@ -187,7 +188,7 @@ class Segments:
     def __init__(self, file: str) -> None:
         self._file = file
         self._there: Set[str] = set()
-        self._noted: Set[str] = set()
+        self._noted: Dict[str, int] = {}
 
     def note(self) -> None:
         """Look at the family's maps, when files have come to /dev/shm since the last time."""
@@ -195,10 +196,18 @@ class Segments:
         if there <= self._there:
             return
         self._there = there
-        new = {path for pid in descendants(os.getpid()) for path in mapped_shm(pid)} - self._noted
-        self._noted |= new
+        new = {path for pid in descendants(os.getpid()) for path in mapped_shm(pid)} - set(self._noted)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
-            file.writelines("{} {}\n".format(os.stat(path).st_ino, path) for path in new)
+            for path in new:
+                self._noted[path] = os.stat(path).st_ino
+                file.write("{} {}\n".format(self._noted[path], path))
+
+    def remove(self) -> None:
+        """Remove those that are still there: nobody of the family lives to do it."""
+        for path, number in self._noted.items():
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_ino == number:
+                    os.unlink(path)
 
 
 def mapped_shm(pid: int) -> Set[str]:
