@@ -78,6 +78,7 @@ class FakePytest:
         self.interrupt_in = interrupt_in
         self.lock = threading.Lock()
         self.meeting = threading.Barrier(2)
+        self.stopping = threading.Event()
 
     def __call__(self, log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
         options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
@@ -93,6 +94,7 @@ class FakePytest:
         if name == self.interrupt_in:
             results.write(report, RunResult(found[:1]))
             os.kill(os.getpid(), signal.SIGINT)
+            assert self.stopping.wait(10)  # a real pytest has engines to end first
             return 2
         results.write(report, RunResult(found))
         with self.lock:
@@ -109,6 +111,7 @@ def run(
 ) -> runs.Outcome:
     made = matrix.Matrix(build, runs.Options(), journal, lambda line: None)
     made._start = fake  # type: ignore[method-assign]
+    fake.stopping = made._stopping
     return made.run(jobs, at_once)
 
 
