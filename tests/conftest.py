@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from pytest_vllm_regress.rundir import RunDir
 pytest_plugins = ["pytester"]
 
 MakeTarget = Callable[..., Path]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell: what tests start must be interruptible
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,15 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
     return {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}, []
 
 
+def _warm_grammars(channel: FrameSocket, request: Frame) -> Handled:
+    from . import grammarhost
+
+    found = grammarhost.warm(request["tokenizer"], request["backends"])
+    gc.collect()
+    gc.freeze()
+    return {"installed": found}, []
+
+
 def _fork(channel: FrameSocket, request: Frame) -> Handled:
     """Start a nanny and its child; reply with two descriptors: the child's channel and the nanny's lifeline."""
     ours_channel, theirs_channel = socket.socketpair()
@@ -139,7 +148,7 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {"versions": _versions, "warm": _warm, "fork": _fork}
+_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {"versions": _versions, "warm": _warm, "warm_grammars": _warm_grammars, "fork": _fork}
 
 
 if __name__ == "__main__":

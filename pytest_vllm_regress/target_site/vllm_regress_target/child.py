@@ -49,6 +49,10 @@ class ProbeHost:
 def _host(role: str, channel: FrameSocket) -> Any:
     if role == "probe":
         return ProbeHost()
+    if role == "grammar":
+        from . import grammarhost
+
+        return grammarhost.GrammarHost()
     if role == "engine":
         from . import enginehost
 

@@ -1,0 +1,51 @@
+"""outlines: a schema becomes one regular expression (outlines-core), the expression an index over the vocabulary."""
+
+import json
+import pickle
+from typing import Any, Collection, Dict, List
+
+import outlines_core
+from outlines_core import json_schema
+
+from . import Backend, Grammar, Vocabulary, Walk
+
+
+class _Walk(Walk):
+    def __init__(self, eos: int, guide: Any) -> None:
+        self._eos, self._guide = eos, guide
+        self._ended = False
+
+    def allowed(self) -> Collection[int]:
+        return [] if self._ended else list(self._guide.get_tokens())
+
+    def advance(self, token: int) -> None:
+        if token == self._eos:
+            self._ended = True
+        else:
+            self._guide.advance(token, return_tokens=False)
+
+    def carried(self) -> Walk:
+        return _Walk(self._eos, pickle.loads(pickle.dumps(self._guide)))
+
+
+class _Grammar(Grammar):
+    def __init__(self, eos: int, index: Any) -> None:
+        self._eos, self._index = eos, index
+
+    def walk(self) -> Walk:
+        return _Walk(self._eos, outlines_core.Guide(self._index))
+
+
+class _Backend(Backend):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        ids: Dict[bytes, List[int]] = {spelt: [number] for number, spelt in enumerate(vocabulary.tokens) if spelt is not None}
+        self._outlines = outlines_core.Vocabulary(vocabulary.eos, ids)
+
+    def compile(self, schema: Dict[str, Any]) -> Grammar:
+        pattern = json_schema.build_regex_from_schema(json.dumps(schema))
+        return _Grammar(self.vocabulary.eos, outlines_core.Index(pattern, self._outlines))
+
+
+def create(vocabulary: Vocabulary) -> Backend:
+    return _Backend(vocabulary)
