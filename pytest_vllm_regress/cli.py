@@ -43,7 +43,9 @@ MODULES = {
     "conformance": "conformance",
     "doctor": "doctor",
     "env": "envcli",
+    "fuzz": "fuzz",
     "matrix": "matrix",
+    "replay": "replay",
     "report": "report",
     "validate": "validate",
 }

@@ -38,13 +38,14 @@ class Checker:
         self._child: Child | None = None
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = self._agent.installed(deadline).packages
+        self.package = PACKAGES.get(backend, backend)
         if backend not in self._agent.warm_grammars(deadline, tokenizer=Path(self._tokenizer), backends=[backend]):
-            raise Unsupported(f"{environment} has no {PACKAGES.get(backend, backend)}")
+            raise Unsupported(f"{environment} has no {self.package}")
 
     @property
     def version(self) -> str:
         """The backend's version."""
-        return self.versions[PACKAGES.get(self.backend, self.backend)]
+        return self.versions[self.package]
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
         """Everything wrong with what the backend makes of a question; nothing when it passes."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -15,6 +17,8 @@ from jsonschema.protocols import Validator
 from ..schemas import validator
 
 NOT_JSON = "not JSON"
+MOST_SHOWN = 120
+_MOST_DIGITS = 4000
 _LEVELS = ("by characters", "by tokens")
 
 
@@ -70,11 +74,20 @@ def problems(question: Question, reply: Mapping[str, Any]) -> tuple[Problem, ...
 def violated(judge: Validator, text: str) -> tuple[str, str] | None:
     """The keyword that a text violates and the words for it; None for a text that satisfies the schema."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_number)
+    except json.JSONDecodeError as error:
+        return f"{NOT_JSON}: {error.msg.removesuffix(' at')}", str(error)
     except ValueError as error:
         return NOT_JSON, str(error)
     error = best_match(judge.iter_errors(value))
     return None if error is None else (str(error.validator), str(error.message))
+
+
+def _number(text: str) -> int | float:
+    """A number with a fraction or an exponent. Floats end at 1.8e308, JSON does not: 1e400 is an integer."""
+    exact = Decimal(text)
+    whole = exact.adjusted() < _MOST_DIGITS and exact == exact.to_integral_value()
+    return int(exact) if whole and math.isinf(float(text)) else float(text)
 
 
 def _no_constant(name: str) -> None:
@@ -86,9 +99,9 @@ def _refused(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
         levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is not None]
         if levels:
             at = next(at for at in places if at is not None)
-            where = "at its end" if at >= len(text) else f"at {text[at]!r} (character {at})"
+            where = "at its end" if at >= len(text) else f"at {ascii(text[at])} (character {at})"
             key = "both ways" if len(levels) == 2 else levels[0]
-            yield Problem(Outcome.REFUSED_VALID, key, f"refuses {text} {where}, {' and '.join(levels)}", text)
+            yield Problem(Outcome.REFUSED_VALID, key, f"refuses {quoted(text)} {where}, {' and '.join(levels)}", text)
 
 
 def _accepted(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
@@ -97,7 +110,7 @@ def _accepted(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]
         levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is None]
         wrong = violated(judge, text) if levels else None
         if wrong:
-            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {text} {' and '.join(levels)}: {wrong[1]}", text)
+            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {quoted(text)} {' and '.join(levels)}: {wrong[1]}", text)
 
 
 def _walked(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
@@ -105,9 +118,9 @@ def _walked(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
     for number, walk in enumerate(reply["walks"]):
         text = walk["text"]
         if walk["end"] == "dead end":
-            yield Problem(Outcome.DEAD_END, "walk", f"no token is allowed after {text} (walk {number})", text)
+            yield Problem(Outcome.DEAD_END, "walk", f"no token is allowed after {quoted(text)} (walk {number})", text)
         elif walk["end"] == "finished" and (wrong := violated(judge, text)):
-            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"a walk ended in {text}: {wrong[1]}", text)
+            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"a walk ended in {quoted(text)}: {wrong[1]}", text)
 
 
 def _carried(reply: Mapping[str, Any]) -> Iterable[Problem]:
@@ -123,13 +136,19 @@ def _raised(reply: Mapping[str, Any]) -> Iterable[Problem]:
         during = error["during"]
         outcome = {"compile": Outcome.COMPILE_ERROR, "sending the state": Outcome.STATE_LOST}.get(during, Outcome.CRASH)
         text = during.partition(" text ")[2] or None
-        yield Problem(outcome, kind_of(error["type"], error["message"]), f"{error['type']} in {during}: {first_line(error['message'])}", text)
+        yield Problem(outcome, kind_of(error["type"], error["message"]), f"{error['type']} in {during.partition(' text ')[0]}: {first_line(error['message'])}", text)
 
 
 def kind_of(name: str, message: str) -> str:
     """What stays the same in an exception's message when the schema changes: no quoted parts, numbers or brackets."""
     plain = re.sub(r"\{.*\}|\[.*\]|\(.*\)|'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", " ", first_line(message))
     return " ".join([name, *re.findall(r"[A-Za-z]+", plain)[:8]])
+
+
+def quoted(text: str) -> str:
+    """A text for people and terminals: control characters escaped, not too long."""
+    plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return plain if len(plain) <= MOST_SHOWN else f"{plain[:MOST_SHOWN]}..."
 
 
 def first_line(text: str) -> str:

@@ -4,7 +4,7 @@
 """
 
 from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample
-from pytest_vllm_regress.schemas.instances import Invalid, invalid_instances, valid_instances, validator
+from pytest_vllm_regress.schemas.instances import Invalid, invalid_instances, near_misses, valid_instances, validator
 from pytest_vllm_regress.schemas.profile import PROFILES, Budget, Dialect, Feature, Profile
 from pytest_vllm_regress.schemas.strategies import json_schemas
 
@@ -20,6 +20,7 @@ __all__ = [
     "features",
     "invalid_instances",
     "json_schemas",
+    "near_misses",
     "sample",
     "valid_instances",
     "validator",

@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 from hypothesis_jsonschema import from_schema
 
+from pytest_vllm_regress.schemas.unroll import CLOSED
+
 ROOM = 3
 """At most this many items, or surplus properties, more than a schema asks for."""
 
@@ -90,12 +92,14 @@ def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     required = list(dict.fromkeys(schema.get("required", [])))
     must = {name: drawn.get(name, _ANYTHING) for name in required}
     may = {name: strategy for name, strategy in drawn.items() if name not in must and not strategy.is_empty}
-    more = schema.get("additionalProperties", True)
+    more = schema.get("additionalProperties", CLOSED not in schema)
     least, most = schema.get("minProperties", 0), schema.get("maxProperties", len(drawn) + len(must) + ROOM)
     surplus = values_of(more)
     names = [name for name in _NAMES if name not in drawn and name not in must]
     room = 0 if surplus.is_empty else min(ROOM, most - len(must), len(names))
-    declared = st.fixed_dictionaries(must, optional=may)
+    # Some backends write properties in the order of the schema only.
+    order = {name: at for at, name in enumerate(dict.fromkeys((*drawn, *required, *_NAMES)))}
+    declared = st.fixed_dictionaries(must, optional=may).map(lambda value: dict(sorted(value.items(), key=lambda item: order[item[0]])))
     if room <= 0:
         return declared.filter(lambda value: least <= len(value) <= most)
     extra = st.dictionaries(st.sampled_from(names), surplus, max_size=room)

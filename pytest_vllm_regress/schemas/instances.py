@@ -46,17 +46,20 @@ class Invalid:
 def invalid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Invalid]:
     """Near misses: a valid instance, changed in one place, refused by ``jsonschema``. Draws nothing for a schema that
     accepts all near misses too."""
-    accepts = _judge(schema)
-    numbers, lengths = _limits(schema)
 
     @st.composite
-    def near_misses(draw: st.DrawFn) -> Invalid:
-        value = draw(valid_instances(schema, extras=extras))
-        found = [Invalid(new, change) for change, new in _changes(value, numbers, lengths) if not accepts(new)]
+    def drawn(draw: st.DrawFn) -> Invalid:
+        found = near_misses(schema, draw(valid_instances(schema, extras=extras)))
         assume(found)
         return draw(st.sampled_from(found))
 
-    return near_misses()
+    return drawn()
+
+
+def near_misses(schema: Mapping[str, Any], value: Any) -> list[Invalid]:
+    """Every near miss of one valid instance, larger changes first."""
+    accepts = _judge(schema)
+    return [Invalid(new, change) for change, new in _changes(value, *_limits(schema)) if not accepts(new)]
 
 
 def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:

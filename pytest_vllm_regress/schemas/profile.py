@@ -66,6 +66,8 @@ class Profile:
     features: frozenset[Feature]
     dialect: Dialect = Dialect.DRAFT2020
     source: str = ""
+    extras: bool = False
+    """Whether the backend writes properties that an open object does not declare, and takes them in any place."""
 
     def __contains__(self, feature: Feature) -> bool:
         return feature in self.features

@@ -63,7 +63,7 @@ def check_schema(
         for kind, texts in (("valid", valid), ("invalid", invalid)):
             for text in texts:
                 during = "{} text {}".format(kind, text)
-                reply[kind].append([working.refused_at(grammar, text), grammars.follow(grammar, working.vocabulary, text, whole=True)])
+                reply[kind].append([working.refused_at(grammar, text), grammars.follow(grammar.walk(), working.vocabulary, text, whole=True)])
         for number in range(walks):
             during = "walk {}".format(number)
             reply["walks"].append(_walk(grammar, working.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock))

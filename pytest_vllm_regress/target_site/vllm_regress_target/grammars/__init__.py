@@ -84,12 +84,12 @@ class Backend(abc.ABC):
 
         Backends that know characters say so themselves; for the others a character is its bytes.
         """
-        return follow(grammar, self.vocabulary, text, whole=False)
+        return follow(grammar.walk(), self.vocabulary, text, whole=False)
 
 
-def follow(grammar: Grammar, vocabulary: Vocabulary, text: str, whole: bool) -> Optional[int]:
+def follow(walk: Walk, vocabulary: Vocabulary, text: str, whole: bool) -> Optional[int]:
     """Where the mask refuses a text: the index of the first character that is not covered, its length for the end, None for nowhere."""
-    walk, taken = grammar.walk(), 0
+    taken = 0
     for token in vocabulary.spell(text, whole):
         if token not in walk.allowed():
             return len(text.encode()[:taken].decode("utf-8", "ignore"))

@@ -1,26 +1,27 @@
 """llguidance: derivatives and an Earley parser; flexible whitespace, as vLLM asks for by default."""
 
 import json
-from typing import Any, Collection, Dict, List
+from typing import Any, Collection, Dict, List, Optional, cast
 
 import llguidance
 
-from . import Backend, Grammar, Vocabulary, Walk, bits
+from . import Backend, Grammar, Vocabulary, Walk, bits, follow
 
 
 class _Tokenizer:
-    """What llguidance asks of a tokenizer."""
+    """What llguidance asks of a tokenizer. ``whole`` false: every text is spelt in bytes."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, whole: bool) -> None:
+        self._vocabulary, self._whole = vocabulary, whole
         self.eos_token_id = vocabulary.eos
         self.bos_token_id = None
-        self.special_token_ids = vocabulary.special
-        self.tokens = [spelt or "<|{}|>".format(number).encode() for number, spelt in enumerate(vocabulary.tokens)]
+        usable = [spelt if spelt and (whole or len(spelt) == 1) else None for spelt in vocabulary.tokens]
+        self.special_token_ids = [number for number, spelt in enumerate(usable) if spelt is None]
+        self.tokens = [spelt or "<|{}|>".format(number).encode() for number, spelt in enumerate(usable)]
 
     def __call__(self, text: Any) -> List[int]:
         spelt = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-        return self._vocabulary.spell(spelt, whole=True)
+        return self._vocabulary.spell(spelt, self._whole)
 
 
 class _Walk(Walk):
@@ -47,24 +48,34 @@ class _Grammar(Grammar):
         self._backend, self._text = backend, text
         self._matcher()  # an unsupported schema is refused here, not at the first token
 
-    def _matcher(self) -> Any:
-        matcher = llguidance.LLMatcher(self._backend.tokenizer, self._text, log_level=0)
+    def _matcher(self, whole: bool = True) -> Any:
+        matcher = llguidance.LLMatcher(self._backend.tokenizers[whole], self._text, log_level=0)
         _raise_error(matcher)
         return matcher
 
     def walk(self) -> Walk:
         return _Walk(self._backend.vocabulary, self._matcher())
 
+    def in_bytes(self) -> Walk:
+        """A walk in a vocabulary of single bytes: the usual one is led along the tokenizer's own spelling of what must come."""
+        return _Walk(self._backend.vocabulary, self._matcher(whole=False))
+
 
 class _Backend(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        wrapper = llguidance.TokenizerWrapper(_Tokenizer(vocabulary))
-        self.tokenizer = llguidance.LLTokenizer(wrapper, n_vocab=vocabulary.size)
+        self.tokenizers = [_tokenizer(vocabulary, whole) for whole in (False, True)]
 
     def compile(self, schema: Dict[str, Any]) -> Grammar:
         text = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults={"whitespace_flexible": True})
         return _Grammar(self, text)
+
+    def refused_at(self, grammar: Grammar, text: str) -> Optional[int]:
+        return follow(cast(_Grammar, grammar).in_bytes(), self.vocabulary, text, whole=False)
+
+
+def _tokenizer(vocabulary: Vocabulary, whole: bool) -> Any:
+    return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Tokenizer(vocabulary, whole)), n_vocab=vocabulary.size)
 
 
 def _raise_error(matcher: Any) -> None:
