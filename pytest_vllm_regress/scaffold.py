@@ -10,11 +10,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .case import CASE_FILE, Case, ControlValue, load_case
 from .errors import CaseFileError, UsageError
 from .schema_check import shown
 
+if TYPE_CHECKING:
+    from .grammar.artefact import Artefact
+
+FINDING = "finding.json"
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
 _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
@@ -44,6 +49,10 @@ def test_{name}(vllm_server: Any) -> None:
     answer = vllm_server.post("/v1/completions", {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}})
     assert answer.status_code == 200, f"expected 200, got {{answer.status_code}}: {{answer.text[:500]}}"
     vllm_server.check()  # the server lives on
+''',
+    "finding": '''def test_{name}(vllm_grammar: Any) -> None:
+    """The question that found it, asked again."""
+    vllm_grammar("finding.json")
 ''',
     "probe": '''def test_{name}(vllm_probe: Any) -> None:
     """What the report calls, and what a sound version returns."""
@@ -101,6 +110,17 @@ class Upstream:
 
 
 @dataclasses.dataclass(frozen=True)
+class NotReported:
+    """Stands for the report of a finding that has none yet: the tracker where it would be."""
+
+    slug: str
+    url: str
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+@dataclasses.dataclass(frozen=True)
 class Draft:
     """What the new case says; every field has a value with which the case is valid."""
 
@@ -115,9 +135,41 @@ class Draft:
     fixed_env: tuple[str, ...] = ()
     control: Mapping[str, ControlValue] = dataclasses.field(default_factory=dict)
     front: str = "offline"
+    devices: tuple[str, ...] = ("sim", "cpu", "gpu")
+    finding: Artefact | None = None
 
 
-def create(cases_dir: Path, upstream: Upstream, draft: Draft) -> Case:
+TRACKERS = {
+    "lm-format-enforcer": "https://github.com/noamgat/lm-format-enforcer/issues",
+    "xgrammar": "https://github.com/mlc-ai/xgrammar/issues",
+    "llguidance": "https://github.com/guidance-ai/llguidance/issues",
+    "outlines": "https://github.com/dottxt-ai/outlines-core/issues",
+}
+"""Where a backend's failures are reported: the upstream of a finding that has not been reported yet."""
+
+
+def draft_of(finding: Artefact, draft: Draft) -> Draft:
+    """A draft filled from a finding: seen in that version, in that environment, by the words of its problem."""
+    from .grammar.checker import PACKAGES
+
+    package = PACKAGES.get(finding.backend, finding.backend)
+    problem = finding.problem
+    return dataclasses.replace(
+        draft,
+        title=draft.title or f"{finding.backend}: {problem.outcome} ({problem.key})",
+        family="structured-output",
+        package=draft.package or package,
+        affected=draft.affected if draft.affected != Draft.affected else f"=={finding.versions[package]}",
+        phase="probe",
+        pattern=re.escape(f"{problem.outcome} ({problem.key})").replace("\\ ", " "),
+        affected_env=draft.affected_env or (finding.environment,),
+        front="finding",
+        devices=("none", *draft.devices),
+        finding=finding,
+    )
+
+
+def create(cases_dir: Path, upstream: Upstream | NotReported, draft: Draft) -> Case:
     """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md: all of it or nothing.
 
     Raises ``UsageError`` when the directory is there already and ``CaseFileError`` when a field does not fit.
@@ -141,6 +193,8 @@ def create(cases_dir: Path, upstream: Upstream, draft: Draft) -> Case:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
         name = upstream.slug.replace("-", "_")
         (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft.front), encoding="utf-8")
+        if draft.finding is not None:
+            draft.finding.save(building).rename(building / FINDING)
         if draft.front == "probe":
             (building / "probe.py").write_text(PROBE, encoding="utf-8")
         (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
@@ -153,12 +207,12 @@ def create(cases_dir: Path, upstream: Upstream, draft: Draft) -> Case:
     return load_case(target / CASE_FILE)
 
 
-def _toml(upstream: Upstream, draft: Draft) -> Iterator[str]:
+def _toml(upstream: Upstream | NotReported, draft: Draft) -> Iterator[str]:
     yield f"id = {_text(upstream.slug)}"
     yield f"title = {_text(draft.title or '')}"
     yield f"family = {_text(draft.family)}"
     yield f"upstream = [{_text(upstream.url)}]"
-    yield 'devices = ["sim", "cpu", "gpu"]'
+    yield f"devices = [{', '.join(map(_text, draft.devices))}]"
     yield "\n[affected]"
     yield f"{_text(draft.package or upstream.package)} = {_text(draft.affected)}"
     yield "\n[symptom]"
@@ -179,7 +233,7 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _test(case: Case, upstream: Upstream, name: str, front: str) -> str:
+def _test(case: Case, upstream: Upstream | NotReported, name: str, front: str) -> str:
     title = re.sub(r'["\\\\]', "'", case.title)
     return f'''"""{upstream}: {title}"""
 
@@ -195,7 +249,7 @@ pytestmark = pytest.mark.vllm_case("{case.id}")
 {TESTS[front].format(name=name)}'''
 
 
-def _story(case: Case, upstream: Upstream) -> str:
+def _story(case: Case, upstream: Upstream | NotReported) -> str:
     shown_in = ", ".join(case.evidence.affected) or "no environment yet"
     absent_in = ", ".join(case.evidence.fixed) or "no environment yet"
     return f"""# {case.id}: {case.title}

@@ -53,7 +53,7 @@ class Target:
 
     def describe(self) -> str:
         """One line: versions that matter and the device."""
-        shown = ("vllm", "lm-format-enforcer", "xgrammar", "torch", "transformers", "ray")
+        shown = ("vllm", "lm-format-enforcer", "xgrammar", "llguidance", "outlines-core", "torch", "transformers", "ray")
         versions = self.versions
         named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
         return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
@@ -105,13 +105,13 @@ class Session:
                 installed = agent.installed(self._deadline("import", None))
             finally:
                 agent.stop()
-            if installed.vllm_distribution is None:
+            if not installed.usable:
                 raise UsageError(
-                    f"the interpreter {python} ({name}) has no vLLM. Install one there, or name an environment: "
+                    f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, or name an environment: "
                     "`vllm-regress env list` shows them"
                 )
             self._targets[name] = Target(name, python, devices.choose(self.settings.device, installed), installed)
-            self._warn_of_newer(self._targets[name].versions["vllm"])
+            self._warn_of_newer(self._targets[name].versions.get("vllm", "0"))
         return self._targets[name]
 
     def _warn_of_newer(self, version: str) -> None:
@@ -175,6 +175,8 @@ class Session:
             self._run = None
 
     def _start(self, target: Target, spec: EngineSpec, front: str, timeout: float | None) -> Engine | Server:
+        if target.device == "none":
+            raise Unsupported(f"{target.name} has no vLLM: it has no engines")
         needed = NEEDS.get(spec.model)
         if needed and self.settings.model is None and needed not in target.versions:
             raise Unsupported(f"the {spec.model} model needs {needed}, which {target.name} does not have")

@@ -14,8 +14,8 @@ from ..errors import UsageError
 from ..masking import mask
 from ..schema_check import problems as schema_problems
 from .checker import Allowance, Checker
+from .finding import Finding, questions_of
 from .oracle import Outcome, Problem, Question
-from .search import Finding, questions_of
 
 FORMAT = 1
 MOST_BYTES = 1 << 20
@@ -39,7 +39,7 @@ class Artefact:
     versions: Mapping[str, str]
     question: Question
     problem: Problem
-    allowance: Allowance = Allowance()
+    allowance: Allowance = dataclasses.field(default_factory=Allowance)
     seed: int | None = None
     profile: str = "full"
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)

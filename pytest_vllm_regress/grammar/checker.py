@@ -30,7 +30,7 @@ class Allowance:
 class Checker:
     """Asks one backend. A child that hangs, dies or grows too large is replaced; the next question is unharmed."""
 
-    def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance = Allowance()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance = Allowance()) -> None:
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.children = 0
         self._tokenizer = str(Path(session.model_path("text"), "tokenizer.json"))
@@ -39,7 +39,11 @@ class Checker:
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = self._agent.installed(deadline).packages
         self.package = PACKAGES.get(backend, backend)
-        if backend not in self._agent.warm_grammars(deadline, tokenizer=Path(self._tokenizer), backends=[backend]):
+        try:
+            usable = self._agent.warm_grammars(deadline, tokenizer=Path(self._tokenizer), backends=[backend])
+        except RemoteError as error:
+            raise Unsupported(f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}") from None
+        if not usable:
             raise Unsupported(f"{environment} has no {self.package}")
 
     @property

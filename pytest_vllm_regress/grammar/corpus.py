@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import UsageError
 from ..schemas import Profile, features, validator
+from .finding import spelt
 from .oracle import Question
-from .search import spelt
 
 BUILT_IN = Path(__file__).parents[1] / "data" / "corpus"
 

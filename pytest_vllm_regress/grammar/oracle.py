@@ -99,7 +99,7 @@ def _refused(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
         levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is not None]
         if levels:
             at = next(at for at in places if at is not None)
-            where = "at its end" if at >= len(text) else f"at {ascii(text[at])} (character {at})"
+            where = "at its end" if at >= len(text) else f"at {text[at]!a} (character {at})"
             key = "both ways" if len(levels) == 2 else levels[0]
             yield Problem(Outcome.REFUSED_VALID, key, f"refuses {quoted(text)} {where}, {' and '.join(levels)}", text)
 
@@ -135,8 +135,9 @@ def _raised(reply: Mapping[str, Any]) -> Iterable[Problem]:
     if error:
         during = error["during"]
         outcome = {"compile": Outcome.COMPILE_ERROR, "sending the state": Outcome.STATE_LOST}.get(during, Outcome.CRASH)
-        text = during.partition(" text ")[2] or None
-        yield Problem(outcome, kind_of(error["type"], error["message"]), f"{error['type']} in {during.partition(' text ')[0]}: {first_line(error['message'])}", text)
+        place, _, text = during.partition(" text ")
+        words = f"{error['type']} in {place}: {first_line(error['message'])}"
+        yield Problem(outcome, kind_of(error["type"], error["message"]), words, text or None)
 
 
 def kind_of(name: str, message: str) -> str:

@@ -7,34 +7,20 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import ExampleDatabase
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
-from ..schemas import Budget, Feature, Profile, features, json_schemas, near_misses, valid_instances
+from ..schemas import Budget, Profile, json_schemas, near_misses, valid_instances
+from .finding import Finding, spelt
 from .oracle import Outcome, Problem, Question
+from .reduce import reduce
 
 Ask = Callable[[Question], tuple[Problem, ...]]
-_EVERYWHERE = frozenset({*(f.value for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)),
-                         *(f.value for f in (Feature.ARRAY, Feature.OBJECT, Feature.NESTING))})
 FEW = 3
 """At most this many valid and this many invalid instances per schema."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Finding:
-    """A question shrunk to the smallest one with this problem."""
-
-    question: Question
-    problem: Problem
-
-    def explains(self, question: Question, problem: Problem) -> bool:
-        """Whether the problem looks like this one again: the same kind, in a schema that uses all that this one uses."""
-        same = (problem.outcome, problem.key) == (self.problem.outcome, self.problem.key)
-        return same and essential(features(self.question.schema)) <= features(question.schema)
 
 
 @dataclasses.dataclass
@@ -50,22 +36,12 @@ class Survey:
     asking_seconds: float = 0.0
 
 
-def essential(used: frozenset[str]) -> frozenset[str]:
-    """Features without those that every schema has some of: types and nesting. Where there are no others, all."""
-    return used - _EVERYWHERE or used
-
-
 class _Found(Exception):
     """Raised for Hypothesis; each kind of problem has a subclass, because Hypothesis tells failures apart by class."""
 
     def __init__(self, question: Question, problem: Problem) -> None:
         super().__init__(problem.words)
         self.finding = Finding(question, problem)
-
-
-def spelt(value: Any) -> str:
-    """A value as JSON text, as a model writes it: a space after commas and colons, characters as they are."""
-    return json.dumps(value, ensure_ascii=False)
 
 
 @st.composite
@@ -77,18 +53,6 @@ def questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Question:
     invalid = draw(st.lists(st.sampled_from(misses), max_size=FEW)) if misses else []
     texts = (tuple(dict.fromkeys(map(spelt, values))) for values in (valid, [miss.value for miss in invalid]))
     return Question(schema, *texts, seed=draw(st.integers(0, 999)))
-
-
-def questions_of(finding: Finding) -> Question:
-    """The question with the problem's text alone. One that a walk wrote is asked about by itself too: walks may go elsewhere in other versions."""
-    question, problem = finding.question, finding.problem
-    if problem.text is None or problem.text in question.valid:
-        valid = tuple(text for text in question.valid if text == problem.text)
-        return dataclasses.replace(question, valid=valid or question.valid[:1], invalid=())
-    if problem.outcome is Outcome.ACCEPTED_INVALID:
-        walks = 0 if problem.text in question.invalid else question.walks
-        return dataclasses.replace(question, valid=question.valid[:1], invalid=(problem.text,), walks=walks)
-    return question
 
 
 class Search:
@@ -111,7 +75,7 @@ class Search:
         """Round by round, until a round finds nothing new, enough was found, or time is up."""
         began = time.monotonic()
         while len(self.survey.findings) < self._most and time.monotonic() < self._until:
-            found = list(self._round())
+            found = [reduce(finding, self._asked) for finding in self._round()]
             if not found:
                 break
             self._known += found

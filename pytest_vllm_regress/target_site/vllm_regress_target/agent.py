@@ -148,7 +148,12 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {"versions": _versions, "warm": _warm, "warm_grammars": _warm_grammars, "fork": _fork}
+_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {
+    "versions": _versions,
+    "warm": _warm,
+    "warm_grammars": _warm_grammars,
+    "fork": _fork,
+}
 
 
 if __name__ == "__main__":
