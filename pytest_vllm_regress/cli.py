@@ -205,7 +205,7 @@ def new(
     context: typer.Context,
     upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
     from_: Annotated[str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")] = None,
-    finding: Annotated[Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz` to make the case of; a report is not needed then.")] = None,
+    finding: Annotated[Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; a report is not needed then.")] = None,
     front: Annotated[str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")] = "offline",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",

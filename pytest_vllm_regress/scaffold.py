@@ -116,6 +116,8 @@ class NotReported:
     slug: str
     url: str
 
+    package = ""
+
     def __str__(self) -> str:
         return self.slug
 
@@ -162,7 +164,7 @@ def draft_of(finding: Artefact, draft: Draft) -> Draft:
         affected=draft.affected if draft.affected != Draft.affected else f"=={finding.versions[package]}",
         phase="probe",
         pattern=re.escape(f"{problem.outcome} ({problem.key})").replace("\\ ", " "),
-        affected_env=draft.affected_env or (finding.environment,),
+        affected_env=draft.affected_env or tuple(name for name in [finding.environment] if "/" not in name),
         front="finding",
         devices=("none", *draft.devices),
         finding=finding,

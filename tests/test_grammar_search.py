@@ -34,6 +34,18 @@ def search(ask: Any = planted, profile: str = "full", **options: Any) -> Search:
     return Search(ask, PROFILES[profile], Budget(), **{"examples": 300, "seed_value": 1, **options})
 
 
+def asked_in(profile: str, examples: int) -> list[Question]:
+    """The questions of a search that finds nothing."""
+    asked: list[Question] = []
+
+    def note(question: Question) -> tuple[Problem, ...]:
+        asked.append(question)
+        return ()
+
+    search(note, profile, examples=examples).run()
+    return asked
+
+
 def test_planted_faults_are_found_and_shrunk_to_their_minimum() -> None:
     survey = search().run()
     minima = {finding.problem.key: finding.question.schema for finding in reversed(survey.findings)}
@@ -74,8 +86,7 @@ def test_answers_that_do_not_repeat_are_kept_and_said() -> None:
 
 @pytest.mark.parametrize("profile", ["lm-format-enforcer", "llguidance", "outlines", "xgrammar"])
 def test_questions_are_about_the_profile_and_their_texts_are_what_they_say(profile: str) -> None:
-    asked: list[Question] = []
-    search(lambda question: asked.append(question) or (), profile, examples=60).run()
+    asked = asked_in(profile, 60)
     assert len(asked) > 30
     for question in asked:
         judge = validator(question.schema)
@@ -86,8 +97,7 @@ def test_questions_are_about_the_profile_and_their_texts_are_what_they_say(profi
 
 
 def test_a_closed_profile_draws_declared_properties_only_and_in_order() -> None:
-    asked: list[Question] = []
-    search(lambda question: asked.append(question) or (), "outlines", examples=200).run()
+    asked = asked_in("outlines", 200)
     for question in asked:
         schema = question.schema
         if schema.get("type") == "object" and "properties" in schema:
@@ -115,8 +125,7 @@ print(digest())
 
 
 def digest() -> str:
-    asked: list[Any] = []
-    search(lambda question: asked.append([question.schema, question.valid, question.invalid, question.seed]) or (), examples=40).run()
+    asked = [[each.schema, each.valid, each.invalid, each.seed] for each in asked_in("full", 40)]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 

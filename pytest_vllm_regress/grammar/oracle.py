@@ -79,8 +79,8 @@ def violated(judge: Validator, text: str) -> tuple[str, str] | None:
         return f"{NOT_JSON}: {error.msg.removesuffix(' at')}", str(error)
     except ValueError as error:
         return NOT_JSON, str(error)
-    error = best_match(judge.iter_errors(value))
-    return None if error is None else (str(error.validator), str(error.message))
+    worst = best_match(judge.iter_errors(value))
+    return None if worst is None else (str(worst.validator), str(worst.message))
 
 
 def _number(text: str) -> int | float:

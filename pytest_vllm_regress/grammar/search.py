@@ -51,8 +51,8 @@ def questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Question:
     valid = draw(st.lists(valid_instances(schema, extras=profile.extras), min_size=1, max_size=FEW))
     misses = near_misses(schema, valid[0])
     invalid = draw(st.lists(st.sampled_from(misses), max_size=FEW)) if misses else []
-    texts = (tuple(dict.fromkeys(map(spelt, values))) for values in (valid, [miss.value for miss in invalid]))
-    return Question(schema, *texts, seed=draw(st.integers(0, 999)))
+    good, bad = (tuple(dict.fromkeys(map(spelt, values))) for values in (valid, [miss.value for miss in invalid]))
+    return Question(schema, good, bad, seed=draw(st.integers(0, 999)))
 
 
 class Search:

@@ -100,7 +100,8 @@ def _backend(name: str, tokenizer: str) -> grammars.Backend:
 
 
 def _walk(grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, rng: random.Random, most: int, clock: Optional[_Clock]) -> Dict[str, Any]:
-    walk, tokens, end = grammar.walk(), [], _CUT
+    tokens: List[int] = []
+    walk, end = grammar.walk(), _CUT
     while len(tokens) < most:
         allowed = sorted(clock.allowed(walk) if clock else walk.allowed())
         if not allowed:
@@ -137,12 +138,12 @@ def _carry(grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, tokens: L
         there = here.carried()
     except NotImplementedError:
         return {"unsupported": "the backend offers no way to send its state"}
-    for step, token in enumerate([*tokens[half:], None], half):
+    for step in range(half, len(tokens) + 1):
         ours, theirs = set(here.allowed()), set(there.allowed())
         if ours != theirs:
             lost, gained = (sorted(vocabulary.decode([t]) for t in part)[:5] for part in (ours - theirs, theirs - ours))
             return {"step": step, "lost": lost, "gained": gained}
-        if token is not None:
-            here.advance(token)
-            there.advance(token)
+        for walk in (here, there):
+            if step < len(tokens):
+                walk.advance(tokens[step])
     return None
