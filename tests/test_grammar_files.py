@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,18 @@ from .conftest import MakeTarget
 
 STUB = Path(__file__).with_name("grammar_stub.py")
 REFUSED = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
-ARTEFACT = Artefact("lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, Question({"type": "string"}, ('"c"',)), REFUSED, seed=3)
+ASKED = Question({"type": "string"}, ('"c"',))
+ARTEFACT = Artefact("lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, ASKED, REFUSED, seed=3)
 
 
 @pytest.fixture
-def target(make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def target(make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     python = make_target(**{"lm-format-enforcer": "0.10.11"})
     site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
     (site / "lmformatenforcer.py").write_text(STUB.read_text())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    yield python
+    return python
 
 
 class Backend:
@@ -112,7 +112,7 @@ def test_the_keyword_that_a_text_violates(schema: dict[str, Any], text: str, key
 def test_the_standing_corpus_is_right_by_jsonschema() -> None:
     groups = list(corpus.read(corpus.BUILT_IN))
     assert len(groups) > 40
-    written = [group for path in corpus.BUILT_IN.glob("*.json") for group in json.loads(path.read_text())]
+    written = [group for path in sorted(corpus.BUILT_IN.glob("*.json")) for group in json.loads(path.read_text())]
     assert len(groups) == len(written)
     assert [len(group.question.valid) + len(group.question.invalid) for group in groups] == [len(each["tests"]) for each in written]
     assert sum(group.claimed_by(PROFILES["llguidance"]) for group in groups) > 35
