@@ -13,6 +13,7 @@ from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
 Prompt = str | dict[str, Any]
+Sampling = Mapping[str, Any]
 DeadlineFor = Callable[[str, float | None], Deadline]
 
 
@@ -37,12 +38,13 @@ class Engine:
         self.schemas = SchemaFilter()
         self._deadline = deadline_for
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Mapping[str, Any] | None = None, *, output_kind: str | None = None,
+    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Sampling | Sequence[Sampling] | None = None, *, output_kind: str | None = None,
                  abort_after: int | None = None, timeout: float | None = None) -> list[Any]:
         """Generate for every prompt.
 
         ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
-        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike. ``output_kind``:
+        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
+        all in one batch. ``output_kind``:
         cumulative, delta or final_only. ``timeout`` in seconds replaces the request phase's.
 
         Returns one result per prompt; with ``front="async"`` the list of results streamed for it. A result has ``outputs`` (index,
@@ -50,7 +52,12 @@ class Engine:
         Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
         """
         several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
-        arguments: dict[str, Any] = {"prompts": several, "sampling": self.schemas.apply(sampling or {}), "output_kind": output_kind}
+        given: Any
+        if sampling is None or isinstance(sampling, Mapping):
+            given = self.schemas.apply(sampling or {})
+        else:
+            given = [self.schemas.apply(each) for each in sampling]
+        arguments: dict[str, Any] = {"prompts": several, "sampling": given, "output_kind": output_kind}
         if abort_after is not None:
             arguments["abort_after"] = abort_after
         return self._list("generate", timeout, **arguments)

@@ -47,6 +47,10 @@ def fuzz(
         list[Path] | None, typer.Option(metavar="DIR", help="Ask a checkout of the JSON Schema Test Suite too; repeatable.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where findings are written.")] = Path("findings"),
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FRONT", help="Then ask a whole engine (offline, serve) what the grammar alone does not explain; repeatable."),
+    ] = None,
     statistics: Annotated[bool, typer.Option("--statistics", help="Print how often each feature is drawn, and ask nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -62,6 +66,9 @@ def fuzz(
 
         say(str(distribution(examples, profile=chosen or "full", budget=nodes, seed_value=seed or 0)))
         raise typer.Exit(OK)
+    fronts = engine or []
+    if wrong := [front for front in fronts if front not in ("offline", "serve")]:
+        raise UsageError(f"--engine {wrong[0]!r}: allowed are offline and serve")
     given = seed if seed is not None else 0 if os.environ.get("CI") else None
     allowance = Allowance(seconds, memory * 2**30)
     with bare_session() as session:
@@ -70,6 +77,8 @@ def fuzz(
         for run in runs:
             run.search()
             run.ask_corpus(corpus or [])
+            for front in fronts:
+                run.ask_engine(session, front)
     if as_json:
         print_json([run.to_json() for run in runs])
     raise typer.Exit(UNEXPECTED if any(run.wrong for run in runs) else OK)
@@ -82,7 +91,7 @@ class _Run:
                  peers: list[Checker], quiet: bool) -> None:
         self.checker, self.profile = checker, profile or _profile(checker.backend)
         self.examples, self.nodes, self.seed, self.minutes, self.out = examples, nodes, seed, minutes, out
-        self.peers = [peer for peer in peers if peer.environment == checker.environment and peer is not checker]
+        self.peers = [peer for peer in peers if peer is not checker]
         self.survey: Survey | None = None
         self.artefacts: list[Artefact] = []
         self.groups: list[tuple[str, str]] = []
@@ -113,10 +122,10 @@ class _Run:
         if survey.unshrunk:
             self._say(f"  answered differently the second time: {', '.join(survey.unshrunk)}")
 
-    def _keep(self, finding: Finding, seed: int) -> None:
+    def _keep(self, finding: Finding, seed: int, front: str = "grammar") -> None:
         from .grammar.artefact import as_text, of_finding
 
-        artefact = of_finding(finding, self.checker, seed=seed, profile=self.profile.name, others=self._others(finding))
+        artefact = of_finding(finding, self.checker, seed=seed, profile=self.profile.name, front=front, others=self._others(finding))
         path = artefact.save(self.out)
         self.artefacts.append(artefact)
         self._say(f"\n  {finding.problem.outcome} ({finding.problem.key}): {as_text(artefact.question.schema)}")
@@ -133,6 +142,24 @@ class _Run:
         able = [peer for peer in self.peers if features(finding.question.schema) <= _profile(peer.backend).features]
         asked = {f"{peer.backend} {peer.version}": peer.ask(questions_of(finding)) for peer in able}
         return {name: found[0].words if found else "passing" for name, found in asked.items()}
+
+    def ask_engine(self, session: Session, front: str) -> None:
+        """Tens of schemas through vLLM: constrained and plain requests together, and an engine that lives on after each."""
+        from .grammar.on_engine import EngineChecker
+        from .grammar.search import Search
+        from .schemas import Budget
+
+        assert self.survey is not None
+        asker = EngineChecker(session, session.target(self.checker.environment), self.checker.backend, front)
+        seed = self.seed if self.seed is not None else secrets.randbelow(10**6)
+        until = time.monotonic() + (self.minutes or 5) * 60
+        known = tuple(self.survey.findings)
+        search = Search(asker.ask, self.profile, Budget(nodes=self.nodes), examples=min(self.examples, 40), seed_value=seed, known=known, until=until)
+        found = search.run()
+        counts = ", ".join(f"{name} {count}" for name, count in found.counts.most_common())
+        self._say(f"\n  {front} engine: {found.schemas} schemas: {counts}; {len(found.findings)} that the grammar alone does not explain")
+        for finding in found.findings:
+            self._keep(finding, seed, front)
 
     def ask_corpus(self, folders: list[Path]) -> None:
         """The standing questions that the profile claims."""

@@ -46,11 +46,15 @@ def _answer(session: Session, artefact: Artefact, environment: str) -> tuple[Ans
     from .errors import ChildError, Unsupported
     from .grammar.artefact import Answer, replay
     from .grammar.checker import Checker
+    from .grammar.on_engine import EngineChecker
 
     try:
         checker = Checker(session, environment, artefact.backend, artefact.allowance)
         try:
-            answer, words = replay(artefact, checker)
+            asked: Checker | EngineChecker = checker
+            if artefact.front != "grammar":
+                asked = EngineChecker(session, session.target(environment), artefact.backend, artefact.front)
+            answer, words = replay(artefact, asked)
             return answer, f"{artefact.backend} {checker.version}: {words}"
         finally:
             checker.close()

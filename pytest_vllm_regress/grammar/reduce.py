@@ -15,6 +15,7 @@ from .finding import Finding, questions_of, spelt
 from .oracle import Outcome, Problem, Question
 
 MOST_ASKED = 300
+_KEPT = ("type", "prefixItems")
 
 
 def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> Finding:
@@ -42,7 +43,8 @@ def _cut(finding: Finding) -> Iterator[Question]:
         yield question
     length, used = len(spelt(question.schema)), features(question.schema)
     seen = set()
-    for schema in _smaller(question.schema):
+    names = frozenset(name for text in _texts(question.valid) for name in _names(text))
+    for schema in _smaller(question.schema, names):
         text = spelt(schema)
         if text in seen or len(text) >= length:
             continue
@@ -66,6 +68,11 @@ def _cut(finding: Finding) -> Iterator[Question]:
         yield dataclasses.replace(question, schema=schema, valid=kept[:3], invalid=broken)
 
 
+def _names(text: str) -> list[str]:
+    value = json.loads(text)
+    return list(value) if isinstance(value, dict) else []
+
+
 def _satisfies(judge: Any, text: str) -> bool:
     try:
         return bool(judge.is_valid(json.loads(text)))
@@ -84,34 +91,34 @@ def _texts(texts: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One cut each, the largest first."""
+def _smaller(schema: Mapping[str, Any], names: frozenset[str]) -> Iterator[dict[str, Any]]:
+    """One cut each, the largest first. Properties with ``names`` stay: what a schema does not declare, many backends do not write."""
     shared = {key: schema[key] for key in DEFINITIONS if key in schema}
     for child in children(schema):
         if isinstance(child, Mapping):
             yield {**child, **shared}
             yield dict(child)
-    yield from _without(schema)
+    yield from _without(schema, names)
 
 
-def _without(value: Any) -> Iterator[Any]:
+def _without(value: Any, names: frozenset[str]) -> Iterator[Any]:
     """The value with one key or item less, anywhere inside; a property goes with its place in ``required``."""
     if isinstance(value, Mapping):
         for key in value:
-            if key != "type":
+            if key not in _KEPT and not (key == "properties" and names & value[key].keys()):
                 yield {name: each for name, each in value.items() if name != key}
         properties = value.get("properties")
         if isinstance(properties, Mapping):
-            for name in properties:
+            for name in [each for each in properties if each not in names]:
                 left = {key: each for key, each in properties.items() if key != name}
                 required = [each for each in value.get("required", []) if each != name]
                 yield {**value, "properties": left, **({"required": required} if "required" in value else {})}
         for key, each in value.items():
-            for part in _without(each):
+            for part in _without(each, names):
                 yield {**value, key: part}
     elif isinstance(value, list):
         for at in range(len(value)):
             yield [*value[:at], *value[at + 1 :]]
         for at, each in enumerate(value):
-            for part in _without(each):
+            for part in _without(each, names):
                 yield [*value[:at], part, *value[at + 1 :]]

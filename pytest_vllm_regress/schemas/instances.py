@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from pytest_vllm_regress.schemas.descent import values_of
 from pytest_vllm_regress.schemas.features import definitions, walk
@@ -21,7 +24,14 @@ def validator(schema: Mapping[str, Any]) -> Validator:
     nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
     old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
     kind = Draft7Validator if old and not any("prefixItems" in node for node in nodes) else Draft202012Validator
-    return kind(schema, format_checker=kind.FORMAT_CHECKER)
+    judge: Validator = extend(kind, {"pattern": _pattern})(schema, format_checker=kind.FORMAT_CHECKER)  # type: ignore[no-untyped-call]
+    return judge
+
+
+def _pattern(judge: Validator, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """A pattern as JSON Schema means it (ECMA-262): ``\\d`` is 0 to 9, ``$`` is the very end. Python's own reading is wider."""
+    if isinstance(value, str) and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None:
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Any]:

@@ -70,6 +70,8 @@ class _Unroll:
                 schema["maxItems"] = usable
             if rest is not None:
                 schema["additionalItems"] = self.part(rest, inside)
+            elif not self.extras:
+                schema["additionalItems"] = False
             return NEVER if least > usable < len(first) else schema
         if rest is not None:
             schema["items"] = self.part(rest, inside)

@@ -35,10 +35,13 @@ class EngineHost:
         generation = dialect.generation_of(self._engine)
         return {"kwargs": _jsonable(made.kwargs), "env": made.env, "notes": made.notes, "generation": generation}
 
-    def generate(self, prompts: List[Prompt], sampling: Json, output_kind: Optional[str] = None,
+    def generate(self, prompts: List[Prompt], sampling: Union[Json, List[Json]], output_kind: Optional[str] = None,
                  abort_after: Optional[int] = None) -> List[Any]:
         """Offline: one result per prompt. Async: per prompt the list of results as they were streamed."""
-        params = dialect.sampling_params(sampling, output_kind)
+        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        if len(each) != len(prompts):
+            raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(each)))
+        params = [dialect.sampling_params(one, output_kind) for one in each]
         inputs = [_input(prompt) for prompt in prompts]
         with dialect.refusals():
             if self._front == "offline":
@@ -72,8 +75,8 @@ class EngineHost:
         dialect.shut_down_async(engine)
         return None
 
-    async def _gather(self, inputs: List[Any], params: Any, abort_after: Optional[int]) -> List[Any]:
-        return list(await asyncio.gather(*(self._stream(each, params, abort_after) for each in inputs)))
+    async def _gather(self, inputs: List[Any], params: List[Any], abort_after: Optional[int]) -> List[Any]:
+        return list(await asyncio.gather(*(self._stream(each, its, abort_after) for each, its in zip(inputs, params))))
 
     async def _stream(self, each: Any, params: Any, abort_after: Optional[int]) -> List[Json]:
         self._requests += 1
