@@ -52,7 +52,7 @@ def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
         with path.open("rb") as log:
             size = log.seek(0, 2)
             log.seek(max(0, size - limit))
-            text = log.read().decode(errors="replace").strip()
+            text = log.read(limit).decode(errors="replace").strip()
     except OSError:
         return ""
     if size <= limit:

@@ -213,22 +213,16 @@ def bare_session() -> Iterator[Session]:
 
 
 def _checkers(session: Session, environment: str, backends: list[str], allowance: Allowance) -> list[Checker]:
-    from .errors import Unsupported
     from .grammar.checker import BACKENDS, Checker
 
     unknown = sorted(set(backends) - set(BACKENDS))
     if unknown:
         raise UsageError(f"--backend {unknown[0]!r}: allowed are {', '.join(BACKENDS)}")
-    found = []
-    for name in backends or BACKENDS:
-        try:
-            found.append(Checker(session, environment, name, allowance))
-        except Unsupported as missing:
-            if backends:
-                raise UsageError(str(missing)) from None
-    if not found:
-        raise UsageError(f"{environment} has none of {', '.join(BACKENDS)}")
-    return found
+    found = [Checker.if_there(session, environment, name, allowance) for name in backends or BACKENDS]
+    there = [checker for checker in found if checker]
+    if not there:
+        raise UsageError(f"{environment} has none of {', '.join(backends or BACKENDS)} that can be driven")
+    return there
 
 
 def _database(checker: Checker) -> ExampleDatabase:

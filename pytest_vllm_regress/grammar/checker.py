@@ -30,21 +30,36 @@ class Allowance:
 class Checker:
     """Asks one backend. A child that hangs, dies or grows too large is replaced; the next question is unharmed."""
 
-    def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance = Allowance()) -> None:
+    def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance | None = None, tokenizer: Path | None = None) -> None:
+        allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.children = 0
-        self._tokenizer = str(Path(session.model_path("text"), "tokenizer.json"))
+        self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
         self._agent = session.bare_agent(environment, {"memory": allowance.memory})
         self._child: Child | None = None
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = self._agent.installed(deadline).packages
         self.package = PACKAGES.get(backend, backend)
         try:
-            usable = self._agent.warm_grammars(deadline, tokenizer=Path(self._tokenizer), backends=[backend])
+            usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])
         except RemoteError as error:
             raise Unsupported(f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}") from None
         if not usable:
             raise Unsupported(f"{environment} has no {self.package}")
+
+    @classmethod
+    def if_there(cls, session: Session, environment: str, backend: str, allowance: Allowance | None = None, tokenizer: Path | None = None
+                 ) -> Checker | None:
+        """A checker, or None where the environment has not that backend."""
+        try:
+            return cls(session, environment, backend, allowance, tokenizer)
+        except Unsupported:
+            return None
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that is asked."""
+        return self._agent.python
 
     @property
     def version(self) -> str:
@@ -71,7 +86,7 @@ class Checker:
         child = self._living()
         deadline = Deadline.after("probe", self.allowance.seconds)
         asked = {field.name: getattr(question, field.name) for field in dataclasses.fields(question)}
-        answer = child.request("check", deadline, backend=self.backend, tokenizer=self._tokenizer, **asked, **more)
+        answer = child.request("check", deadline, backend=self.backend, tokenizer=self.tokenizer, **asked, **more)
         assert isinstance(answer, dict)
         return answer
 
@@ -85,6 +100,6 @@ class Checker:
         if self._child is None or not self._child.alive:
             deadline = Deadline.after("import", _IMPORT_S)
             self._child = self._agent.fork("grammar", deadline, label=self.backend)
-            self._child.request("warm", deadline, backend=self.backend, tokenizer=self._tokenizer)
+            self._child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
             self.children += 1
         return self._child

@@ -105,11 +105,9 @@ def _refused(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
 
 
 def _accepted(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
-    judge = validator(question.schema)
     for text, places in zip(question.invalid, reply["invalid"], strict=False):
         levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is None]
-        wrong = violated(judge, text) if levels else None
-        if wrong:
+        if levels and (wrong := violated(validator(question.schema), text)):
             yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {quoted(text)} {' and '.join(levels)}: {wrong[1]}", text)
 
 

@@ -15,6 +15,7 @@ from .finding import Finding, questions_of, spelt
 from .oracle import Outcome, Problem, Question
 
 MOST_ASKED = 300
+_SIMPLE: tuple[Any, ...] = (None, "", 0, [], {}, [None], {"a": None})
 _KEPT = ("type", "prefixItems")
 
 
@@ -54,6 +55,8 @@ def _cut(finding: Finding) -> Iterator[Question]:
                 continue
             judge = validator(schema)
             judge.check_schema(schema)
+            for value in _SIMPLE:
+                judge.is_valid(value)  # a reference that leads to itself without end is no schema
             is_valid = {each: judge.is_valid(json.loads(each)) for each in _texts(question.valid)}
             broken = tuple(each for each in question.invalid if not _satisfies(judge, each))
         except (SchemaError, KeyError, ValueError, RecursionError, AttributeError):  # no schema any more, or a reference to what was cut

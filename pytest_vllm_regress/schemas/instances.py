@@ -19,19 +19,22 @@ from pytest_vllm_regress.schemas.features import definitions, walk
 from pytest_vllm_regress.schemas.unroll import unroll
 
 
-def validator(schema: Mapping[str, Any]) -> Validator:
-    """The judge. A schema with an ``items`` list or ``definitions`` is draft 7, others are 2020-12; formats count."""
-    nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
-    old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
-    kind = Draft7Validator if old and not any("prefixItems" in node for node in nodes) else Draft202012Validator
-    judge: Validator = extend(kind, {"pattern": _pattern})(schema, format_checker=kind.FORMAT_CHECKER)  # type: ignore[no-untyped-call]
-    return judge
-
-
 def _pattern(judge: Validator, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
     """A pattern as JSON Schema means it (ECMA-262): ``\\d`` is 0 to 9, ``$`` is the very end. Python's own reading is wider."""
     if isinstance(value, str) and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None:
         yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+_DRAFT_7, _DRAFT_2020 = (extend(kind, {"pattern": _pattern}) for kind in (Draft7Validator, Draft202012Validator))  # type: ignore[no-untyped-call]
+
+
+def validator(schema: Mapping[str, Any]) -> Validator:
+    """The judge. A schema with an ``items`` list or ``definitions`` is draft 7, others are 2020-12; formats count."""
+    nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
+    old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
+    kind = _DRAFT_7 if old and not any("prefixItems" in node for node in nodes) else _DRAFT_2020
+    judge: Validator = kind(schema, format_checker=kind.FORMAT_CHECKER)
+    return judge
 
 
 def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Any]:

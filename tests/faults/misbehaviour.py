@@ -4,6 +4,7 @@ import atexit
 import ctypes
 import mmap
 import os
+import resource
 import signal
 import sys
 import time
@@ -87,6 +88,12 @@ def eat_memory():
     for page in range(0, 1 << 30, mmap.PAGESIZE):
         held[page] = 1
     time.sleep(600)
+
+
+def over_its_rlimit():
+    """What the kernel refuses: an exception in Python, if it gets that far."""
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    return len(bytearray(2 << 30))
 
 
 def fork_bomb():

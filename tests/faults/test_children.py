@@ -38,6 +38,7 @@ FAULTS: dict[str, tuple[str, str, float]] = {
     "zombies": (HANG, HANG, DEADLINE_S),
     "daemon": ("no error", "no error", SLOW_S),
     "eat_memory": (LIMIT, LIMIT, SLOW_S),
+    "over_its_rlimit": ("RemoteError", "no error", SLOW_S),
     "fork_bomb": (LIMIT, LIMIT, SLOW_S),
     "many_threads": (HANG, HANG, DEADLINE_S),
     "all_descriptors": (HANG, HANG, DEADLINE_S),

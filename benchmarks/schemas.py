@@ -1,0 +1,146 @@
+"""Grammar backends by themselves: what the harness costs over a bare loop, and how long compiling and masks take.
+
+    python benchmarks/schemas.py lm-format-enforcer-0.10.11 lm-format-enforcer-0.11.3 llguidance-1.7.6 outlines-core-0.2.14
+
+Both sides of the first table ask the same questions in turn, in one run: the bare loop calls the same checks inside the target process,
+without messages and without comparing with jsonschema. The second table gives microseconds on this machine, over schemas that all
+backends claim to support and a vocabulary of ``--vocabulary`` tokens made of letters: real ones are three to five times as large.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import platform
+import statistics
+import string
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pytest_vllm_regress.agent import TARGET_SITE
+from pytest_vllm_regress.fuzz import bare_session
+from pytest_vllm_regress.grammar.checker import BACKENDS, Checker
+from pytest_vllm_regress.grammar.oracle import Problem, Question
+from pytest_vllm_regress.grammar.search import Search
+from pytest_vllm_regress.schemas import PROFILES, Budget
+
+BARE = """
+import json, sys, time
+from vllm_regress_target import grammarhost
+backend, tokenizer, questions = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
+grammarhost.warm(tokenizer, [backend])
+grammarhost.check_schema(backend, tokenizer, **questions[0])
+for _ in sys.stdin:
+    began = time.perf_counter()
+    for question in questions:
+        grammarhost.check_schema(backend, tokenizer, **question)
+    print(time.perf_counter() - began, flush=True)
+"""
+
+
+def drawn(count: int) -> list[Question]:
+    """The same questions for every backend: schemas of the profile that all claim to support."""
+    asked: list[Question] = []
+
+    def note(question: Question) -> tuple[Problem, ...]:
+        asked.append(question)
+        return ()
+
+    Search(note, PROFILES["basic"], Budget(), examples=count, seed_value=0).run()
+    return asked
+
+
+def vocabulary(plain: Path, size: int) -> Path:
+    """tokenizer.json with about ``size`` tokens: the forged one's, and words of one to four letters, alone and after a space."""
+    document = json.loads(plain.read_text())
+    known = document["model"]["vocab"]
+    words = ("".join(letters) for length in (2, 3, 4) for letters in itertools.product(string.ascii_lowercase, repeat=length))
+    number = max([*known.values(), *(token["id"] for token in document["added_tokens"])]) + 1
+    for word in itertools.islice(words, (size - number) // 2):
+        for text in (word, "\u0120" + word):
+            if text not in known:
+                known[text] = number
+                number += 1
+    path = Path(tempfile.mkdtemp(prefix="vr-bench-"), "tokenizer.json")
+    path.write_text(json.dumps(document))
+    return path
+
+
+def percentile(values: list[float], part: float) -> float:
+    """In microseconds."""
+    return sorted(values)[min(len(values) - 1, int(part * len(values)))] * 1e6
+
+
+def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
+    """A row: bare seconds over ours, medians and spread."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump([dataclasses.asdict(question) for question in questions], file)
+        file.flush()
+        command = [str(checker.python), "-c", BARE, checker.backend, checker.tokenizer, file.name]
+        environment = {**os.environ, "PYTHONPATH": str(TARGET_SITE), "OPENBLAS_NUM_THREADS": "1"}
+        bare = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert bare.stdin is not None and bare.stdout is not None
+        checker.ask(questions[0])
+        ours, theirs = [], []
+        for _ in range(rounds):
+            began = time.perf_counter()
+            for question in questions:
+                checker.ask(question)
+            ours.append(time.perf_counter() - began)
+            bare.stdin.write("\n")
+            bare.stdin.flush()
+            theirs.append(float(bare.stdout.readline()))
+        bare.stdin.close()
+        bare.wait()
+    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
+    checks = sum(question.checks for question in questions) / statistics.median(ours) * 60
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return f"| {checker.backend} {checker.version} | {statistics.median(ratios):.2f} | {spread} | 0.8 | {checks:,.0f} |"
+
+
+def latencies(checker: Checker, questions: list[Question]) -> str:
+    """A row: microseconds."""
+    compile_s, first, later = [], [], []
+    for question in questions:
+        reply = checker.reply(dataclasses.replace(question, valid=(), invalid=(), walks=1), timings=True)
+        if reply["error"] is None:
+            compile_s.append(reply["timings"]["compile"])
+            first += reply["timings"]["first"]
+            later += reply["timings"]["masks"]
+    cells = [f"{percentile(values, part):,.0f}" for values in (compile_s, first, later) for part in (0.5, 0.99)]
+    return f"| {checker.backend} {checker.version} | {' | '.join(cells)} | {len(later)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("environments", nargs="+")
+    parser.add_argument("--schemas", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=32_000)
+    given = parser.parse_args()
+    questions = drawn(given.schemas)
+    print(f"{len(questions)} schemas, {given.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}\n")
+    with bare_session() as session:
+        named = [(name, backend) for name in given.environments for backend in BACKENDS]
+        checkers = [checker for name, backend in named if (checker := Checker.if_there(session, name, backend))]
+        print("| backend | throughput, harness over bare loop | spread | to reach | checks a minute |\n| --- | --- | --- | --- | --- |")
+        for checker in checkers:
+            print(throughput(checker, questions, given.rounds), flush=True)
+        large = vocabulary(Path(checkers[0].tokenizer), given.vocabulary)
+        print(f"\n{given.vocabulary} tokens, microseconds\n")
+        print("| backend | compile p50 | p99 | first mask p50 | p99 | mask p50 | p99 | masks |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for name, backend in named:
+            if timed := Checker.if_there(session, name, backend, tokenizer=large):
+                print(latencies(timed, questions), flush=True)
+        large.unlink()
+        large.parent.rmdir()
+
+
+if __name__ == "__main__":
+    main()
