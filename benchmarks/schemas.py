@@ -125,7 +125,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=32_000)
     given = parser.parse_args()
     questions = drawn(given.schemas)
-    print(f"{len(questions)} schemas, {given.rounds} rounds; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}\n")
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}"
+    print(f"{len(questions)} schemas, {given.rounds} rounds; {machine}\n")
     with bare_session() as session:
         named = [(name, backend) for name in given.environments for backend in BACKENDS]
         checkers = [checker for name, backend in named if (checker := Checker.if_there(session, name, backend))]

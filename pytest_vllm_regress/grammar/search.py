@@ -14,6 +14,7 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from ..schemas import Budget, Profile, json_schemas, near_misses, valid_instances
+from ..schemas.seeded import backend
 from .finding import Finding, spelt
 from .oracle import Outcome, Problem, Question
 from .reduce import reduce
@@ -86,7 +87,7 @@ class Search:
     def _round(self) -> Iterator[Finding]:
         @seed(self._seed)
         @settings(
-            max_examples=self._examples, database=self._database, deadline=None, print_blob=False, report_multiple_bugs=True,
+            backend=backend(), max_examples=self._examples, database=self._database, deadline=None, print_blob=False, report_multiple_bugs=True,
             phases=[Phase.reuse, Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
         )
         @given(questions(self._profile, self._budget))

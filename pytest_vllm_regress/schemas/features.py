@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from pytest_vllm_regress.schemas.profile import Budget, Feature, Profile
+from pytest_vllm_regress.schemas.seeded import backend
 from pytest_vllm_regress.schemas.strategies import json_schemas
 
 _TYPES = {f.value: f for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)}
@@ -152,6 +153,7 @@ def sample(
 
     @seed(seed_value)
     @settings(
+        backend=backend(),
         max_examples=count,
         phases=[Phase.generate],
         database=None,

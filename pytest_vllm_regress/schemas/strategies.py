@@ -45,10 +45,13 @@ class _Place:
     open_names: tuple[str, ...] = ("#",)
     reachable: tuple[str, ...] = ()
     """Those of ``open_names`` that a guard stands before: referring to them still leaves finite instances."""
+    entered: tuple[str, ...] = ()
+    """Those of ``open_names`` that an array or object stands before: referring to them goes on at another value."""
 
-    def deeper(self, *, guarded: bool = False) -> _Place:
+    def deeper(self, *, guarded: bool = False, inside: bool = False) -> _Place:
+        """A place below: ``guarded`` where an instance may leave it out, ``inside`` where it is about a part of the value."""
         reachable = self.open_names if guarded else self.reachable
-        return replace(self, depth=self.depth + 1, reachable=reachable)
+        return replace(self, depth=self.depth + 1, reachable=reachable, entered=self.open_names if inside else self.entered)
 
     @property
     def may_nest(self) -> bool:
@@ -78,6 +81,8 @@ def _kinds(place: _Place) -> list[str]:
         kinds.append(Feature.ENUM.value)
     if Feature.ANY in profile:
         kinds.append(Feature.ANY.value)
+    if Feature.RECURSION in profile:  # where nothing can be referred to it stands for the simplest kind
+        kinds.append(Feature.RECURSION.value)
     if place.may_nest:
         kinds += [f.value for f in (Feature.ARRAY, Feature.OBJECT) if f in profile]
         kinds += [f.value for f in (Feature.ANY_OF, Feature.ONE_OF, Feature.ALL_OF, Feature.REF) if f in profile]
@@ -87,15 +92,13 @@ def _kinds(place: _Place) -> list[str]:
             kinds.append(Feature.ALL_OF_SPLIT.value)
         # Weighted towards objects, most of all at the root: they are what structured output is about.
         kinds += [Feature.OBJECT.value] * (8 if place.depth == 0 else 2) * (Feature.OBJECT in profile)
-    if _callable_names(place):
-        kinds.append(Feature.RECURSION.value)
     return kinds
 
 
 def _callable_names(place: _Place) -> list[str]:
     if Feature.RECURSION not in place.profile:
         return []
-    return [name for name in place.reachable if name != "#" or Feature.ROOT_REF in place.profile]
+    return [name for name in place.reachable if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)]
 
 
 @st.composite
@@ -113,7 +116,10 @@ def _of_kind(draw: Draw, place: _Place, kind: str) -> Schema:
     if kind == Feature.ANY:
         return {}
     if kind == Feature.RECURSION:
-        name = draw(st.sampled_from(_callable_names(place)))
+        callable_names = _callable_names(place)
+        if not callable_names:
+            return _of_kind(draw, place, _kinds(place)[0])
+        name = draw(st.sampled_from(callable_names))
         return {"$ref": _pointer(place.profile, name)}
     containers = {
         Feature.ARRAY.value: _array,
@@ -139,13 +145,13 @@ def _array(draw: Draw, place: _Place) -> Schema:
                 schema["maxItems"] = at_least + draw(st.integers(0, 3))
         if at_least <= 1 and maybe(draw, Feature.UNIQUE_ITEMS in place.profile):
             schema["uniqueItems"] = True
-    schema["items"] = draw(_node(place.deeper(guarded=at_least == 0)))
+    schema["items"] = draw(_node(place.deeper(guarded=at_least == 0, inside=True)))
     return schema
 
 
 def _tuple(draw: Draw, place: _Place) -> Schema:
     count = draw(st.integers(1, place.budget.width))
-    items = [draw(_node(place.deeper())) for _ in range(count)]
+    items = [draw(_node(place.deeper(inside=True))) for _ in range(count)]
     closed = maybe(draw)
     bounds: Schema = {"minItems": count} if maybe(draw, Feature.ITEM_COUNT in place.profile) else {}
     if place.profile.dialect is Dialect.DRAFT7:
@@ -168,7 +174,7 @@ def _properties(draw: Draw, place: _Place, names: Sequence[str]) -> Schema:
     required: list[str] = []
     for name in names:
         optional = maybe(draw, Feature.OPTIONAL in place.profile)
-        properties[name] = draw(_node(place.deeper(guarded=optional)))
+        properties[name] = draw(_node(place.deeper(guarded=optional, inside=True)))
         if not optional:
             required.append(name)
     return {"properties": properties, **({"required": required} if required else {})}
@@ -183,7 +189,7 @@ def _draw_names(draw: Draw, place: _Place, least: int) -> list[str]:
 
 def _object(draw: Draw, place: _Place) -> Schema:
     if maybe(draw, Feature.DICTIONARY in place.profile):
-        return {"type": "object", "additionalProperties": draw(_node(place.deeper(guarded=True)))}
+        return {"type": "object", "additionalProperties": draw(_node(place.deeper(guarded=True, inside=True)))}
     schema = {"type": "object", **_properties(draw, place, _draw_names(draw, place, 0))}
     if maybe(draw):
         _decorate(draw, place, schema)
@@ -196,7 +202,7 @@ def _decorate(draw: Draw, place: _Place, schema: Schema) -> None:
     if maybe(draw, Feature.CLOSED in place.profile):
         schema["additionalProperties"] = False
     elif maybe(draw, Feature.ADDITIONAL in place.profile):
-        schema["additionalProperties"] = draw(_node(place.deeper(guarded=True)))
+        schema["additionalProperties"] = draw(_node(place.deeper(guarded=True, inside=True)))
     if Feature.PROPERTY_COUNT in place.profile:
         # Never more than required: counting must not make an optional property, perhaps a recursive one, needed.
         if maybe(draw):
@@ -297,7 +303,7 @@ def _ref(draw: Draw, place: _Place) -> Schema:
     name = f"{prefix}{len(state.definitions)}"
     state.definitions[name] = None  # open: not to be used before a guard
     # Nothing is reachable at first: only a guard inside the definition makes it finite wherever it is used again.
-    inner = replace(place.deeper(), open_names=(*place.open_names, name), reachable=())
+    inner = replace(place.deeper(), open_names=(*place.open_names, name), reachable=(), entered=())
     state.definitions[name] = draw(_node(inner))
     return {"$ref": _pointer(place.profile, name)}
 

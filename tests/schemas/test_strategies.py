@@ -54,6 +54,13 @@ def test_every_feature_of_a_profile_is_drawn(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
+def test_a_reference_never_leads_to_itself_at_the_same_value(name: str) -> None:
+    for schema in sample(400, profile=name, seed_value=1):
+        for value in (None, 1, "a", [], {}):
+            validator(schema).is_valid(value)  # no RecursionError
+
+
+@pytest.mark.parametrize("name", PROFILES)
 def test_has_an_instance(name: str) -> None:
     for schema in sample(40, profile=name, seed_value=7):
         found: list[Any] = []
@@ -108,11 +115,10 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
             node.get("type") == "object" and any("anyOf" in below for below in walk(node) if isinstance(below, dict))
             for node in nodes(s)
         ),
-        {
-            "type": "object",
-            "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
-            "required": ["a"],
-        },
+        (
+            {"type": "object", "additionalProperties": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
+            {"type": "object", "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}}, "required": ["a"]},
+        ),
     ),
 }
 
@@ -120,7 +126,8 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_fault_shrinks_to_its_minimum(fault: str) -> None:
     fails, minimum = FAULTS[fault]
-    assert find(json_schemas("full"), fails, settings=HUNT) == minimum
+    minima = minimum if isinstance(minimum, tuple) else (minimum,)
+    assert find(json_schemas("full"), fails, settings=HUNT) in minima
 
 
 def test_depth_shrinks_to_a_bare_chain() -> None:
