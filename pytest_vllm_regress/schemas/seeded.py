@@ -27,6 +27,7 @@ def backend() -> str:
 @functools.cache
 def _provider() -> type[Any]:
     from hypothesis.internal.conjecture import providers
+    from hypothesis.internal.conjecture.choice import choice_constraints_key, choice_permitted
 
     if not hasattr(providers.HypothesisProvider, "_maybe_draw_constant"):
         return providers.HypothesisProvider
@@ -36,10 +37,10 @@ def _provider() -> type[Any]:
         def _maybe_draw_constant(self, choice_type: Any, constraints: Any, *, p: float = 0.05) -> Any:
             if self._random is None or self._random.random() > p:
                 return None
-            key = (choice_type, providers.choice_constraints_key(choice_type, constraints))
+            key = (choice_type, choice_constraints_key(choice_type, constraints))
             if key not in known:
                 constants = providers.GLOBAL_CONSTANTS.set_for_type(choice_type)
-                known[key] = [each for each in constants if providers.choice_permitted(each, constraints)]
+                known[key] = [each for each in constants if choice_permitted(each, constraints)]
             return self._random.choice(known[key]) if known[key] else None
 
     return SeedAlone
