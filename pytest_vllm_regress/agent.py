@@ -63,6 +63,7 @@ class Agent:
         self.import_error: RemoteError | None = None
         self.refusal: str | None = None
         self._environment = dict(environment)
+        self.about = ""
         self._limits = dict(limits)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FrameSocket | None = None
@@ -119,6 +120,7 @@ class Agent:
         channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
         child = Child(name=name, nanny_pid=reply["nanny"], channel=channel, lifeline=lifeline, log=log,
                       start_method=reply["start_method"], ray_dir=self.run.ray)
+        child.about = self.about
         if reply["start_method"] == "spawn":
             channel.send(request)
         try:

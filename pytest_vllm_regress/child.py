@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import select
 import signal
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Child:
         self.limit = ""  # the limit its family was ended for, in words
         self.leftovers: tuple[Leftover, ...] = ()
         self.on_end: Callable[[], tuple[Leftover, ...]] | None = None  # what the family held outside itself: given back, and what was not
+        self.about = ""  # what the target has installed, for dossiers
+        self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None
         self._nanny = nanny_pid
         self._channel = channel
@@ -90,6 +93,7 @@ class Child:
 
     def replied(self, phase: str) -> None:
         """Tell whoever watches that the target answered in ``phase``."""
+        self._last_reply = (phase, time.monotonic())
         if self.on_reply is not None:
             self.on_reply(phase)
 
@@ -141,7 +145,12 @@ class Child:
 
     def dossier(self, title: str) -> str:
         """Stacks, logs and resources of the family, now."""
-        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir)
+        last = "nothing was answered"
+        if self._last_reply is not None:
+            phase, at = self._last_reply
+            last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
+        facts = [line for line in (self.about, f"progress: {last}") if line]
+        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts)
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from . import family
+from . import family, waits
 from .masking import mask
 
 STACKS_S = 1.8  # for all stacks together: with the grace of TERM a family has ended within 3 s of its deadline
@@ -23,8 +23,10 @@ MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
 
 
-def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None) -> str:
-    """A text dossier: per process its command, state, memory and stack (through py-spy), then the tails of the logs.
+def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None,
+                    facts: Sequence[str] = ()) -> str:
+    """A text dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
+    py-spy), then the tails of the logs.
 
     Says what could not be got and why. Secrets in the controller's environment are masked.
     """
@@ -32,9 +34,9 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
     with ThreadPoolExecutor(max_workers=4) as pool:
         until = time.monotonic() + STACKS_S
         stacks = list(pool.map(lambda process: _stack(process, until), shown))
-    parts = [f"== dossier: {title} =="]
+    parts = [f"== dossier: {title} ==", *facts]
     for process, stack in zip(shown, stacks, strict=True):
-        parts.append(f"-- process {_headline(process)}\n{stack}")
+        parts.append("\n".join(filter(None, (f"-- process {_headline(process)}", waits.describe(process, shown), stack))))
     if len(processes) > len(shown):
         parts.append(f"-- {len(processes) - len(shown)} more processes are not shown")
     if not processes:
@@ -92,7 +94,7 @@ def _headline(process: psutil.Process) -> str:
     facts = []
     with contextlib.suppress(psutil.Error), process.oneshot():
         facts = [process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
-                 f"parent {process.ppid()}"]
+                 f"{sum(process.cpu_times()[:2]):.1f} s of CPU", f"parent {process.ppid()}"]
     return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
 
 

@@ -218,6 +218,7 @@ class Session:
             environment = {"VLLM_REGRESS_DEVICE": target.device}
             limits = self.settings.limits.as_request(self._until)
             agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits)
+            agent.about = target.describe()
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
             self.progress(f"importing vLLM in {target.name} ({target.device})")

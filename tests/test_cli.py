@@ -118,7 +118,7 @@ def test_bad_input_ends_with_2(
 def test_malformed_case_and_missing_directory(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (cases / "demo" / "case.toml").write_text(CASE.replace("sim", "tpu"))
     assert regress("--cases", cases, "list") == 2
-    assert "case.toml: devices[0] = 'tpu': allowed: sim, cpu, gpu" in capsys.readouterr().err
+    assert "case.toml: devices[0] = 'tpu': allowed: none, sim, cpu, gpu" in capsys.readouterr().err
     assert regress("--cases", cases / "none", "list") == 2
     assert "no such directory of cases" in capsys.readouterr().err
 

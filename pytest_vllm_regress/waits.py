@@ -1,0 +1,130 @@
+"""What a process sleeps on, and whose turn it is: read from /proc, without stopping anything. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+
+_PROC = Path("/proc")
+# System calls by number, where the first argument is a descriptor, a process, or neither. From the kernel's tables of each architecture.
+_X86 = {0: "read", 45: "recvfrom", 47: "recvmsg", 43: "accept", 288: "accept4", 73: "flock", 1: "write", 44: "sendto", 46: "sendmsg",
+        232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2", 7: "poll", 271: "ppoll", 23: "select", 270: "pselect6",
+        61: "wait4", 247: "waitid", 202: "futex", 449: "futex_waitv", 35: "nanosleep", 230: "clock_nanosleep"}
+_ARM = {63: "read", 207: "recvfrom", 212: "recvmsg", 202: "accept", 242: "accept4", 32: "flock", 64: "write", 206: "sendto", 211: "sendmsg",
+        22: "epoll_pwait", 441: "epoll_pwait2", 73: "ppoll", 72: "pselect6", 260: "wait4", 95: "waitid", 98: "futex", 449: "futex_waitv",
+        101: "nanosleep", 115: "clock_nanosleep"}
+_CALLS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {})
+_ON_DESCRIPTOR = frozenset({"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"})
+_MOST = 6
+
+
+def describe(process: psutil.Process, family: Sequence[psutil.Process]) -> str:
+    """One line on what the process's main thread waits for, naming those of its ``family`` at the other end; empty when it runs."""
+    try:
+        words = (_PROC / str(process.pid) / "syscall").read_text().split()
+    except PermissionError:
+        return "waits: the kernel does not say (ptrace is not permitted)"
+    except OSError:
+        return ""
+    if words[0] == "running":
+        return "waits: no, it runs"
+    if words[0] == "-1":
+        return "waits: no system call" if _state(process) != psutil.STATUS_STOPPED else "waits: it is stopped"
+    call = _CALLS.get(int(words[0]), f"system call {words[0]}")
+    argument = int(words[1], 16) if len(words) > 1 else 0
+    return f"waits: in {call}{_about(process, call, argument, family)}"
+
+
+def _about(process: psutil.Process, call: str, argument: int, family: Sequence[psutil.Process]) -> str:
+    if call in _ON_DESCRIPTOR:
+        return _end(process.pid, argument, family)
+    if call.startswith("epoll"):
+        watched = [_end(process.pid, number, family) for number in _watched(process.pid, argument)]
+        named = [each for each in dict.fromkeys(watched) if "held by" in each]
+        return f" over {len(watched)} descriptors{'; among them' + ';'.join(named[:_MOST]) if named else ''}"
+    if call in ("wait4", "waitid"):
+        below = [str(each.pid) for each in family if _parent(each) == process.pid]
+        return f" for its children {', '.join(below[:_MOST])}" if below else " for a child"
+    if call.startswith("futex"):
+        return ": a lock or condition of its own threads, or in shared memory"
+    return ""
+
+
+def _end(pid: int, number: int, family: Sequence[psutil.Process]) -> str:
+    """A descriptor in words, with the other processes of the family that hold its other end or the same file."""
+    try:
+        target = os.readlink(_PROC / str(pid) / "fd" / str(number))
+    except OSError:
+        return f" of descriptor {number}"
+    found = _holders(pid, target, family)
+    what = re.sub(r":\[\d+\]$", "", target).removeprefix("anon_inode:")
+    return f" of {what}" + (f" held by {', '.join(found[:_MOST])}" if found else "")
+
+
+def _holders(pid: int, target: str, family: Sequence[psutil.Process]) -> list[str]:
+    others = [each for each in family if each.pid != pid]
+    if target.startswith("socket:"):
+        ends = _tcp_peers(pid, target)
+        return [_name(each) for each in others if ends & _tcp_ends(each.pid)]
+    if target.startswith(("pipe:", "/")):
+        return [_name(each) for each in others if target in _targets(each.pid)]
+    return []
+
+
+def _targets(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(_PROC / str(pid) / "fd"):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(entry.path))
+    return found
+
+
+def _watched(pid: int, epoll: int) -> list[int]:
+    """The descriptors that an epoll instance looks at (proc(5), fdinfo)."""
+    with contextlib.suppress(OSError):
+        return [int(number) for number in re.findall(r"tfd:\s*(\d+)", (_PROC / str(pid) / "fdinfo" / str(epoll)).read_text())]
+    return []
+
+
+def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
+    """(inode, local end, remote end) of the TCP connections in a process's network namespace, as /proc words them."""
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
+                fields = line.split()
+                yield fields[9], fields[1], fields[2]
+
+
+def _tcp_peers(pid: int, target: str) -> set[str]:
+    inode = target.removeprefix("socket:[").removesuffix("]")
+    return {remote for number, _, remote in _tcp(pid) if number == inode}
+
+
+def _tcp_ends(pid: int) -> set[str]:
+    held = {target.removeprefix("socket:[").removesuffix("]") for target in _targets(pid) if target.startswith("socket:")}
+    return {local for number, local, _ in _tcp(pid) if number in held}
+
+
+def _name(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"{process.pid} {process.name()}"
+    return str(process.pid)
+
+
+def _parent(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.ppid())
+    return 0
+
+
+def _state(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return str(process.status())
+    return ""
