@@ -41,7 +41,8 @@ def kept(artefacts: Iterable[Artefact]) -> list[Artefact]:
     """The smallest of each kind: what a smaller one explains goes."""
     found: list[Artefact] = []
     for each in sorted(artefacts, key=lambda a: (len(json.dumps(a.question.schema)), a.environment)):
-        if not any(smaller.backend == each.backend and Finding(smaller.question, smaller.problem).explains(each.question, each.problem) for smaller in found):
+        smaller = [Finding(other.question, other.problem) for other in found if other.backend == each.backend]
+        if not any(other.explains(each.question, each.problem) for other in smaller):
             found.append(each)
     return found
 
@@ -69,7 +70,9 @@ def row(artefact: Artefact, known: dict[str, str]) -> str:
     upstream = known.get(artefact.name, "not found")
     versions = ", ".join(name.rpartition(" ")[2] for name in failing)
     sound = ", ".join(name.rpartition(" ")[2] for name in fixed) or "-"
-    return f"| [{artefact.backend}]({artefact.name}) | {artefact.problem.outcome} | {code(schema)} | {code(artefact.problem.words)} | {versions} | {sound} | {claims} | {upstream} |"
+    seen = code(artefact.problem.words)
+    cells = (f"[{artefact.backend}]({artefact.name})", artefact.problem.outcome, code(schema), seen, versions, sound, claims, upstream)
+    return f"| {' | '.join(cells)} |"
 
 
 def code(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.fuzz import bare_session
-from pytest_vllm_regress.grammar.artefact import Answer, load, replay
+from pytest_vllm_regress.grammar.artefact import Answer, Artefact, load, replay
 from pytest_vllm_regress.grammar.checker import Checker
 from pytest_vllm_regress.grammar.on_engine import FRONTS, EngineChecker
 from pytest_vllm_regress.grammar.oracle import Outcome, Question
@@ -62,10 +62,22 @@ def test_a_plain_request_that_gets_too_little_is_not_overlooked(session: Session
     assert "a plain request beside a constrained one brought 8 tokens, not 9" in hurt.words
 
 
+@pytest.fixture(scope="module")
+def ask(session: Session) -> Callable[[Artefact], tuple[Answer, str]]:
+    """Asks again, each backend in one child as long as it lives."""
+    checkers: dict[tuple[str, str], Checker] = {}
+
+    def replayed(finding: Artefact) -> tuple[Answer, str]:
+        key = (finding.environment, finding.backend)
+        if key not in checkers:
+            checkers[key] = Checker(session, *key, finding.allowance)
+        return replay(finding, checkers[key])
+
+    return replayed
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment))
-def test_a_finding_still_fails(session: Session, name: str) -> None:
+def test_a_finding_still_fails(ask: Callable[[Artefact], tuple[Answer, str]], name: str) -> None:
     """In the environment it was found in: a package alone, built in seconds."""
-    finding = load(FINDINGS / name)
-    checker = Checker(session, finding.environment, finding.backend, finding.allowance)
-    answer, words = replay(finding, checker)
+    answer, words = ask(load(FINDINGS / name))
     assert answer is Answer.STILL_FAILS, words

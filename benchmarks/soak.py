@@ -1,0 +1,104 @@
+"""Hundreds of engines and thousands of requests through one session: does anything grow?
+
+    python benchmarks/soak.py --starts 500 --requests 20000 --env vllm-0.8.5
+
+Prints a row now and then, and at the end the growth from the end of the warm-up (a fifth of the starts) to the end. Exit status 1 when
+something grew that must not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import platform
+import time
+from pathlib import Path
+
+import psutil
+
+from pytest_vllm_regress import family
+from pytest_vllm_regress.deadline import Deadline, Timeouts
+from pytest_vllm_regress.engine import Engine
+from pytest_vllm_regress.session import Session
+from pytest_vllm_regress.settings import Settings
+from pytest_vllm_regress.spec import EngineSpec
+
+MIB = 2**20
+ALLOWED = {"controller MiB": 8.0, "agent MiB": 8.0, "descriptors": 0.0, "agent descriptors": 0.0, "threads": 0.0, "processes": 0.0,
+           "shared memory": 0.0, "disk MiB": 8.0}
+"""What may be more at the end than after the warm-up. Logs of engines that have ended stay until the session ends, and are small."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One look, with no engine up."""
+
+    starts: int
+    requests: int
+    seconds: float
+    values: dict[str, float]
+
+    def row(self) -> str:
+        return f"| {self.starts} | {self.requests} | {self.seconds:.0f} | " + " | ".join(f"{value:.6g}" for value in self.values.values()) + " |"
+
+
+def look(session: Session, starts: int, requests: int, began: float) -> Sample:
+    """Counts of everything that could be left behind."""
+    me = psutil.Process()
+    agents = [psutil.Process(agent._process.pid) for agent in session._agents.values() if agent._process is not None]
+    values = {
+        "controller MiB": round(me.memory_info().rss / MIB, 1),
+        "agent MiB": round(sum(agent.memory_info().rss for agent in agents) / MIB, 1),
+        "descriptors": me.num_fds(),
+        "agent descriptors": sum(agent.num_fds() for agent in agents),
+        "threads": me.num_threads(),
+        "processes": len(family.tagged(session.run.tag)),
+        "shared memory": len(os.listdir("/dev/shm")),
+        "disk MiB": round(sum(path.stat().st_size for path in session.run.path.rglob("*") if path.is_file()) / MIB, 1),
+    }
+    return Sample(starts, requests, time.monotonic() - began, values)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="vllm-0.8.5")
+    parser.add_argument("--device", default="sim")
+    parser.add_argument("--starts", type=int, default=500)
+    parser.add_argument("--requests", type=int, default=20_000)
+    given = parser.parse_args()
+    timeouts = Timeouts()
+    settings = Settings(environments=(given.env,), device=given.device)
+    session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)))
+    each = -(-given.requests // given.starts)
+    samples, asked, left = [], 0, 0
+    try:
+        target = session.target(given.env)
+        versions = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        print(f"{target.describe()}\n{versions}\n", flush=True)
+        began = time.monotonic()
+        for number in range(1, given.starts + 1):
+            spec = EngineSpec.create(generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1)
+            engine = session.engine(target, spec, "offline", user="soak", fresh=True)
+            assert isinstance(engine, Engine)
+            answers = engine.generate([f"request {n}" for n in range(each)], {"max_tokens": 4, "ignore_eos": True})
+            assert all(len(answer["outputs"][0]["token_ids"]) == 4 for answer in answers)
+            asked += len(answers)
+            left += len(engine.stop())
+            if number == 1:
+                print(f"| starts | requests | s | {' | '.join(ALLOWED)} |\n|{' --- |' * (len(ALLOWED) + 3)}")
+            if number % max(1, given.starts // 20) == 0:
+                samples.append(look(session, number, asked, began))
+                print(samples[-1].row(), flush=True)
+        place = session.run.path
+    finally:
+        session.close()
+    warm, end = samples[len(samples) // 5], samples[-1]
+    grown = {name: end.values[name] - warm.values[name] for name, most in ALLOWED.items() if end.values[name] - warm.values[name] > most}
+    print(f"\n{asked} requests, {left} leftovers; run directory {'still there' if Path(place).exists() else 'removed'}")
+    print(f"grown since the warm-up ({warm.starts} starts): {grown or 'nothing'}")
+    return 1 if grown or Path(place).exists() else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
