@@ -30,7 +30,7 @@ HEAD = """# Findings
 What `vllm-regress fuzz` found by asking each backend by itself, without vLLM: the smallest schema of each kind, in which of the versions asked
 it still fails, and the upstream report where one is known. "Claims" says whether the backend says that it supports all that the schema uses
 (the profiles in `pytest_vllm_regress/schemas/profile.py` name their sources). Each row is a file here: `vllm-regress replay docs/findings/FILE`
-asks again.
+asks again. "not found" is what a short search of the trackers gave, no more.
 
 Texts stand as a model would write them. The vocabulary is that of the forged checkpoint: bytes, and a few tokens of several letters.
 
