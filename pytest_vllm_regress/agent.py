@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import itertools
 import os
 import select
+import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,8 @@ from .rundir import RunDir
 from .target_site.vllm_regress_target.nanny import TAG
 from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 
+KEPT_LOGS = 100
+"""Of that many children the logs are kept until the agent's end, of more only while they live."""
 TARGET_SITE = Path(__file__).parent / "target_site"
 # Variables of the controller's own Python that would mislead another interpreter.
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONINSPECT")
@@ -68,6 +72,7 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FrameSocket | None = None
         self._numbers = itertools.count(1)
+        self._ended: collections.deque[tuple[Child, Path]] = collections.deque()
         self.log = run.logs / f"{name}.log"
 
     def start(self, deadline: Deadline) -> None:
@@ -123,12 +128,24 @@ class Agent:
         child.about = self.about
         if reply["start_method"] == "spawn":
             channel.send(request)
+        self._tidy(child, where)
         try:
             child.wait_ready(deadline)
         except BaseException:
             child.kill()
             raise
         return child
+
+    def _tidy(self, child: Child, where: Path) -> None:
+        """Note a new child; logs and folders of those that ended long ago go."""
+        self._ended.append((child, where))
+        for _ in range(len(self._ended) - KEPT_LOGS):
+            oldest, folder = self._ended.popleft()
+            if oldest.alive:
+                self._ended.append((oldest, folder))
+            else:
+                oldest.log.unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def alive(self) -> bool:

@@ -132,3 +132,16 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
     assert ask(child, "echo", value=1) == 1
     child.stop(Deadline.after("stop", 10))
     assert not family.wait_gone(family.tagged(agent.run.tag), 3.0)
+
+
+def test_logs_of_children_that_ended_long_ago_go(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.agent.KEPT_LOGS", 2)
+    living = agent.fork("probe", Deadline.after("start", 20))
+    ended = []
+    for _ in range(4):
+        child = agent.fork("probe", Deadline.after("start", 20))
+        child.stop(Deadline.after("stop", 10))
+        ended.append(child.log)
+    assert living.log.exists()
+    assert [log.exists() for log in ended] == [False, False, True, True]
+    living.stop(Deadline.after("stop", 10))
