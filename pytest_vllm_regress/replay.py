@@ -9,6 +9,7 @@ import typer
 
 from .errors import BuildError, UsageError
 from .invocation import HELP, OK, UNBUILT, UNEXPECTED, AsJson, print_json, say
+from .schema_check import shown
 
 if TYPE_CHECKING:
     from .grammar.artefact import Answer, Artefact
@@ -29,6 +30,9 @@ def replay(
     from .grammar.artefact import Answer, load
 
     artefacts = [(path, load(path)) for path in _paths(files)]
+    for path, artefact in artefacts:
+        if env is None and "/" in artefact.environment:  # a file must not say which program is started
+            raise UsageError(f"{path}: was found with an interpreter, {shown(artefact.environment)}: name it, or an environment, by --env")
     answers = []
     with bare_session() as session:
         for path, artefact in artefacts:

@@ -139,7 +139,9 @@ def test_fuzz_finds_writes_and_replays(target: Path, tmp_path: Path, capsys: pyt
     found = sorted((tmp_path / "findings").glob("*.json"))
     assert found
     assert f"vllm-regress replay findings/{found[0].name}" in printed
-    assert main(["replay", "findings", "--json"]) == 1
+    assert main(["replay", "findings"]) == 2
+    assert "by --env" in capsys.readouterr().err
+    assert main(["replay", "findings", "--env", str(target), "--json"]) == 1
     assert {each["answer"] for each in json.loads(capsys.readouterr().out)} == {"STILL FAILS"}
     assert main(["--cases", "cases", "new", "--finding", str(found[0]), "--title", "as found"]) == 0
     (case,) = (tmp_path / "cases").iterdir()

@@ -22,6 +22,7 @@ from pytest_vllm_regress.audit_target import audit
 from pytest_vllm_regress.case import find_cases, load_case
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.formats import junit_xml, markdown_text
+from pytest_vllm_regress.grammar import artefact
 from pytest_vllm_regress.page import page
 from pytest_vllm_regress.results import RunResult, TestResult, merge, read, write
 from pytest_vllm_regress.table import lines
@@ -150,6 +151,20 @@ def test_damaged_result_files(tmp_path: Path, data: st.DataObject) -> None:
     else:
         run.to_json()
         page(run), markdown_text(run), junit_xml(run), lines(run)
+
+
+@given(st.data())
+@same_folder
+def test_damaged_findings(tmp_path: Path, data: st.DataObject) -> None:
+    good = artefact.load(next((ROOT / "docs" / "findings").glob("*.json"))).to_json()
+    (tmp_path / "finding.json").write_text(json.dumps(data.draw(mutated(good) | VALUES)))
+    try:
+        finding = artefact.load(tmp_path / "finding.json")
+    except UsageError as error:
+        assert str(tmp_path / "finding.json") in str(error)
+        assert len(str(error)) < MAX_MESSAGE
+    else:
+        assert artefact.load(finding.save(tmp_path)) == finding
 
 
 @given(RUNS, st.integers(20, 200))
