@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from .agent import Installed
 from .device import choose
 from .errors import UsageError
-from .session import RUNNING_INTERPRETER, Target
+from .session import Target, named_interpreter
 
 _QUERY = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
 
@@ -49,13 +48,8 @@ def _site_packages(python: Path) -> list[Path]:
 
 
 def _interpreter(name: str) -> Path | None:
-    if name == RUNNING_INTERPRETER:
-        return Path(sys.executable)
-    if "/" in name:
-        path = Path(name).expanduser()
-        if not path.exists():
-            raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
-        return path.absolute()
+    if named := named_interpreter(name):
+        return named
     from .envbuild import EnvironmentCache
     from .environments import resolve
 

@@ -226,13 +226,8 @@ class Session:
         return agent
 
     def _interpreter(self, name: str) -> Path:
-        if name == RUNNING_INTERPRETER:
-            return Path(sys.executable)
-        if "/" in name:
-            path = Path(name).expanduser()
-            if not path.exists():
-                raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
-            return path.absolute()
+        if named := named_interpreter(name):
+            return named
         from .envbuild import EnvironmentCache
         from .environments import resolve
 
@@ -244,6 +239,18 @@ class Session:
 
     def _charge(self, user: str, left: tuple[Leftover, ...]) -> None:
         self.charges.append((user, left))
+
+
+def named_interpreter(name: str) -> Path | None:
+    """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
+    if name == RUNNING_INTERPRETER:
+        return Path(sys.executable)
+    if "/" in name:
+        path = Path(name).expanduser()
+        if not path.exists():
+            raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
+        return path.absolute()
+    return None
 
 
 def default_environment() -> str:

@@ -50,7 +50,7 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
     demo()
     done = pytester.runpytest_subprocess(f"--vllm-env={sys.executable}")
     assert done.ret != 0
-    assert "has no vLLM" in done.stdout.str() + done.stderr.str()
+    assert "has neither vLLM" in done.stdout.str() + done.stderr.str()
 
 
 @pytest.mark.parametrize(
