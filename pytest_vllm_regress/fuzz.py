@@ -163,9 +163,9 @@ class _Run:
 
     def ask_corpus(self, folders: list[Path]) -> None:
         """The standing questions that the profile claims."""
-        from .grammar.corpus import BUILT_IN, read
+        from .grammar.corpus import BUILT_IN, minima, read
 
-        groups = [group for folder in (BUILT_IN, *folders) for group in read(folder)]
+        groups = [*(group for folder in (BUILT_IN, *folders) for group in read(folder)), *minima()]
         claimed = [group for group in groups if group.claimed_by(self.profile)]
         for group in claimed:
             for problem in self.checker.ask(group.question)[:1]:

@@ -10,10 +10,14 @@ from typing import Any
 
 from ..errors import UsageError
 from ..schemas import Profile, features, validator
+from .artefact import load
 from .finding import spelt
 from .oracle import Question
 
 BUILT_IN = Path(__file__).parents[1] / "data" / "corpus"
+_PLACES = (Path(__file__).parents[2] / "docs" / "findings", Path(__file__).parents[1] / "data" / "findings")
+FINDINGS = next(path for path in _PLACES if path.is_dir())
+"""Every minimum that was found, of all backends: what one gets wrong is asked of the others too."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,12 @@ def read(folder: Path) -> Iterator[Group]:
         for name, schema, tests in found:
             if question := _question(schema, tests):
                 yield Group(name, question)
+
+
+def minima() -> Iterator[Group]:
+    """The findings that come with the project, each under its file's name."""
+    for path in sorted(FINDINGS.glob("*.json")):
+        yield Group(f"finding {path.stem}", load(path).question)
 
 
 def _question(schema: Any, tests: list[Mapping[str, Any]]) -> Question | None:
