@@ -13,8 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from . import family, waits
+from . import family
 from .masking import mask
+from .waits import Waits
 
 STACKS_S = 1.8  # for all stacks together: with the grace of TERM a family has ended within 3 s of its deadline
 MAX_PROCESSES = 24
@@ -31,12 +32,14 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
     Says what could not be got and why. Secrets in the controller's environment are masked.
     """
     shown = list(processes)[:MAX_PROCESSES]
+    looked = Waits(shown)
+    waits = [looked.describe(process) for process in shown]  # before py-spy interrupts their system calls
     with ThreadPoolExecutor(max_workers=4) as pool:
         until = time.monotonic() + STACKS_S
         stacks = list(pool.map(lambda process: _stack(process, until), shown))
     parts = [f"== dossier: {title} ==", *facts]
-    for process, stack in zip(shown, stacks, strict=True):
-        parts.append("\n".join(filter(None, (f"-- process {_headline(process)}", waits.describe(process, shown), stack))))
+    for process, wait, stack in zip(shown, waits, stacks, strict=True):
+        parts.append("\n".join(filter(None, (f"-- process {_headline(process)}", wait, stack))))
     if len(processes) > len(shown):
         parts.append(f"-- {len(processes) - len(shown)} more processes are not shown")
     if not processes:

@@ -24,65 +24,70 @@ _ON_DESCRIPTOR = frozenset({"read", "recvfrom", "recvmsg", "accept", "accept4", 
 _MOST = 6
 
 
-def describe(process: psutil.Process, family: Sequence[psutil.Process]) -> str:
-    """One line on what the process's main thread waits for, naming those of its ``family`` at the other end; empty when it runs."""
-    try:
-        words = (_PROC / str(process.pid) / "syscall").read_text().split()
-    except PermissionError:
-        return "waits: the kernel does not say (ptrace is not permitted)"
-    except OSError:
+class Waits:
+    """A snapshot of a family's open files and connections, looked up when its members are described."""
+
+    def __init__(self, family: Sequence[psutil.Process]) -> None:
+        self._family = tuple(family)
+        self._files = {each.pid: _targets(each.pid) for each in family}
+        self._peers: dict[str, str] = {}  # inode of a socket: that of its other end, of connections within the machine
+        ends = {local: (inode, remote) for inode, local, remote in _tcp(family[0].pid)} if family else {}
+        for inode, remote in ends.values():
+            if remote in ends:
+                self._peers[f"socket:[{inode}]"] = f"socket:[{ends[remote][0]}]"
+
+    def describe(self, process: psutil.Process) -> str:
+        """One line on what the process's main thread waits for, naming those of the family at the other end; empty when it is gone."""
+        try:
+            words = (_PROC / str(process.pid) / "syscall").read_text().split()
+        except PermissionError:
+            return "waits: the kernel does not say (ptrace is not permitted)"
+        except OSError:
+            return ""
+        if words[0] == "running":
+            return "waits: no, it runs"
+        if words[0] == "-1":
+            return "waits: no system call" if _state(process) != psutil.STATUS_STOPPED else "waits: it is stopped"
+        call = _CALLS.get(int(words[0]), f"system call {words[0]}")
+        argument = int(words[1], 16) if len(words) > 1 else 0
+        return f"waits: in {call}{self._about(process.pid, call, argument)}"
+
+    def _about(self, pid: int, call: str, argument: int) -> str:
+        if call in _ON_DESCRIPTOR:
+            return self._end(pid, argument)
+        if call.startswith("epoll"):
+            watched = [self._end(pid, number) for number in _watched(pid, argument)]
+            named = [each for each in dict.fromkeys(watched) if "held by" in each]
+            return f" over {len(watched)} descriptors{'; among them' + ';'.join(named[:_MOST]) if named else ''}"
+        if call in ("wait4", "waitid"):
+            below = [str(each.pid) for each in self._family if _parent(each) == pid]
+            return f" for its children {', '.join(below[:_MOST])}" if below else " for a child"
+        if call.startswith("futex"):
+            return ": a lock or condition of its own threads, or in shared memory"
         return ""
-    if words[0] == "running":
-        return "waits: no, it runs"
-    if words[0] == "-1":
-        return "waits: no system call" if _state(process) != psutil.STATUS_STOPPED else "waits: it is stopped"
-    call = _CALLS.get(int(words[0]), f"system call {words[0]}")
-    argument = int(words[1], 16) if len(words) > 1 else 0
-    return f"waits: in {call}{_about(process, call, argument, family)}"
+
+    def _end(self, pid: int, number: int) -> str:
+        """A descriptor in words, with the other processes of the family that hold its other end or the same file."""
+        target = self._files[pid].get(number)
+        if target is None:
+            return f" of descriptor {number}"
+        found = self._holders(pid, target)
+        what = re.sub(r":\[\d+\]$", "", target).removeprefix("anon_inode:")
+        return f" of {what}" + (f" held by {', '.join(found[:_MOST])}" if found else "")
+
+    def _holders(self, pid: int, target: str) -> list[str]:
+        wanted = self._peers.get(target) if target.startswith("socket:") else target if target.startswith(("pipe:", "/")) else None
+        if wanted is None:
+            return []
+        return [_name(each) for each in self._family if each.pid != pid and wanted in self._files[each.pid].values()]
 
 
-def _about(process: psutil.Process, call: str, argument: int, family: Sequence[psutil.Process]) -> str:
-    if call in _ON_DESCRIPTOR:
-        return _end(process.pid, argument, family)
-    if call.startswith("epoll"):
-        watched = [_end(process.pid, number, family) for number in _watched(process.pid, argument)]
-        named = [each for each in dict.fromkeys(watched) if "held by" in each]
-        return f" over {len(watched)} descriptors{'; among them' + ';'.join(named[:_MOST]) if named else ''}"
-    if call in ("wait4", "waitid"):
-        below = [str(each.pid) for each in family if _parent(each) == process.pid]
-        return f" for its children {', '.join(below[:_MOST])}" if below else " for a child"
-    if call.startswith("futex"):
-        return ": a lock or condition of its own threads, or in shared memory"
-    return ""
-
-
-def _end(pid: int, number: int, family: Sequence[psutil.Process]) -> str:
-    """A descriptor in words, with the other processes of the family that hold its other end or the same file."""
-    try:
-        target = os.readlink(_PROC / str(pid) / "fd" / str(number))
-    except OSError:
-        return f" of descriptor {number}"
-    found = _holders(pid, target, family)
-    what = re.sub(r":\[\d+\]$", "", target).removeprefix("anon_inode:")
-    return f" of {what}" + (f" held by {', '.join(found[:_MOST])}" if found else "")
-
-
-def _holders(pid: int, target: str, family: Sequence[psutil.Process]) -> list[str]:
-    others = [each for each in family if each.pid != pid]
-    if target.startswith("socket:"):
-        ends = _tcp_peers(pid, target)
-        return [_name(each) for each in others if ends & _tcp_ends(each.pid)]
-    if target.startswith(("pipe:", "/")):
-        return [_name(each) for each in others if target in _targets(each.pid)]
-    return []
-
-
-def _targets(pid: int) -> set[str]:
-    found = set()
+def _targets(pid: int) -> dict[int, str]:
+    found = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(_PROC / str(pid) / "fd"):
             with contextlib.suppress(OSError):
-                found.add(os.readlink(entry.path))
+                found[int(entry.name)] = os.readlink(entry.path)
     return found
 
 
@@ -100,16 +105,6 @@ def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
             for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:
                 fields = line.split()
                 yield fields[9], fields[1], fields[2]
-
-
-def _tcp_peers(pid: int, target: str) -> set[str]:
-    inode = target.removeprefix("socket:[").removesuffix("]")
-    return {remote for number, _, remote in _tcp(pid) if number == inode}
-
-
-def _tcp_ends(pid: int) -> set[str]:
-    held = {target.removeprefix("socket:[").removesuffix("]") for target in _targets(pid) if target.startswith("socket:")}
-    return {local for number, local, _ in _tcp(pid) if number in held}
 
 
 def _name(process: psutil.Process) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from pytest_vllm_regress import waits
+from pytest_vllm_regress.waits import Waits
 
 PIPE = """
 import os, sys, time
@@ -59,7 +59,7 @@ def family(program: str) -> Iterator[list[psutil.Process]]:
 def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
     """What is said of the first one, once it has gone to sleep."""
     until = time.monotonic() + 10
-    while not wanted(text := waits.describe(processes[0], processes)) and time.monotonic() < until:
+    while not wanted(text := Waits(processes).describe(processes[0])) and time.monotonic() < until:
         time.sleep(0.01)  # another process goes to sleep without telling
     return text
 
@@ -83,11 +83,11 @@ def test_the_other_end_is_named(program: str, call: str) -> None:
 
 def test_a_process_that_runs_stopped_or_gone() -> None:
     with family("print('up', flush=True)\nwhile True: pass") as processes:
-        assert waits.describe(processes[0], processes) == "waits: no, it runs"
+        assert Waits(processes).describe(processes[0]) == "waits: no, it runs"
         processes[0].suspend()
         assert "waits: " in seen(processes, lambda text: "stopped" in text)
         processes[0].resume()
-    assert waits.describe(processes[0], processes) == ""
+    assert Waits(processes).describe(processes[0]) == ""
 
 
 def test_a_lock(tmp_path: object) -> None:
