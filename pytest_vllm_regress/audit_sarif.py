@@ -14,7 +14,6 @@ from .case import Case
 from .preflight import Concern
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-HOME = "https://pypi.org/project/pytest-vllm-regress/"
 
 
 def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
     order = list(rules)
     for each in results:
         each["ruleIndex"] = order.index(each["ruleId"])
-    driver = {"name": "vllm-regress", "version": __version__, "informationUri": HOME, "rules": list(rules.values())}
+    driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}
 
 
