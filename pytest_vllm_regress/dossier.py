@@ -22,6 +22,7 @@ MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
+_LATE: list[subprocess.Popen[str]] = []
 
 
 def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None,
@@ -31,6 +32,7 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
 
     Says what could not be got and why. Secrets in the controller's environment are masked.
     """
+    _LATE[:] = [spy for spy in _LATE if spy.poll() is None]
     shown = list(processes)[:MAX_PROCESSES]
     looked = Waits(shown)
     waits = [looked.describe(process) for process in shown]  # before py-spy interrupts their system calls
@@ -83,14 +85,18 @@ def _stack(process: psutil.Process, until: float) -> str:
     if _stopped(process):
         command.append("--nonblocking")  # a stopped process cannot be paused by ptrace
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=left, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return f"(no stack: py-spy gave none within {left:.1f} s)"
+        spy = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except OSError as error:
         return f"(no stack: {error})"
-    if done.returncode:
-        return f"(no stack: {done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'py-spy failed'})"
-    return done.stdout.strip()[:MAX_STACK_CHARS]
+    try:
+        out, said = spy.communicate(timeout=left)
+    except subprocess.TimeoutExpired:
+        spy.kill()
+        _LATE.append(spy)  # not waited for: it may be reading libraries of gigabytes from a slow disk, which even KILL does not interrupt
+        return f"(no stack: py-spy gave none within {left:.1f} s)"
+    if spy.returncode:
+        return f"(no stack: {said.strip().splitlines()[-1] if said.strip() else 'py-spy failed'})"
+    return out.strip()[:MAX_STACK_CHARS]
 
 
 def _headline(process: psutil.Process) -> str:
