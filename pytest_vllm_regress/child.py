@@ -21,6 +21,7 @@ from .target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameT
 
 _GRACE_S = 1.0
 _LEAVE_S = 3.0  # what is still there this long after the child ended was left behind; Ray's daemons take about a second
+_LATE_S = 2.0
 _NANNY_S = 8.0
 
 
@@ -185,8 +186,8 @@ class Child:
             with contextlib.suppress(psutil.Error):
                 psutil.Process(self.pid).send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """End the family now; what outlived the child is recorded as leftover. Idempotent."""
+    def kill(self, grace_s: float = _GRACE_S) -> None:
+        """End the family now, after ``grace_s`` for TERM; what outlived the child is recorded as leftover. Idempotent."""
         if self._closed:
             return
         ended_by_itself = not self.alive and not self._orphaned
@@ -195,7 +196,7 @@ class Child:
         self._shm |= family.shared_memory(left)
         survivors = family.wait_gone(left, _LEAVE_S) if ended_by_itself else left
         found = [Leftover("process", family.describe(p)) for p in survivors] if ended_by_itself else []
-        stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else _GRACE_S)
+        stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else grace_s)
         found += [Leftover("process that KILL did not end", family.describe(p)) for p in stubborn]
         with contextlib.suppress(psutil.Error):
             psutil.Process(self._nanny).resume()  # whoever has stopped it
@@ -249,7 +250,8 @@ class Child:
 
     def _hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
         detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}")
-        self.kill()
+        late = deadline.clock() - deadline.at
+        self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))  # a machine that is slow to tell gets no further time
         return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
