@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -35,13 +35,14 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
     _LATE[:] = [spy for spy in _LATE if spy.poll() is None]
     shown = list(processes)[:MAX_PROCESSES]
     looked = Waits(shown)
-    waits = [looked.describe(process) for process in shown]  # before py-spy interrupts their system calls
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    waits = [looked.describe(process) for process in shown]  # before they are stopped
+    heads = [_headline(process) for process in shown]
+    with _held(shown), ThreadPoolExecutor(max_workers=4) as pool:
         until = time.monotonic() + STACKS_S
         stacks = list(pool.map(lambda process: _stack(process, until), shown))
     parts = [f"== dossier: {title} ==", *facts]
-    for process, wait, stack in zip(shown, waits, stacks, strict=True):
-        parts.append("\n".join(filter(None, (f"-- process {_headline(process)}", wait, stack))))
+    for head, wait, stack in zip(heads, waits, stacks, strict=True):
+        parts.append("\n".join(filter(None, (f"-- process {head}", wait, stack))))
     if len(processes) > len(shown):
         parts.append(f"-- {len(processes) - len(shown)} more processes are not shown")
     if not processes:
@@ -51,6 +52,22 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
         if tail:
             parts.append(f"-- log {log.name}\n{tail}")
     return mask("\n".join(parts))[:MAX_CHARS]
+
+
+@contextlib.contextmanager
+def _held(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Stop the processes while they are looked at, those that are not stopped already: workers that spin for a peer which has died take
+    every core, and whoever wants their stacks waits for seconds."""
+    held = [process for process in processes if not _stopped(process)]
+    for process in held:
+        with contextlib.suppress(psutil.Error):
+            process.suspend()
+    try:
+        yield
+    finally:
+        for process in held:
+            with contextlib.suppress(psutil.Error):
+                process.resume()
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
@@ -81,9 +98,7 @@ def _stack(process: psutil.Process, until: float) -> str:
     left = until - time.monotonic()
     if left <= 0:
         return f"(no stack: the {STACKS_S:g} s for all stacks were used up)"
-    command = [program, "dump", "--pid", str(process.pid)]
-    if _stopped(process):
-        command.append("--nonblocking")  # a stopped process cannot be paused by ptrace
+    command = [program, "dump", "--pid", str(process.pid), "--nonblocking"]  # a stopped process cannot be paused by ptrace
     try:
         spy = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", stdin=subprocess.DEVNULL)
     except OSError as error:
