@@ -33,7 +33,6 @@ class Checker:
     def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance | None = None, tokenizer: Path | None = None) -> None:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
-        self.children = 0
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
         self._agent = session.bare_agent(environment, {"memory": allowance.memory})
         self._child: Child | None = None
@@ -101,5 +100,4 @@ class Checker:
             deadline = Deadline.after("import", _IMPORT_S)
             self._child = self._agent.fork("grammar", deadline, label=self.backend)
             self._child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
-            self.children += 1
         return self._child

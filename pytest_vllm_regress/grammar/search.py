@@ -33,7 +33,6 @@ class Survey:
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     unshrunk: list[str] = dataclasses.field(default_factory=list)
-    seconds: float = 0.0
     asking_seconds: float = 0.0
 
 
@@ -74,14 +73,12 @@ class Search:
 
     def run(self) -> Survey:
         """Round by round, until a round finds nothing new, enough was found, or time is up."""
-        began = time.monotonic()
         while len(self.survey.findings) < self._most and time.monotonic() < self._until:
             found = [reduce(finding, self._asked) for finding in self._round()]
             if not found:
                 break
             self._known += found
             self.survey.findings += found
-        self.survey.seconds = time.monotonic() - began
         return self.survey
 
     def _round(self) -> Iterator[Finding]:
