@@ -144,14 +144,14 @@ class Child:
             return family.below(self._nanny)
         return [*([self._process] if family.lives(self._process) else []), *family.below(self._process.pid)]
 
-    def dossier(self, title: str) -> str:
-        """Stacks, logs and resources of the family, now."""
+    def dossier(self, title: str, *, resume: bool = True) -> str:
+        """Stacks, logs and resources of the family, now; without ``resume`` it stays stopped, for its end."""
         last = "nothing was answered"
         if self._last_reply is not None:
             phase, at = self._last_reply
             last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
         facts = [line for line in (self.about, f"progress: {last}") if line]
-        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts)
+        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume)
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""
@@ -249,21 +249,21 @@ class Child:
             raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
 
     def _hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
-        detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}")
+        detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}", resume=False)
         late = deadline.clock() - deadline.at
         self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))  # a machine that is slow to tell gets no further time
         return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
         self._settle()
-        detail = self.dossier(f"{self.name} died in phase {deadline.phase}")
+        detail = self.dossier(f"{self.name} died in phase {deadline.phase}", resume=False)
         self.kill()
         if self.limit:
             return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
         return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()})", phase=deadline.phase, detail=detail)
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
-        detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}")
+        detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}", resume=False)
         self.kill()
         return ProtocolError(f"{self.name} sent something that is no reply: {why}", phase=deadline.phase, detail=detail)
 

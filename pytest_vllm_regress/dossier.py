@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,20 +26,28 @@ _LATE: list[subprocess.Popen[str]] = []
 
 
 def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None,
-                    facts: Sequence[str] = ()) -> str:
+                    facts: Sequence[str] = (), resume: bool = True) -> str:
     """A text dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
     py-spy), then the tails of the logs.
 
-    Says what could not be got and why. Secrets in the controller's environment are masked.
+    The processes are stopped first, as workers that spin for a peer which has died take every core from whoever looks; with ``resume``
+    those that ran go on afterwards. Says what could not be got and why. Secrets in the controller's environment are masked.
     """
     _LATE[:] = [spy for spy in _LATE if spy.poll() is None]
-    shown = list(processes)[:MAX_PROCESSES]
-    looked = Waits(shown)
-    waits = [looked.describe(process) for process in shown]  # before they are stopped
-    heads = [_headline(process) for process in shown]
-    with _held(shown), ThreadPoolExecutor(max_workers=4) as pool:
-        until = time.monotonic() + STACKS_S
-        stacks = list(pool.map(lambda process: _stack(process, until), shown))
+    held = _suspend(processes)
+    try:
+        shown = list(processes)[:MAX_PROCESSES]
+        with ThreadPoolExecutor(max_workers=4) as pool:
+            until = time.monotonic() + STACKS_S
+            stacks = list(pool.map(lambda process: _stack(process, until), shown))
+        looked = Waits(shown, held)
+        waits = [looked.describe(process) for process in shown]
+        heads = [_headline(process, held.get(process.pid)) for process in shown]
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                if resume and process.pid in held:
+                    process.resume()
     parts = [f"== dossier: {title} ==", *facts]
     for head, wait, stack in zip(heads, waits, stacks, strict=True):
         parts.append("\n".join(filter(None, (f"-- process {head}", wait, stack))))
@@ -54,20 +62,16 @@ def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Se
     return mask("\n".join(parts))[:MAX_CHARS]
 
 
-@contextlib.contextmanager
-def _held(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """Stop the processes while they are looked at, those that are not stopped already: workers that spin for a peer which has died take
-    every core, and whoever wants their stacks waits for seconds."""
-    held = [process for process in processes if not _stopped(process)]
-    for process in held:
+def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
+    """Stop what is not stopped already; the states in which they were, by pid."""
+    held: dict[int, str] = {}
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            process.suspend()
-    try:
-        yield
-    finally:
-        for process in held:
-            with contextlib.suppress(psutil.Error):
-                process.resume()
+            state = process.status()
+            if state != psutil.STATUS_STOPPED:
+                process.suspend()
+                held[process.pid] = state
+    return held
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
@@ -114,18 +118,12 @@ def _stack(process: psutil.Process, until: float) -> str:
     return out.strip()[:MAX_STACK_CHARS]
 
 
-def _headline(process: psutil.Process) -> str:
+def _headline(process: psutil.Process, state: str | None) -> str:
     facts = []
     with contextlib.suppress(psutil.Error), process.oneshot():
-        facts = [process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
+        facts = [state or process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
                  f"{sum(process.cpu_times()[:2]):.1f} s of CPU", f"parent {process.ppid()}"]
     return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
-
-
-def _stopped(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    return False
 
 
 def _ray_logs(ray_dir: Path) -> list[Path]:

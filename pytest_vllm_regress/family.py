@@ -64,7 +64,7 @@ def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psuti
 
 def shared_memory(processes: Iterable[psutil.Process]) -> set[str]:
     """Files below /dev/shm that any of the processes has mapped."""
-    return set().union(*(mapped_shm(p.pid) for p in processes)) if processes else set()
+    return mapped_shm([p.pid for p in processes])
 
 
 def describe(process: psutil.Process) -> str:

@@ -53,7 +53,7 @@ def of_runs() -> Iterator[Trace]:
     orphans = list(_orphans())
     segments = {segment: _controller(each.controller_pid) for each in abandoned for segment in each.run.segments()}
     for process, owner in orphans:
-        segments |= dict.fromkeys((Path(each) for each in mapped_shm(process.pid)), owner)
+        segments |= dict.fromkeys((Path(each) for each in mapped_shm([process.pid])), owner)
         with contextlib.suppress(psutil.Error):
             yield Trace("process", family.describe(process), owner, process.create_time(), process.memory_info().rss, partial(_end, process))
     ours = {process.pid for process, _ in orphans}
@@ -108,7 +108,7 @@ def _orphans() -> Iterator[tuple[psutil.Process, str]]:
 
 
 def _mapped_by_others(ours: set[int]) -> set[str]:
-    return set().union(*(mapped_shm(int(entry)) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) not in ours))
+    return mapped_shm(int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) not in ours)
 
 
 def _controller(pid: int) -> str:

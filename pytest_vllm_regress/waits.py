@@ -1,4 +1,4 @@
-"""What a process sleeps on, and whose turn it is: read from /proc, without stopping anything. Linux."""
+"""What a process sleeps on, and whose turn it is: read from /proc. Linux."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,10 +25,14 @@ _MOST = 6
 
 
 class Waits:
-    """A snapshot of a family's open files and connections, looked up when its members are described."""
+    """A snapshot of a family's open files and connections, looked up when its members are described.
 
-    def __init__(self, family: Sequence[psutil.Process]) -> None:
+    A process that was stopped in the middle of a system call still names the call; ``held`` are the pids of those that ran until then.
+    """
+
+    def __init__(self, family: Sequence[psutil.Process], held: Container[int] = ()) -> None:
         self._family = tuple(family)
+        self._held = held
         self._files = {each.pid: _targets(each.pid) for each in family}
         self._peers: dict[str, str] = {}  # inode of a socket: that of its other end, of connections within the machine
         ends = {local: (inode, remote) for inode, local, remote in _tcp(family[0].pid)} if family else {}
@@ -47,7 +51,7 @@ class Waits:
         if words[0] == "running":
             return "waits: no, it runs"
         if words[0] == "-1":
-            return "waits: no system call" if _state(process) != psutil.STATUS_STOPPED else "waits: it is stopped"
+            return "waits: no, it ran" if process.pid in self._held else "waits: it is stopped"
         call = _CALLS.get(int(words[0]), f"system call {words[0]}")
         argument = int(words[1], 16) if len(words) > 1 else 0
         return f"waits: in {call}{self._about(process.pid, call, argument)}"
@@ -117,9 +121,3 @@ def _parent(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.Error):
         return int(process.ppid())
     return 0
-
-
-def _state(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return str(process.status())
-    return ""

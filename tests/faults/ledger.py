@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -70,22 +71,30 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}"[:160]
 
 
-def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset()) -> tuple[str, ...]:
-    """What of a run is still there: processes with its tag (not the ``spared``), shared memory, listening ports, files that had to go."""
+def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), shared: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """What of a run is still there: processes with its tag (not the ``spared``), shared memory that is not among ``shared`` of before,
+    listening ports, files that had to go."""
     living = [process for process in family.tagged(run.tag) if process.pid not in spared]
     found = [f"process {family.describe(process)}" for process in family.wait_gone(living, GONE_S)]
-    found += [f"shared memory {path}" for path in run.segments()]
+    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | (shared_memory() - shared)]
     found += [f"port {port}" for port in seen.ports if _listens(port)]
     found += [f"file {path}" for path in seen.files if path.exists()]
     return tuple(found)
+
+
+def shared_memory() -> frozenset[str]:
+    """Every file in /dev/shm, whoever's it is; nothing where another worker runs engines beside this one."""
+    return frozenset() if "PYTEST_XDIST_WORKER" in os.environ else frozenset(os.listdir("/dev/shm"))
 
 
 @contextlib.contextmanager
 def cell(cells: list[Cell], run: RunDir, where: str, fault: str, phase: str, *, spared: Callable[[], frozenset[int]] = frozenset) -> Iterator[Seen]:
     """One cell: whatever happens inside, what was seen is written down, and judged at the end."""
     seen = Seen()
+    shared = shared_memory()
     yield seen
-    done = Cell(where, fault, phase, seen.outcome, round(max(0.0, seen.late_s), 1), survivors(run, seen, spared=spared()), seen.next_one)
+    left = survivors(run, seen, spared=spared(), shared=shared)
+    done = Cell(where, fault, phase, seen.outcome, round(max(0.0, seen.late_s), 1), left, seen.next_one)
     cells.append(done)
     assert done.passed, done
 

@@ -131,6 +131,11 @@ def shared_memory():
     time.sleep(600)
 
 
+def named_semaphore():
+    ctypes.CDLL(None).sem_open(f"/vllm_regress_fault_{os.getpid()}".encode(), os.O_CREAT, 0o600, 0)
+    time.sleep(600)
+
+
 def _flood(stream):
     line = "x" * 1023 + "\n"
     for _ in range(100 * 1024):

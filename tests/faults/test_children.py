@@ -43,6 +43,7 @@ FAULTS: dict[str, tuple[str, str, float]] = {
     "many_threads": (HANG, HANG, DEADLINE_S),
     "all_descriptors": (HANG, HANG, DEADLINE_S),
     "shared_memory": (HANG, HANG, DEADLINE_S),
+    "named_semaphore": (HANG, HANG, DEADLINE_S),
 }
 SAMPLE = ("truncated", "oversized", "flood_stdout", "many_threads", "zombies", "all_descriptors")
 

@@ -100,3 +100,12 @@ def leave_shared_memory():
     os.ftruncate(fd, 4096)
     globals()["_mapped"] = mmap.mmap(fd, 4096)
     return path
+
+
+def leave_semaphore():
+    """A named semaphore that nobody unlinks, as those of Ray's compiled graphs."""
+    import ctypes
+
+    name = "vllm_regress_test_{}".format(os.getpid())
+    ctypes.CDLL(None).sem_open(b"/" + name.encode(), os.O_CREAT, 0o600, 0)
+    return "/dev/shm/sem." + name

@@ -153,10 +153,11 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
             folder.unlink() if folder.is_symlink() else RunDir(folder, "").remove()
 
 
-def test_nannies_note_what_their_family_has_mapped(agent: Agent) -> None:
+@pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
+def test_nannies_note_what_their_family_has_mapped(agent: Agent, leave: str) -> None:
     child = agent.fork("probe", Deadline.after("start", 20))
     probe = Path(__file__).with_name("probe.py")
-    path = child.request("call", Deadline.after("probe", 20), file=str(probe), function="leave_shared_memory", arguments={})
+    path = child.request("call", Deadline.after("probe", 20), file=str(probe), function=leave, arguments={})
     try:
         noted = Deadline.after("probe", 20)
         while agent.run.segments() != (Path(path),) and not noted.passed:
@@ -165,6 +166,7 @@ def test_nannies_note_what_their_family_has_mapped(agent: Agent) -> None:
     finally:
         child.kill()
     assert agent.run.segments() == ()
+    assert not Path(path).exists()
 
 
 @pytest.mark.parametrize(

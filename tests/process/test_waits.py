@@ -85,7 +85,8 @@ def test_a_process_that_runs_stopped_or_gone() -> None:
     with family("print('up', flush=True)\nwhile True: pass") as processes:
         assert Waits(processes).describe(processes[0]) == "waits: no, it runs"
         processes[0].suspend()
-        assert "waits: " in seen(processes, lambda text: "stopped" in text)
+        assert "waits: it is stopped" in seen(processes, lambda text: "stopped" in text)
+        assert Waits(processes, {processes[0].pid}).describe(processes[0]) == "waits: no, it ran"
         processes[0].resume()
     assert Waits(processes).describe(processes[0]) == ""
 

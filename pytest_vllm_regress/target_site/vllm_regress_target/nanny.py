@@ -103,15 +103,13 @@ def _enforce(lifeline: FrameSocket, limits: Limits, log: str) -> Limits:
 def _kill_at_once() -> None:
     """Stop everything below this process until nothing new appears, then kill it: what forks without end is not outrun by KILL alone."""
     stopped: Set[int] = set()
-    segments: Set[str] = set()
     for _ in range(_STOP_ROUNDS):
         new = set(descendants(os.getpid())) - stopped
         if not new:
             break
         _signal(new, signal.SIGSTOP)
         stopped |= new
-    for pid in stopped:
-        segments |= mapped_shm(pid)
+    segments = mapped_shm(stopped)
     _signal(stopped, signal.SIGKILL)
     _unlink(segments)
 
@@ -159,8 +157,7 @@ def end_descendants() -> None:
         pids = descendants(os.getpid())
         if not pids:
             break
-        for pid in pids:
-            segments |= mapped_shm(pid)
+        segments |= mapped_shm(pids)
         _signal(pids, signal.SIGKILL)
         # A killed child becomes waitable at once or very soon; waitid blocks only until one of ours does.
         with contextlib.suppress(ChildProcessError):
@@ -196,7 +193,7 @@ class Segments:
         if there <= self._there:
             return
         self._there = there
-        new = {path for pid in descendants(os.getpid()) for path in mapped_shm(pid)} - set(self._noted)
+        new = mapped_shm(descendants(os.getpid())) - set(self._noted)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:
                 self._noted[path] = os.stat(path).st_ino
@@ -210,15 +207,20 @@ class Segments:
                     os.unlink(path)
 
 
-def mapped_shm(pid: int) -> Set[str]:
-    """Files below /dev/shm that the process has mapped."""
+def mapped_shm(pids: Iterable[int]) -> Set[str]:
+    """Files below /dev/shm that any of the processes has mapped.
+
+    Found by inode: a named semaphore is mapped under a name of the moment and gets its own name afterwards (glibc's sem_open).
+    """
+    mapped: Set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(OSError), open("/proc/{}/maps".format(pid)) as maps:
+            mapped |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
     found: Set[str] = set()
-    try:
-        with open("/proc/{}/maps".format(pid)) as maps:
-            for line in maps:
-                at = line.find("/dev/shm/")
-                if at >= 0 and not line.rstrip().endswith("(deleted)"):
-                    found.add(line[at:].rstrip())
-    except OSError:
-        pass
+    for folder, _, names in os.walk("/dev/shm") if mapped else ():
+        for name in names:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                if os.lstat(path).st_ino in mapped:
+                    found.add(path)
     return found
