@@ -19,7 +19,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
@@ -150,15 +149,12 @@ class Bench:
             process.wait()
 
 
-def plugin_load(rounds: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds of pytest on a project that does not use the plugin: with it, and without."""
+def plugin_load(rounds: int) -> tuple[float, ...]:
+    """Seconds that pytest takes longer with the plugin, on a project that does not use it."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_nothing.py").write_text("def test_nothing(): pass\n")
-        ours, theirs = [], []
-        for _ in range(max(11, rounds)):
-            theirs.append(_seconds([*PYTEST, "-p", "no:vllm_regress"], folder))
-            ours.append(_seconds(PYTEST, folder))
-    return tuple(ours), tuple(theirs)
+        bare, with_it = [*PYTEST, "-p", "no:vllm_regress"], PYTEST
+        return tuple(-_seconds(bare, folder) + _seconds(with_it, folder) for _ in range(max(21, rounds)))
 
 
 def shared_engine(environment: str, rounds: int, tests: int = 100) -> tuple[float, ...]:
@@ -181,15 +177,15 @@ def shared_engine(environment: str, rounds: int, tests: int = 100) -> tuple[floa
 
 
 def whole_cases(environment: str, rounds: int) -> Measured:
-    """The three first cases on one environment, against the same tests in a pytest each: medians of a sample of them."""
+    """The three first cases on one environment, seconds for each test, against a sample of the same tests in a pytest each."""
     cases = [str(ROOT / "cases" / name) for name in ("lmfe-124", "vllm-16140", "vllm-17173")]
     options = [f"--vllm-env={environment}", f"--rootdir={ROOT}", "-c", os.devnull, "--import-mode=importlib"]
     listed = subprocess.run([*PYTEST, *options, "--collect-only", *cases], capture_output=True, text=True, check=True).stdout
     tests = [line for line in listed.splitlines() if "::" in line]
     sample = tests[:: max(1, len(tests) // rounds)][:rounds]
     theirs = [_seconds([*PYTEST, *options, "--vllm-start-method=spawn", str(ROOT / test)], str(ROOT)) for test in sample]
-    ours = _seconds([*PYTEST, *options, *cases], str(ROOT)) / len(tests)
-    return Measured(f"a test of the three cases, {environment}", "a pytest and a spawned process for each test", (ours,), tuple(theirs), 1 / 20)
+    ours = [_seconds([*PYTEST, *options, *cases], str(ROOT)) / len(tests) for _ in range(rounds)]
+    return Measured(f"a test of the three cases, {environment}", "a pytest and a spawned process for each test", tuple(ours), tuple(theirs), 1 / 20)
 
 
 def main() -> None:
@@ -214,27 +210,30 @@ def main() -> None:
     wanted = [(name, "sim") for name in given.sim if {"sim", "serve"} & set(given.only)] + [(given.cpu, "cpu")] * ("cpu" in given.only)
     for name, group in wanted:
         bench = Bench(name, given.rounds)
-        single, double = EngineSpec.create(), EngineSpec.create(tensor_parallel_size=2)
+        sizes: tuple[dict[str, int], ...] = ({}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2})
+        single, double, piped = (EngineSpec.create(generation="V1", **size) for size in sizes)
         try:
             if group in given.only:
                 add(lambda: bench.ready(single, "offline", 0.12 if group == "cpu" else 0.02, "engine ready"))  # noqa: B023
                 add(lambda: bench.ready(double, "offline", 0.5 if group == "cpu" else 0.05, "engine ready, TP=2"))  # noqa: B023
             if group == "sim" and "sim" in given.only:
-                add(lambda: bench.ready(EngineSpec.create(pipeline_parallel_size=2, generation="V1"), "offline", 0.05, "engine ready, PP=2"))  # noqa: B023
+                add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))  # noqa: B023
             if group == "sim" and "serve" in given.only:
                 add(lambda: bench.ready(single, "serve", 0.1, "server ready"))  # noqa: B023
         finally:
             bench.session.close()
-    small: dict[str, Any] = {}
+    small: dict[str, tuple[float, ...]] = {}
     if "small" in given.only:
-        with_it, without = plugin_load(given.rounds)
-        small["plugin loaded, ms more than bare pytest"] = 1000 * (statistics.median(with_it) - statistics.median(without))
-        small["a test that reuses an engine, ms more"] = 1000 * statistics.median(shared_engine(given.sim[0], given.rounds))
+        small["plugin loaded on a project that does not use it"] = plugin_load(given.rounds)
+        small["a test that reuses a shared engine"] = shared_engine(given.sim[0], given.rounds)
         bench = Bench(given.sim[0], given.rounds)
-        small["probe round trip, ms"] = 1000 * statistics.median(bench.probe())
+        small["probe round trip"] = bench.probe()
         bench.session.close()
-        for name, value in small.items():
-            print(f"{name}: {value:.3g}", flush=True)
+        print("\n| overhead | ms, median | 5 % to 95 % | at most | reached |\n| --- | --- | --- | --- | --- |")
+        for (name, seconds), goal in zip(small.items(), (40, 20, 1), strict=True):
+            low, median, high = (1000 * statistics.quantiles(seconds, n=20)[at] for at in (0, 9, 18))
+            print(f"| {name} | {median:.3g} | {low:.3g} to {high:.3g} | {goal} | {'yes' if median <= goal else 'no'} |", flush=True)
+        print()
     if "cases" in given.only:
         add(lambda: whole_cases(given.sim[0], given.rounds))
     memory = round(psutil.virtual_memory().total / 2**30)

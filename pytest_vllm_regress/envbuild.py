@@ -299,7 +299,7 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
                 return local
         if local:
             progress(f"no index has the builds in {local.name}: installing {lock.name}, a larger download")
-        uv.run([*into, "--no-deps", "--require-hashes", "-r", lock], doing=f"{doing} from {lock}", progress=progress)
+        uv.run([*into, "--no-deps", "--require-hashes", "-r", "-"], doing=f"{doing} from {lock}", progress=progress, stdin=_exactly(lock))
         return lock
     if recipe.relax_local:
         for more in tries:
@@ -310,6 +310,11 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
     with _options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
     return None
+
+
+def _exactly(lock: Path) -> str:
+    """A lock that no local build satisfies: ``torch==2.13.0`` would take a ``2.13.0+cpu`` from a wheel folder, which has another hash."""
+    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", lock.read_text(encoding="utf-8"))
 
 
 def _possible(arguments: Sequence[str | Path]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import stat
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +68,7 @@ elif words[1] == "install":
         sys.exit(says[mode])
     if "--dry-run" in words:
         sys.exit(0)
+    (state / "stdin").write_text(sys.stdin.read())
     site = pathlib.Path(value("--python")).parent.parent / "lib/python3.11/site-packages"
     (site / "half").write_text("")
     if mode == "hang":
@@ -212,7 +215,28 @@ class TestBuild:
         recipe = locked(tmp_path, RECIPE)
         cache.ensure(recipe)
         (install,) = fake.calls("install")
-        assert install[-4:] == ["--no-deps", "--require-hashes", "-r", str(recipe.lock)]
+        assert install[-4:] == ["--no-deps", "--require-hashes", "-r", "-"]
+        assert "vllm===1.0 \\\n" in (fake.folder / "stdin").read_text()
+
+    def test_a_local_build_in_a_wheel_folder_does_not_pass_for_what_is_locked(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+        """With the real uv: it prefers 1.0+local, whose hash is not the locked one."""
+        for version in ("1.0", "1.0+local"):
+            with zipfile.ZipFile(tmp_path / f"vr_example-{version}-py3-none-any.whl", "w") as wheel:
+                about = f"vr_example-{version}.dist-info"
+                wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: vr-example\nVersion: {version}\n")
+                wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                wheel.writestr(f"{about}/RECORD", "")
+        digest = hashlib.sha256((tmp_path / "vr_example-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        python = tmp_path / "venv" / "bin" / "python"
+        uv.run(["venv", "--quiet", tmp_path / "venv"], doing="making an environment")
+        lock = tmp_path / "lock.txt"
+        lock.write_text(f"# recipe\nvr-example==1.0 \\\n    --hash=sha256:{digest}\n")
+        recipe = Recipe("vr-example-1.0", ("vr-example==1.0",))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("UV_FIND_LINKS", str(tmp_path))
+            patch.setenv("UV_NO_INDEX", "1")
+            envbuild._install(recipe, lock, python, print)
+        assert uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing") == "vr-example==1.0"
 
     def test_a_lock_of_an_earlier_recipe_is_refused(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
         recipe = dataclasses.replace(locked(tmp_path, RECIPE), overrides=("torch==1",))
@@ -319,7 +343,7 @@ class TestLocalBuilds:
         fake.mode("no-local-builds")
         said: list[str] = []
         cache.ensure(recipe, progress=said.append)
-        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock)]
+        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == ["-"]
         assert len(fake.calls("--torch-backend")) == 1
         assert "a larger download" in "\n".join(said)
 
