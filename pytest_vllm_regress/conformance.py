@@ -7,7 +7,6 @@ import json
 import platform
 import re
 import sys
-import tempfile
 import time
 import tomllib
 import xml.etree.ElementTree as ET
@@ -25,6 +24,7 @@ from .invocation import HELP, OK, UNBUILT, UNEXPECTED, invocation, say, warn
 from .masking import mask
 from .results import write_whole
 from .run import build_with_cache, pytest_command, pytest_environment, run_command, terminate_as_interrupt
+from .rundir import scratch
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
@@ -135,11 +135,11 @@ def suite_directory() -> Path:
 
 def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> Ran:
     """The whole suite in one environment, by a pytest of its own."""
-    with tempfile.TemporaryDirectory(prefix="vllm-regress-conformance-") as scratch:
-        report = Path(scratch) / "report.xml"
-        command = pytest_command(Path(scratch), suite, [suite], TIMEOUT_S)
+    with scratch() as folder:
+        report = folder / "report.xml"
+        command = pytest_command(folder, suite, [suite], TIMEOUT_S)
         command += [f"--vllm-env={name}", f"--junitxml={report}", "--tb=short", *pytest_args]
-        status = run_command(command, pytest_environment(Path(scratch)))
+        status = run_command(command, pytest_environment(folder))
         if not report.exists():
             raise UsageError(f"{name}: pytest ended with status {status} and wrote no report: see its output above")
         return read_report(name, report)

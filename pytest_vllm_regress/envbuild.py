@@ -18,7 +18,6 @@ import platform
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +30,7 @@ from filelock import FileLock, Timeout
 from . import uv
 from .environments import RELEASE, STAND_INS, Recipe, pinned
 from .errors import BuildError, EnvironmentFileError, UsageError
+from .rundir import scratch
 
 Progress = Callable[[str], None]
 GIB = 2**30
@@ -235,8 +235,8 @@ def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambd
 
     ``local``: keep pins on local builds (``==X+cpu``) instead of relaxing them. No address of an index gets into it.
     """
-    with tempfile.TemporaryDirectory(prefix="vr-lock-") as folder:
-        out = Path(folder, "pylock.toml")
+    with scratch() as folder:
+        out = folder / "pylock.toml"
         with _options(recipe, relaxed="" if local else "===") as options:
             arguments = [
                 "pip",
@@ -335,11 +335,11 @@ def _options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]
     overrides = list(recipe.overrides)
     if relaxed and recipe.relax_local:
         overrides += [f"{name}{relaxed}{version}" for name, version in _local_pins(recipe).items()]
-    with tempfile.TemporaryDirectory(prefix="vr-recipe-") as folder:
+    with scratch() as folder:
         options: list[str | Path] = []
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
             if content:
-                file = Path(folder, flag.strip("-"))
+                file = folder / flag.strip("-")
                 file.write_text("\n".join(content) + "\n")
                 options += [flag, file]
         if recipe.exclude_newer:
@@ -357,7 +357,7 @@ def _cut_off(day: str, package: str, version: str) -> str:
 def _local_pins(recipe: Recipe) -> dict[str, str]:
     """What the target pins the packages of ``relax_local`` to, without the local part: read from its metadata."""
     requirement = "==".join(recipe.target)
-    with tempfile.TemporaryDirectory(prefix="vr-relax-") as folder:
+    with scratch() as folder:
         uv.run(
             [
                 "pip",
@@ -373,7 +373,7 @@ def _local_pins(recipe: Recipe) -> dict[str, str]:
             ],
             doing=f"{recipe.name}: reading what {requirement} asks for",
         )
-        metadata = next(Path(folder).glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
+        metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
     found = {}
     for name in recipe.relax_local:
         pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)

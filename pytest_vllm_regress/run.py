@@ -10,7 +10,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from . import results
 from .case import Case
 from .errors import BuildError, UsageError
 from .results import RunResult, TestResult
+from .rundir import scratch
 from .verdict import Verdict, combine
 
 AFFECTED, FIXED = "affected", "fixed"
@@ -117,8 +117,8 @@ class Runner:
                     unbuilt.append(job.environment)
                     found.append(not_built(job, error))
                     continue
-                with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
-                    found.append(run_job(job, self._options, self._start, Path(scratch) / "report.json"))
+                with scratch() as folder:
+                    found.append(run_job(job, self._options, self._start, folder / "report.json"))
         except KeyboardInterrupt:
             return Outcome(results.merge(found), tuple(unbuilt), interrupted=True)
         return Outcome(results.merge(found), tuple(unbuilt))
@@ -126,8 +126,8 @@ class Runner:
 
 def run_job(job: Job, options: Options, start: Callable[..., int], report: Path) -> RunResult:
     """Run a job's cases in a pytest of their own. ``report``: where that pytest writes its results, after every case anew."""
-    with tempfile.TemporaryDirectory(prefix="vllm-regress-run-") as scratch:
-        status = start(_command(job, options, Path(scratch), report), pytest_environment(Path(scratch)))
+    with scratch() as folder:
+        status = start(_command(job, options, folder, report), pytest_environment(folder))
         return _judged(_collect(job, report, status), job, options)
 
 

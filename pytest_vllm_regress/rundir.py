@@ -59,6 +59,16 @@ class RunDir:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for files of the moment; should this process be killed, ``abandoned_runs`` finds it."""
+    run = RunDir.create()
+    try:
+        yield run.path
+    finally:
+        run.remove()
+
+
 @dataclasses.dataclass(frozen=True)
 class AbandonedRun:
     """A run directory whose controller is gone."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_vllm_regress import family
 from pytest_vllm_regress.errors import ChildError, RegressError
 from pytest_vllm_regress.rundir import RunDir
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
 
 LATE_S = 3.0
 """How long after its deadline a fault may keep a test waiting."""
@@ -76,22 +77,25 @@ def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), 
     listening ports, files that had to go."""
     living = [process for process in family.tagged(run.tag) if process.pid not in spared]
     found = [f"process {family.describe(process)}" for process in family.wait_gone(living, GONE_S)]
-    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | (shared_memory() - shared)]
+    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | (unmapped() - shared)]
     found += [f"port {port}" for port in seen.ports if _listens(port)]
     found += [f"file {path}" for path in seen.files if path.exists()]
     return tuple(found)
 
 
-def shared_memory() -> frozenset[str]:
-    """Every file in /dev/shm, whoever's it is; nothing where another worker runs engines beside this one."""
-    return frozenset() if "PYTEST_XDIST_WORKER" in os.environ else frozenset(os.listdir("/dev/shm"))
+def unmapped() -> frozenset[str]:
+    """Every file in /dev/shm that nobody uses; nothing where another worker's engines come and go beside this one."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return frozenset()
+    there = {os.path.join(folder, name) for folder, _, names in os.walk("/dev/shm") for name in names}
+    return frozenset(there - mapped_shm(int(pid) for pid in os.listdir("/proc") if pid.isdigit()))
 
 
 @contextlib.contextmanager
 def cell(cells: list[Cell], run: RunDir, where: str, fault: str, phase: str, *, spared: Callable[[], frozenset[int]] = frozenset) -> Iterator[Seen]:
     """One cell: whatever happens inside, what was seen is written down, and judged at the end."""
     seen = Seen()
-    shared = shared_memory()
+    shared = unmapped()
     yield seen
     left = survivors(run, seen, spared=spared(), shared=shared)
     done = Cell(where, fault, phase, seen.outcome, round(max(0.0, seen.late_s), 1), left, seen.next_one)

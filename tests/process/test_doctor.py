@@ -234,3 +234,16 @@ def test_a_clean_machine_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(leftovers, "of_runs", lambda: iter(()))
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out == "nothing is left behind\n"
+
+
+def test_files_of_the_moment_are_found_too() -> None:
+    """What a killed command had in its scratch folder."""
+    program = "import sys\nfrom pytest_vllm_regress.rundir import scratch\nwith scratch() as folder: print(folder, flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        leftovers.sweep()
+        assert folder.exists()
+        process.kill()
+    leftovers.sweep()
+    assert not folder.exists()
