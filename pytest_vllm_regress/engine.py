@@ -15,6 +15,8 @@ from .spec import EngineSpec
 Prompt = str | dict[str, Any]
 Sampling = Mapping[str, Any]
 DeadlineFor = Callable[[str, float | None], Deadline]
+PROMPT = "Are you there?"
+"""What proves that an engine works. Not shorter: of a few tokens some CPU builds die (docs/devices.md), whatever else they can do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,7 @@ class Engine:
 
     def check(self) -> None:
         """Prove that the engine still works: one token is generated. Raises what ``generate`` raises."""
-        self.generate("a", {"max_tokens": 1})
+        self.generate(PROMPT, {"max_tokens": 1})
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """vLLM's own shutdown; returns what it left behind (already removed)."""

@@ -13,6 +13,7 @@ import psutil
 from . import masking, watcher
 from .child import Child, Leftover
 from .deadline import Deadline
+from .engine import PROMPT
 from .errors import ChildError, RemoteError
 from .ports import HOST, PortLease
 from .schema_filter import SchemaFilter
@@ -85,7 +86,7 @@ class Server:
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated."""
-        self._json(self.post("/v1/completions", {"model": self.model, "prompt": "a", "max_tokens": 1}))
+        self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""
@@ -124,7 +125,7 @@ class Server:
                 limits = max(0.1, deadline.left_s)
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
-                    body = {"model": self.model, "prompt": "a", "max_tokens": 1}
+                    body = {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
                     answer = self.client.post("/v1/completions", json=body, timeout=limits)
                     if answer.is_success and answer.json()["choices"]:
                         return

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
 
 def use(engine: Engine) -> None:
     """Four prompts of two results each, then the end."""
-    answers = engine.generate(["a", "b", "c", "d"], {"max_tokens": 8, "ignore_eos": True, "n": 2}, output_kind="final_only")
+    prompts = ["number one", "number two", "number three", "number four"]
+    answers = engine.generate(prompts, {"max_tokens": 8, "ignore_eos": True, "n": 2}, output_kind="final_only")
     last = answers if engine.front == "offline" else [stream[-1] for stream in answers]
     assert [[len(each["token_ids"]) for each in answer["outputs"]] for answer in last] == [[8, 8]] * 4
     left = engine.stop()

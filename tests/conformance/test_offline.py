@@ -53,7 +53,7 @@ def test_seed_repeats(vllm_engine: Engine) -> None:
 
 def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
     alone = first(vllm_engine, GREEDY)["token_ids"]
-    among = [answer["outputs"][0]["token_ids"] for answer in vllm_engine.generate(["one", "Hello", "two" * 50], GREEDY)]
+    among = [answer["outputs"][0]["token_ids"] for answer in vllm_engine.generate(["another", "Hello", "two" * 50], GREEDY)]
     assert among[1] == alone and among[0] != alone
 
 
@@ -115,7 +115,7 @@ def test_penalties(vllm_engine: Engine) -> None:
 def test_long_prompt_in_chunks(vllm_engine: Engine) -> None:
     prompt = "x1" * 200
     alone = first(vllm_engine, GREEDY, prompt)["token_ids"]
-    answers = vllm_engine.generate(["y" * 400, prompt, "z"], GREEDY)
+    answers = vllm_engine.generate(["y" * 400, prompt, "a short one"], GREEDY)
     assert answers[1]["outputs"][0]["token_ids"] == alone
 
 

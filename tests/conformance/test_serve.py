@@ -58,7 +58,7 @@ def test_client_goes_away(vllm_server: Server) -> None:
 
 
 def test_200_at_once(vllm_server: Server) -> None:
-    bodies = [{"model": vllm_server.model, "prompt": f"r{number}", "max_tokens": 8, "ignore_eos": True} for number in range(200)]
+    bodies = [{"model": vllm_server.model, "prompt": f"request {number}", "max_tokens": 8, "ignore_eos": True} for number in range(200)]
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda body: vllm_server.client.post("/v1/completions", json=body, timeout=60), bodies))
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [8] * 200
