@@ -8,7 +8,7 @@ import sys
 import traceback
 from typing import Any, Dict
 
-from . import calls
+from . import calls, spawning
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 
@@ -81,6 +81,8 @@ def _answer(channel: FrameSocket, host: Any) -> None:
 
 
 def _move_in(request: Frame) -> None:
+    if request.get("start_method") == "spawn":
+        os.environ[spawning.LEAVE] = "1"
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

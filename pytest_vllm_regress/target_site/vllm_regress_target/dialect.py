@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
-from . import Unsupported
+from . import Unsupported, spawning
 
 Spec = Dict[str, Any]
 
@@ -88,6 +88,8 @@ def plan(spec: Spec, front: str) -> Plan:
 def enter(made: Plan) -> None:
     """Set the plan's variables in this process, before the engine is made."""
     os.environ.update(made.env)
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu" and spawning.quicken(os.getcwd()):
+        made.notes.append("what vLLM spawns is forked from a process that has imported vLLM")  # its CPU platform wants no other method
     if _generation_is_read_at_import():
         # This module chose between V0 and V1 when the agent imported it; a process of its own would have chosen by its own variable.
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
