@@ -214,7 +214,10 @@ def main() -> None:
         single, double, piped = (EngineSpec.create(generation="V1", **size) for size in sizes)
         try:
             if group in given.only:
-                add(lambda: bench.ready(single, "offline", 0.12 if group == "cpu" else 0.02, "engine ready"))  # noqa: B023
+                if group == "cpu":
+                    alone = EngineSpec.create(generation="V1", env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+                    add(lambda: bench.ready(alone, "offline", 0.12, "engine ready, one process"))  # noqa: B023
+                add(lambda: bench.ready(single, "offline", 0.5 if group == "cpu" else 0.02, "engine ready"))  # noqa: B023
                 add(lambda: bench.ready(double, "offline", 0.5 if group == "cpu" else 0.05, "engine ready, TP=2"))  # noqa: B023
             if group == "sim" and "sim" in given.only:
                 add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))  # noqa: B023

@@ -50,6 +50,8 @@ def warm(architectures: List[str], fronts: List[str]) -> None:
         sim.warm()
     for architecture in architectures:
         _inspect_model(architecture)
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu":
+        _choose_vector_instructions()
 
 
 def refusal() -> Optional[str]:
@@ -345,6 +347,15 @@ def _inspect_model(architecture: str) -> None:
         model = registry.ModelRegistry.models.get(architecture)
         if model is not None:
             registry._try_inspect_model_cls(architecture, model)
+
+
+def _choose_vector_instructions() -> None:
+    """Let torch find out what its compiler may use, where each worker would: it asks an interpreter of its own for each set of instructions."""
+    with contextlib.suppress(Exception):
+        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+        if "CompilationMode.NONE" not in inspect.getsource(CPUModelRunner.warming_up_model):  # else an eager engine compiles nothing
+            importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
 
 
 def _import_if_there(name: str) -> None:
