@@ -9,6 +9,8 @@ import socket
 import psutil
 import pytest
 
+from .. import shared_memory
+
 pytestmark = pytest.mark.engine
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 
@@ -43,7 +45,7 @@ def test_two_workers_share_nothing_and_start_no_engine_twice(pytester: pytest.Py
     monkeypatch.setenv("NOTES", str(notes))
     monkeypatch.setenv("VLLM_REGRESS_TEST_MARK", str(notes))
     pytester.makepyfile(TESTS)
-    shared_memory = set(os.listdir("/dev/shm"))
+    before = shared_memory.unused()
     result = pytester.runpytest_subprocess("-n2", "--dist=loadgroup", "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=18)
 
@@ -55,7 +57,7 @@ def test_two_workers_share_nothing_and_start_no_engine_twice(pytester: pytest.Py
     assert sorted(set(ports.values())) == sorted(ports.values())
     assert not [port for port in ports if _answers(port)]
     assert not _marked(str(notes))
-    assert set(os.listdir("/dev/shm")) <= shared_memory
+    assert not shared_memory.left_since(before)
 
 
 def _answers(port: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,8 @@ from pathlib import Path
 from pytest_vllm_regress import family
 from pytest_vllm_regress.errors import ChildError, RegressError
 from pytest_vllm_regress.rundir import RunDir
-from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
+
+from .. import shared_memory
 
 LATE_S = 3.0
 """How long after its deadline a fault may keep a test waiting."""
@@ -77,25 +77,17 @@ def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), 
     listening ports, files that had to go."""
     living = [process for process in family.tagged(run.tag) if process.pid not in spared]
     found = [f"process {family.describe(process)}" for process in family.wait_gone(living, GONE_S)]
-    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | (unmapped() - shared)]
+    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | shared_memory.left_since(shared)]
     found += [f"port {port}" for port in seen.ports if _listens(port)]
     found += [f"file {path}" for path in seen.files if path.exists()]
     return tuple(found)
-
-
-def unmapped() -> frozenset[str]:
-    """Every file in /dev/shm that nobody uses; nothing where another worker's engines come and go beside this one."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return frozenset()
-    there = {os.path.join(folder, name) for folder, _, names in os.walk("/dev/shm") for name in names}
-    return frozenset(there - mapped_shm(int(pid) for pid in os.listdir("/proc") if pid.isdigit()))
 
 
 @contextlib.contextmanager
 def cell(cells: list[Cell], run: RunDir, where: str, fault: str, phase: str, *, spared: Callable[[], frozenset[int]] = frozenset) -> Iterator[Seen]:
     """One cell: whatever happens inside, what was seen is written down, and judged at the end."""
     seen = Seen()
-    shared = unmapped()
+    shared = shared_memory.unused()
     yield seen
     left = survivors(run, seen, spared=spared(), shared=shared)
     done = Cell(where, fault, phase, seen.outcome, round(max(0.0, seen.late_s), 1), left, seen.next_one)
