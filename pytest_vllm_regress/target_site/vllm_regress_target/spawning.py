@@ -151,10 +151,9 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
         os.environ.clear()
         os.environ.update(request["env"])
         os.chdir(request["cwd"])
-        arguments = request["argv"]
-        code = arguments[arguments.index("-c") + 1]
-        sys.argv = arguments[arguments.index("-c"):][:1] + arguments[arguments.index("-c") + 2:]
-        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+        at = request["argv"].index("-c")
+        sys.argv = ["-c", *request["argv"][at + 2 :]]
+        exec(compile(request["argv"][at + 1], "<string>", "exec"), {"__name__": "__main__"})
         status = 0
     except SystemExit as leaving:
         status = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
