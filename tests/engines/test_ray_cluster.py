@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -27,7 +26,7 @@ DAEMONS = {"raylet", "gcs_server"}
 
 
 @pytest.fixture
-def target(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, Target]]:
+def target() -> Iterator[tuple[Session, Target]]:
     session = Session(Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 240))
     yield session, session.target(ENV)
     session.close()
@@ -55,7 +54,7 @@ def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def test_a_running_cluster_is_used_and_left(target: tuple[Session, Target], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_running_cluster_is_used_and_left(target: tuple[Session, Target], monkeypatch: pytest.MonkeyPatch) -> None:
     session, environment = target
     with cluster(environment) as (address, head):
         monkeypatch.setenv("RAY_ADDRESS", address)
