@@ -226,6 +226,8 @@ def main() -> None:
                 add(lambda: bench.ready(piped, "offline", 0.05, "engine ready, PP=2"))  # noqa: B023
             if group == "sim" and "serve" in given.only:
                 add(lambda: bench.ready(single, "serve", 0.1, "server ready"))  # noqa: B023
+                old = EngineSpec.create(generation="V0", pipeline_parallel_size=2)  # V0 has it in servers only
+                add(lambda: bench.ready(old, "serve", 0.1, "server ready, V0, PP=2"))  # noqa: B023
         finally:
             bench.session.close()
     small: dict[str, tuple[float, ...]] = {}
@@ -245,7 +247,10 @@ def main() -> None:
     memory = round(psutil.virtual_memory().total / 2**30)
     machine = {"cores": os.cpu_count(), "memory_gib": memory, "system": platform.platform(), "python": platform.python_version()}
     given.record.parent.mkdir(parents=True, exist_ok=True)
-    record = {"machine": machine, "rounds": given.rounds, "rows": [{**dataclasses.asdict(row), "ratio": row.ratio} for row in rows], "small": small}
+    before = json.loads(given.record.read_text()) if given.record.exists() else {}
+    kept = before if before.get("machine") == machine else {"rows": [], "small": {}}  # what was not measured now stays, from the same machine
+    found = {row["what"]: row for row in kept["rows"]} | {row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows}
+    record = {"machine": machine, "rows": list(found.values()), "small": kept["small"] | small}
     given.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"record: {given.record}")
 

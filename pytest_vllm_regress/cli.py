@@ -181,7 +181,7 @@ def run(
     """
     from . import run as runs
     from .case import select
-    from .envbuild import cache_root
+    from .paths import cache_root
     from .table import print_to_console
 
     _check_run(env, all_evidence, device, workers)

@@ -15,39 +15,27 @@ import hashlib
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
-import platformdirs
 from filelock import FileLock, Timeout
 
 from . import uv
-from .environments import RELEASE, STAND_INS, Recipe, pinned
-from .errors import BuildError, EnvironmentFileError, UsageError
-from .rundir import scratch
+from .environments import STAND_INS, Recipe
+from .errors import BuildError, UsageError
+from .paths import cache_root
+from .resolution import exactly, resolver_options, usable_lock
+from .uv import Progress
 
-Progress = Callable[[str], None]
 GIB = 2**30
 RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
 _FORMAT = 2
 _DEFAULT_LIMIT = 60 * GIB
-_NOWHERE = ("--directory", os.sep)  # settings of a project around the working directory are none of our business
-_LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
-_OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
-
-
-def cache_root() -> Path:
-    """Where everything that can be made again is kept: VLLM_REGRESS_CACHE, or the user's cache directory."""
-    given = os.environ.get("VLLM_REGRESS_CACHE")
-    return Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,11 +153,11 @@ class EnvironmentCache:
         _end_writers(place)
         shutil.rmtree(place, ignore_errors=True)  # what an interrupted build left
         started = time.monotonic()
-        lock = _usable_lock(recipe)
+        lock = usable_lock(recipe)
         progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
         try:
             uv.run(
-                ["venv", "--quiet", "--python", recipe.python, *_NOWHERE, place],
+                ["venv", "--quiet", "--python", recipe.python, place],
                 doing=f"{recipe.name}: making a Python {recipe.python} environment",
             )
             used = _install(recipe, lock, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
@@ -178,7 +166,7 @@ class EnvironmentCache:
                 shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
             if used is None:
                 listed = uv.run(
-                    ["pip", "freeze", "--quiet", "--python", place / "bin" / "python", *_NOWHERE],
+                    ["pip", "freeze", "--quiet", "--python", place / "bin" / "python"],
                     doing=f"{recipe.name}: listing what was installed",
                 )
                 (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
@@ -230,63 +218,12 @@ class EnvironmentCache:
                 progress(f"{each.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
 
 
-def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambda line: None) -> str:
-    """Resolve ``recipe`` afresh into a lock: every package with its version and the hashes of the files that fit its Python and this machine.
-
-    ``local``: keep pins on local builds (``==X+cpu``) instead of relaxing them. No address of an index gets into it.
-    """
-    with scratch() as folder:
-        out = folder / "pylock.toml"
-        with _options(recipe, relaxed="" if local else "===") as options:
-            arguments = [
-                "pip",
-                "compile",
-                "-",
-                "--quiet",
-                "--format",
-                "pylock.toml",
-                "-o",
-                out,
-                "--python",
-                recipe.python,
-                *_NOWHERE,
-                *options,
-            ]
-            uv.run(arguments, doing=f"{recipe.name}: locking", stdin="\n".join(recipe.requirements), progress=progress)
-        packages = tomllib.loads(out.read_text(encoding="utf-8"))["packages"]
-    head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_where(recipe), name=recipe.name)
-    return head + "".join(_locked(package, recipe.python) for package in packages)
-
-
-def release_date(package: str, version: str) -> datetime.date:
-    """The day ``package`` ``version`` was uploaded: the first by which it can be resolved. Raises ``BuildError`` when there is none."""
-    note = cache_root() / "release-dates.json"
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):
-        known = json.loads(note.read_text())
-    key = f"{package}=={version}"
-    if key not in known:
-        early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
-        if not _exists_by(key, late):
-            raise BuildError(f"{key} cannot be found on the package index: there is no such release for this platform")
-        while (late - early).days > 1:
-            middle = early + (late - early) // 2
-            early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
-        known[key] = late.isoformat()
-        with contextlib.suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            part = note.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(known))
-            part.replace(note)
-    return datetime.date.fromisoformat(known[key])
-
-
 def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress) -> Path | None:
     """Install into ``python``'s environment; returns the lock that was used.
 
     Local builds (torch ``+cpu``) are tried first: as the user's index settings find them, then where uv's ``--torch-backend`` looks.
     """
-    into: list[str | Path] = ["pip", "install", "--python", python, *_NOWHERE]
+    into: list[str | Path] = ["pip", "install", "--python", python]
     doing = f"{recipe.name}: installing {', '.join(recipe.requirements)}"
     backend = ["--torch-backend", "cpu"] if "torch" in recipe.relax_local else []
     tries: list[list[str]] = [[], backend] if backend else [[]]
@@ -299,22 +236,17 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
                 return local
         if local:
             progress(f"no index has the builds in {local.name}: installing {lock.name}, a larger download")
-        uv.run([*into, "--no-deps", "--require-hashes", "-r", "-"], doing=f"{doing} from {lock}", progress=progress, stdin=_exactly(lock))
+        uv.run([*into, "--no-deps", "--require-hashes", "-r", "-"], doing=f"{doing} from {lock}", progress=progress, stdin=exactly(lock))
         return lock
     if recipe.relax_local:
         for more in tries:
-            with _options(recipe) as options:
+            with resolver_options(recipe) as options:
                 if _possible([*into, *more, *options, "--dry-run", "--quiet", *recipe.requirements]):
                     uv.run([*into, *more, *options, *recipe.requirements], doing=doing, progress=progress)
                     return None
-    with _options(recipe, relaxed="==") as options:
+    with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
     return None
-
-
-def _exactly(lock: Path) -> str:
-    """A lock that no local build satisfies: ``torch==2.13.0`` would take a ``2.13.0+cpu`` from a wheel folder, which has another hash."""
-    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", lock.read_text(encoding="utf-8"))
 
 
 def _possible(arguments: Sequence[str | Path]) -> bool:
@@ -324,136 +256,6 @@ def _possible(arguments: Sequence[str | Path]) -> bool:
     except BuildError:
         return False
     return True
-
-
-@contextlib.contextmanager
-def _options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]:
-    """uv's options for resolving ``recipe``. ``relaxed``: the operator that pins on local builds are relaxed to, if they are.
-
-    ``==X`` is met by X and by X+cpu, and uv prefers the latter; ``===X`` is met by X alone.
-    """
-    overrides = list(recipe.overrides)
-    if relaxed and recipe.relax_local:
-        overrides += [f"{name}{relaxed}{version}" for name, version in _local_pins(recipe).items()]
-    with scratch() as folder:
-        options: list[str | Path] = []
-        for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
-            if content:
-                file = folder / flag.strip("-")
-                file.write_text("\n".join(content) + "\n")
-                options += [flag, file]
-        if recipe.exclude_newer:
-            options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
-        pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
-        for package, day in recipe.exclude_newer_package:
-            options += ["--exclude-newer-package", f"{package}={_cut_off(day, package, pins.get(package, ''))}"]
-        yield options
-
-
-def _cut_off(day: str, package: str, version: str) -> str:
-    return day if day != RELEASE else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
-
-
-def _local_pins(recipe: Recipe) -> dict[str, str]:
-    """What the target pins the packages of ``relax_local`` to, without the local part: read from its metadata."""
-    requirement = "==".join(recipe.target)
-    with scratch() as folder:
-        uv.run(
-            [
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                *_NOWHERE,
-                "--target",
-                folder,
-                "--python",
-                recipe.python,
-                requirement,
-            ],
-            doing=f"{recipe.name}: reading what {requirement} asks for",
-        )
-        metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
-    found = {}
-    for name in recipe.relax_local:
-        pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)
-        if pin:
-            found[name] = pin[1]
-    return found
-
-
-def _exists_by(requirement: str, day: datetime.date) -> bool:
-    arguments = [
-        "pip",
-        "compile",
-        "-",
-        "--quiet",
-        "--no-deps",
-        "--no-header",
-        "--python-version",
-        "3.11",
-        "--exclude-newer",
-        day.isoformat(),
-    ]
-    try:
-        uv.run([*arguments, *_NOWHERE], doing=f"looking for {requirement}", stdin=requirement)
-    except BuildError as error:
-        if "cannot be resolved" in str(error):
-            return False
-        raise
-    return True
-
-
-def _usable_lock(recipe: Recipe) -> Path | None:
-    """The recipe's lock, where it was made for this platform. Raises ``EnvironmentFileError`` when the recipe changed since."""
-    if recipe.lock is None:
-        return None
-    with recipe.lock.open(encoding="utf-8") as file:
-        head = file.readline()
-    for lock in filter(None, (recipe.lock, recipe.lock_local)):
-        if recipe.fingerprint not in lock.read_text(encoding="utf-8").partition("\n")[0]:
-            raise EnvironmentFileError(
-                f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): "
-                f"`vllm-regress env lock {recipe.name}` makes it anew"
-            )
-    return recipe.lock if f", {_where(recipe)}:" in head else None
-
-
-def _where(recipe: Recipe) -> str:
-    return f"Python {recipe.python} on {platform.system()} {platform.machine()}"
-
-
-def _locked(package: dict[str, object], python: str) -> str:
-    """One package of a lock, from its entry in uv's pylock."""
-    files = package.get("wheels")
-    chosen = [each for each in files if _fits(_file_name(each), python)] if isinstance(files, list) else []
-    if not chosen:
-        chosen = [package[key] for key in ("sdist", "archive") if key in package]
-    hashes = sorted({each["hashes"]["sha256"] for each in chosen})
-    if not hashes:
-        raise BuildError(f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}")
-    return f"{package['name']}=={package['version']}" + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes) + "\n"
-
-
-def _fits(wheel: str, python: str) -> bool:
-    from packaging.tags import compatible_tags, cpython_tags
-    from packaging.utils import parse_wheel_filename
-
-    version = tuple(int(part) for part in python.split("."))
-    known = (
-        *cpython_tags(version, platforms=["any"]),
-        *compatible_tags(version, f"cp{python.replace('.', '')}", platforms=["any"]),
-    )
-    pairs = {(tag.interpreter, tag.abi) for tag in known}
-    for tag in parse_wheel_filename(wheel)[3]:
-        here = tag.platform == "any" or (tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}"))
-        if here and (tag.interpreter, tag.abi) in pairs:
-            return True
-    return False
-
-
-def _file_name(entry: dict[str, str]) -> str:
-    return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]
 
 
 def _complete(place: Path) -> bool:

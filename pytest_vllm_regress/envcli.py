@@ -83,8 +83,8 @@ def build(names: Names = None) -> None:
 @app.command()
 def lock(names: Names = None) -> None:
     """Resolve anew and write locks/NAME.txt beside environments.toml (default: all of it)."""
-    from .envbuild import lock_text
     from .errors import BuildError
+    from .resolution import lock_text
 
     file = _file()
     for recipe in _recipes(names):

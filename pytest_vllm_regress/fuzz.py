@@ -14,6 +14,7 @@ import typer
 
 from .errors import UsageError
 from .invocation import HELP, OK, UNEXPECTED, AsJson, print_json, say, warn
+from .paths import cache_root
 
 if TYPE_CHECKING:
     from hypothesis.database import ExampleDatabase
@@ -230,8 +231,6 @@ def _checkers(session: Session, environment: str, backends: list[str], allowance
 def _database(checker: Checker) -> ExampleDatabase:
     """What earlier searches found, kept per environment and backend."""
     from hypothesis.database import DirectoryBasedExampleDatabase
-
-    from .envbuild import cache_root
 
     return DirectoryBasedExampleDatabase(cache_root() / "examples" / checker.environment.replace("/", "_") / checker.backend)
 

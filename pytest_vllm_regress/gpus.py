@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from .deadline import Deadline
 from .device import Gpu, require_gpus
 from .errors import DeadlineExceeded, Unsupported
+from .paths import cache_root
 
 MIB, GIB = 2**20, 2**30
 NEEDED_FREE = 2 * GIB
@@ -143,8 +144,6 @@ def _try(path: Path, held: contextlib.ExitStack) -> FileLock | None:
 
 
 def _folder() -> Path:
-    from .envbuild import cache_root
-
     return cache_root() / "gpus"
 
 

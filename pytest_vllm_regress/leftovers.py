@@ -19,8 +19,9 @@ from pathlib import Path
 import psutil
 
 from . import family
-from .envbuild import EnvironmentCache, cache_root
+from .envbuild import EnvironmentCache
 from .owner import Owner, State, same_namespace
+from .paths import cache_root
 from .rundir import AbandonedRun, abandoned_runs
 from .target_site.vllm_regress_target.nanny import TAG, mapped_shm
 

@@ -21,6 +21,7 @@ from .case import Case, select
 from .errors import BuildError, UsageError
 from .invocation import HELP, check_device, invocation, say, warn
 from .journal import Journal
+from .paths import cache_root
 from .results import RunResult
 from .slots import machine_room
 from .table import cells, print_to_console
@@ -47,8 +48,6 @@ def matrix(
     Without --env and --versions: over the evidence environments of the cases. An interrupted matrix goes on where it stopped when the
     same command is given again. Exit codes are those of `run`.
     """
-    from .envbuild import cache_root
-
     check_device(device)
     ours = invocation(context)
     cases = select(ours.cases(), case_ids or [])

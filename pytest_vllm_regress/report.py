@@ -9,6 +9,7 @@ import typer
 
 from .errors import UsageError
 from .invocation import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say
+from .paths import cache_root
 
 app = typer.Typer(context_settings=HELP)
 
@@ -54,8 +55,6 @@ def report(
 def result_files(paths: list[Path]) -> list[Path]:
     """The files that ``paths`` name; the last run's when it is empty."""
     if not paths:
-        from .envbuild import cache_root
-
         kept = sorted((cache_root() / "results").glob("*.json"))
         if not kept:
             raise UsageError("no run is kept yet: give result files, or start one with `vllm-regress run`")

@@ -56,6 +56,13 @@ class RunDir:
         return tuple(found)
 
     def remove(self) -> None:
+        """Remove it. The note whose it is goes last: when a removal is cut short, the next run finishes it."""
+        with contextlib.suppress(OSError):
+            for each in [each for each in self.path.iterdir() if each.name != _OWNER]:
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each, ignore_errors=True)
+                else:
+                    each.unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
 

@@ -22,6 +22,7 @@ from .errors import BuildError, LimitExceeded, Unsupported, UsageError
 from .forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from .gpus import GpuLease, lease_gpus
 from .leftovers import sweep
+from .paths import cache_root
 from .pool import EnginePool
 from .ports import lease_port
 from .rundir import RunDir
@@ -125,8 +126,6 @@ class Session:
             return self.settings.model
         if kind not in KINDS:
             return kind
-        from .envbuild import cache_root
-
         return str(ensure_checkpoint(kind, cache_root() / "checkpoints"))
 
     def probe(self, target: Target) -> Child:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import uv
-from .envbuild import cache_root
 from .environments import find_file
 from .errors import UsageError
+from .paths import cache_root
 
 LOCKS = "sidecars"
 

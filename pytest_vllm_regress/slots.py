@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from .paths import cache_root
+
 POLL_S = 0.5
 GIB_PER_JOB = 6
 
@@ -50,8 +52,6 @@ def slot(folder: Path, count: int) -> Iterator[int]:
 
 def main(command: Sequence[str]) -> int:
     """Run ``command`` in a slot; returns its exit status."""
-    from .envbuild import cache_root
-
     with slot(cache_root() / "slots", machine_room()):
         return subprocess.run(list(command)).returncode
 

@@ -41,11 +41,12 @@ def program() -> str:
 def run(arguments: Sequence[str | Path], *, doing: str, progress: Progress = lambda line: None, stdin: str | None = None) -> str:
     """Run uv, hand on what it says line by line, return its standard output.
 
+    It runs in the root directory: settings of a project around the working directory are none of our business.
     Raises ``BuildError`` with what was done, the kind of failure, uv's own words and what to do. An interrupted run ends uv first.
     """
     command = [program(), *map(str, arguments)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment(),
-                               start_new_session=True)
+                               cwd=os.sep, start_new_session=True)
     lines: deque[str] = deque(maxlen=4000)
     try:
         assert process.stdin is not None and process.stdout is not None

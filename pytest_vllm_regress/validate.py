@@ -11,6 +11,7 @@ from . import run as runs
 from .case import select
 from .errors import UsageError
 from .invocation import HELP, INTERRUPTED, OK, UNEXPECTED, check_device, invocation, say, warn
+from .paths import cache_root
 from .results import TestResult
 
 RACY_TRIALS = 5
@@ -37,8 +38,6 @@ def validate(
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
     """
     from . import proof
-    from .envbuild import cache_root
-
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")

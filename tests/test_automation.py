@@ -96,5 +96,5 @@ def test_slots_are_shared_and_given_back(tmp_path: Path) -> None:
 
 
 def test_a_slot_runs_the_command_and_returns_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.envbuild.cache_root", lambda: tmp_path)
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
     assert slots.main(["sh", "-c", "exit 7"]) == 7

@@ -61,7 +61,7 @@ def cases(tmp_path: Path) -> Path:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The harness's cache, moved away from the user's."""
     root = tmp_path / "cache"
-    monkeypatch.setattr("pytest_vllm_regress.envbuild.cache_root", lambda: root)
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root))
     return root
 
 

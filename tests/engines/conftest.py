@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.envbuild import cache_root
+from pytest_vllm_regress.paths import cache_root
 
 CACHE = str(cache_root())
 UV_CACHE = os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
