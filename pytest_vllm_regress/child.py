@@ -240,6 +240,8 @@ class Child:
         message, kind = mask(str(frame.get("message"))), str(frame.get("type"))
         if kind == "vllm_regress_target.Unsupported":
             raise Unsupported(message)
+        if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
+            message += f"; the last error in its log: {dossier.last_error(self.log)}"
         detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
         raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,
                           type_name=kind)
@@ -260,7 +262,9 @@ class Child:
         self.kill()
         if self.limit:
             return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
-        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()})", phase=deadline.phase, detail=detail)
+        error = dossier.last_error(self.log)
+        said = f"; the last error in its log: {error}" if error else ""
+        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()}){said}", phase=deadline.phase, detail=detail)
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
         detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}", resume=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,12 @@ MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
+MAX_ERROR_BYTES = 200_000
+MAX_ERROR_CHARS = 400
+# What vLLM and torch put before each line: the process, the rank, level and time and place.
+_PREFIX = re.compile(r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,60}: error: .+")
 _LATE: list[subprocess.Popen[str]] = []
 
 
@@ -87,6 +95,25 @@ def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
         return mask(text)
     whole = text.partition("\n")[2] or text  # a line cut in two could hold half a secret
     return f"[... {size - limit} bytes left out ...]\n{mask(whole)}"
+
+
+def last_error(path: Path) -> str:
+    """The last error that a log tells, in one line: of a traceback, a log record or a command line; empty when it tells none.
+
+    One that refers to another ("above", "for root cause") gives way to that; errors that Python ignored do not count.
+    """
+    lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in log_tail(path, MAX_ERROR_BYTES).splitlines()]
+    found, ignored = "", False
+    for number, line in enumerate(lines):
+        if line.startswith("Exception ignored in"):
+            ignored = True
+        elif _RAISED.fullmatch(line.rstrip()):
+            more = itertools.takewhile(lambda each: each[:1].isspace() and each.strip(), lines[number + 1 :])
+            text = " ".join(part.strip() for part in (line, *more))
+            if not ignored and not (found and re.search(r"\babove\b|root cause", text)):
+                found = text
+            ignored = False
+    return found if len(found) <= MAX_ERROR_CHARS else f"{found[:MAX_ERROR_CHARS]}..."
 
 
 def py_spy() -> str | None:

@@ -330,7 +330,9 @@ def _structured_output(spec: Spec, fields: Set[str], made: Plan) -> None:
 
 
 def _cpu(made: Plan) -> None:
-    made.env.update(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
+    made.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+    if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(made.kwargs):  # the variable would hide them
+        made.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     made.kwargs.setdefault("dtype", "float32")  # in bfloat16 several wheels die on CPUs with AMX: docs/devices.md
 
 
