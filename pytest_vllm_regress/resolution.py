@@ -9,9 +9,12 @@ import os
 import platform
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from . import uv
 from .environments import RELEASE, Recipe, pinned
@@ -21,6 +24,7 @@ from .rundir import scratch
 from .uv import Progress
 
 _LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
+_TORCH = ("torch", "torchvision", "torchaudio")
 _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
@@ -28,11 +32,15 @@ _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]:
     """uv's options for resolving ``recipe``. ``relaxed``: the operator that pins on local builds are relaxed to, if they are.
 
-    ``==X`` is met by X and by X+cpu, and uv prefers the latter; ``===X`` is met by X alone.
+    ``==X`` is met by X and by X+cpu, and uv prefers the latter; ``===X`` is met by X alone. So where a wheel folder may have local builds, a
+    recipe that asks for none gets none: a CPU torch beside the index's torchvision cannot be imported.
     """
     overrides = list(recipe.overrides)
-    if relaxed and recipe.relax_local:
-        overrides += [f"{name}{relaxed}{version}" for name, version in _local_pins(recipe).items()]
+    pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
+    if recipe.relax_local and relaxed:
+        overrides += [f"{name}{relaxed}{version}" for name, version in _pins(recipe, recipe.relax_local).items()]
+    elif not recipe.relax_local and "vllm" in pins and uv.has_wheel_folder():
+        overrides += [f"{name}==={version}" for name, version in _pins(recipe, _TORCH).items()]
     with scratch() as folder:
         options: list[str | Path] = []
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
@@ -42,7 +50,6 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
                 options += [flag, file]
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
-        pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
         for package, day in recipe.exclude_newer_package:
             options += ["--exclude-newer-package", f"{package}={_cut_off(day, package, pins.get(package, ''))}"]
         yield options
@@ -111,17 +118,18 @@ def _cut_off(day: str, package: str, version: str) -> str:
     return day if day != RELEASE else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
 
 
-def _local_pins(recipe: Recipe) -> dict[str, str]:
-    """What the target pins the packages of ``relax_local`` to, without the local part: read from its metadata."""
+def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
+    """What the target pins those of ``names`` to that the recipe leaves to it, without the local part: read from its metadata."""
     requirement = "==".join(recipe.target)
     with scratch() as folder:
         asking: list[str | Path] = ["pip", "install", "--quiet", "--no-deps", "--target", folder, "--python", recipe.python, requirement]
         uv.run(asking, doing=f"{recipe.name}: reading what {requirement} asks for")
         metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
+    theirs = {canonicalize_name(Requirement(each).name) for each in (*recipe.requirements, *recipe.overrides)}
     found = {}
-    for name in recipe.relax_local:
+    for name in names:
         pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)
-        if pin:
+        if pin and name not in theirs:
             found[name] = pin[1]
     return found
 

@@ -70,6 +70,11 @@ def run(arguments: Sequence[str | Path], *, doing: str, progress: Progress = lam
     return said
 
 
+def has_wheel_folder() -> bool:
+    """Whether uv is told of wheels beside the index: local builds may be among them."""
+    return "UV_FIND_LINKS" in _environment()
+
+
 def explain(doing: str, said: str, status: int) -> str:
     """A failure of uv in words: what was being done, the kind of failure, uv's own reason, what to do."""
     kind, advice = f"uv ended with status {status}", "see uv's words"

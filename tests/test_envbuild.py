@@ -49,6 +49,9 @@ for flag in ("--python", "--overrides", "--constraints", "--exclude-newer", "--t
         sys.exit(f"error: the argument {{flag}} cannot be used multiple times")
 def value(flag):
     return words[words.index(flag) + 1] if flag in words else None
+for flag in ("--overrides", "--constraints"):
+    if value(flag):
+        (state / flag.strip("-")).write_text(pathlib.Path(value(flag)).read_text())
 if words[0] == "venv":
     if mode == "no-python":
         sys.exit("error: No interpreter found for Python 3.11 in managed installations or search path")
@@ -86,9 +89,6 @@ elif words[1] == "compile":
             sys.exit(says["unresolvable"])
     if value("-o"):
         pathlib.Path(value("-o")).write_text((state / "pylock").read_text())
-        for flag in ("--overrides", "--constraints"):
-            if value(flag):
-                (state / flag.strip("-")).write_text(pathlib.Path(value(flag)).read_text())
 """
 OTHER_PROCESS = """
 import sys
@@ -129,6 +129,8 @@ class Fake:
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake(tmp_path / "fake")
     monkeypatch.setenv("FAKE_UV", str(fake.folder))
+    for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(uv, "program", lambda: str(fake.program))
     return fake
@@ -354,6 +356,23 @@ class TestLocalBuilds:
         assert len(done) == 1
         assert "--overrides" in done[0]
         assert len(fake.calls("install", "--dry-run")) == 2
+
+
+    @pytest.mark.parametrize(
+        ("more", "overrides"),
+        [((), "torch===2.13.0\n"), (("numpy==1.26",), "numpy==1.26\ntorch===2.13.0\n"), (("torch==2.12",), "torch==2.12\n")],
+    )
+    def test_a_wheel_folder_gives_none_to_who_asks_for_none(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], overrides: str
+    ) -> None:
+        monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
+        cache.ensure(dataclasses.replace(RECIPE, overrides=more))
+        assert (fake.folder / "overrides").read_text() == overrides
+
+    def test_without_one_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
+        cache.ensure(RECIPE)
+        assert not fake.calls("--target")
+        assert not (fake.folder / "overrides").exists()
 
 
 class TestInterruption:
