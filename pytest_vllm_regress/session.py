@@ -96,7 +96,7 @@ class Session:
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
         if name in self._failed:
-            raise self._failed[name]
+            raise self._failed[name].with_traceback(None)  # or it would grow with every test
         if name not in self._targets:
             python = self._interpreter(name)
             self._check_budget()
@@ -184,7 +184,7 @@ class Session:
             raise Unsupported(f"the {spec.model} model needs {needed}, which {target.name} does not have")
         agent = self._agent(target)
         if agent.import_error is not None:
-            raise agent.import_error
+            raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal)
         request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)

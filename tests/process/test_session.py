@@ -1,4 +1,4 @@
-"""What a session removes when it is closed."""
+"""What a session remembers, and what it removes when it is closed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.deadline import Deadline
+from pytest_vllm_regress.errors import BuildError
 from pytest_vllm_regress.rundir import RunDir
 from pytest_vllm_regress.session import Session
 from pytest_vllm_regress.settings import Settings
@@ -25,6 +26,17 @@ def segments() -> Iterator[tuple[Path, Path]]:
     yield made[0], made[1]
     for path in made:
         path.unlink(missing_ok=True)
+
+
+def test_an_environment_that_cannot_be_built_is_told_to_every_test_at_the_same_length() -> None:
+    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
+    session._failed["vllm-1.0"] = BuildError("no such release")
+    frames = []
+    for _ in range(3):
+        with pytest.raises(BuildError, match="no such release") as caught:
+            session.target("vllm-1.0")
+        frames.append(len(caught.traceback))
+    assert len(set(frames)) == 1
 
 
 def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segments: tuple[Path, Path]) -> None:
