@@ -44,6 +44,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.builds = self.uses = 0
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch("pytest_vllm_regress.uv.run", self._uv))
+        self.patches.enter_context(mock.patch("pytest_vllm_regress.uv.has_wheel_folder", return_value=False))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.envbuild.usable_lock", return_value=None))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.envbuild._end_writers"))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.envbuild.os.utime", self._use))
