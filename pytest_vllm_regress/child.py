@@ -241,7 +241,7 @@ class Child:
         if kind == "vllm_regress_target.Unsupported":
             raise Unsupported(message)
         if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
-            message += f"; the last error in its log: {dossier.last_error(self.log)}"
+            message += self._last_error()
         detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
         raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,
                           type_name=kind)
@@ -262,9 +262,11 @@ class Child:
         self.kill()
         if self.limit:
             return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
+        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()}){self._last_error()}", phase=deadline.phase, detail=detail)
+
+    def _last_error(self) -> str:
         error = dossier.last_error(self.log)
-        said = f"; the last error in its log: {error}" if error else ""
-        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()}){said}", phase=deadline.phase, detail=detail)
+        return f"; the last error in its log: {error}" if error else ""
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
         detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}", resume=False)
