@@ -69,7 +69,7 @@ class Seen:
 def describe(error: BaseException) -> str:
     """An error in one line: its class, its phase and its first words."""
     phase = f"[{error.phase}] " if isinstance(error, ChildError) else ""
-    return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}"[:160]
+    return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}".replace(str(Path.home()), "~")[:160]
 
 
 def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), shared: frozenset[str] = frozenset()) -> tuple[str, ...]:
