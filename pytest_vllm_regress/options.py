@@ -30,6 +30,11 @@ class _Option:
     def flag_name(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def argparse_help(self) -> str:
+        """``help`` for argparse, which formats it with ``%``."""
+        return self.help.replace("%", "%%")
+
 
 OPTIONS = (
     _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
@@ -55,10 +60,10 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
     for option in OPTIONS:
         if option.flag:
-            group.addoption(option.flag_name, dest=option.name, action="store_const", const=True, default=None, help=option.help)
+            group.addoption(option.flag_name, dest=option.name, action="store_const", const=True, default=None, help=option.argparse_help)
         else:
             group.addoption(option.flag_name, dest=option.name, action="append" if option.many else "store", default=None,
-                            metavar=option.metavar, choices=option.choices, help=option.help)
+                            metavar=option.metavar, choices=option.choices, help=option.argparse_help)
         kind = "bool" if option.flag else "args" if option.many else "string"
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
 
