@@ -24,15 +24,15 @@ from pathlib import Path
 import httpx
 import psutil
 
-from pytest_vllm_regress import family
-from pytest_vllm_regress.agent import Agent
-from pytest_vllm_regress.deadline import Deadline, Timeouts
-from pytest_vllm_regress.engine import Engine
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.engines.session import Session, Target
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import Unsupported
-from pytest_vllm_regress.server import Server
-from pytest_vllm_regress.session import Session, Target
-from pytest_vllm_regress.settings import Settings
-from pytest_vllm_regress.spec import EngineSpec
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.util.deadline import Deadline, Timeouts
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENT_S = 300

@@ -23,11 +23,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_vllm_regress.agent import TARGET_SITE
-from pytest_vllm_regress.fuzz import bare_session
-from pytest_vllm_regress.grammar.checker import BACKENDS, Checker
-from pytest_vllm_regress.grammar.oracle import Problem, Question
-from pytest_vllm_regress.grammar.search import Search
+from pytest_vllm_regress.cli.fuzz import bare_session
+from pytest_vllm_regress.fuzz.checker import BACKENDS, Checker
+from pytest_vllm_regress.fuzz.oracle import Problem, Question
+from pytest_vllm_regress.fuzz.search import Search
+from pytest_vllm_regress.processes.agent import TARGET_SITE
 from pytest_vllm_regress.schemas import PROFILES, Budget
 
 BARE = """

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import psutil
 
-from pytest_vllm_regress import family
-from pytest_vllm_regress.deadline import Deadline, Timeouts
-from pytest_vllm_regress.engine import Engine
-from pytest_vllm_regress.session import Session
-from pytest_vllm_regress.settings import Settings
-from pytest_vllm_regress.spec import EngineSpec
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.util.deadline import Deadline, Timeouts
 
 MIB = 2**20
 ALLOWED = {"controller MiB": 8.0, "agent MiB": 8.0, "descriptors": 0.0, "agent descriptors": 0.0, "threads": 0.0, "processes": 0.0,

@@ -15,10 +15,10 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_vllm_regress.fuzz import bare_session
-from pytest_vllm_regress.grammar.artefact import Artefact, load, replay
-from pytest_vllm_regress.grammar.checker import Checker
-from pytest_vllm_regress.grammar.finding import Finding
+from pytest_vllm_regress.cli.fuzz import bare_session
+from pytest_vllm_regress.fuzz.artefact import Artefact, load, replay
+from pytest_vllm_regress.fuzz.checker import Checker
+from pytest_vllm_regress.fuzz.finding import Finding
 from pytest_vllm_regress.schemas import PROFILES, features
 
 PLACE = Path(__file__).parent / "findings"

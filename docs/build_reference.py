@@ -11,10 +11,12 @@ from typing import Any
 
 import typer
 
-from pytest_vllm_regress import cli, fixtures, options, plugin
+from pytest_vllm_regress import cli, plugin
+from pytest_vllm_regress.plugin import fixtures, options
+from pytest_vllm_regress.util.paths import DATA
 
 PAGE = Path(__file__).with_name("reference.md")
-PACKAGE = Path(cli.__file__).parent
+SCHEMAS = DATA / "json_schemas"
 
 
 def option_rows() -> Iterator[str]:
@@ -40,7 +42,7 @@ def fixture_rows() -> Iterator[str]:
 
 
 def schema_rows(file: str) -> Iterator[str]:
-    document = json.loads((PACKAGE / file).read_text())
+    document = json.loads((SCHEMAS / file).read_text())
     yield "| key | meaning |"
     yield "| --- | --- |"
     yield from _keys("", document, document)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.agent import Agent
-from pytest_vllm_regress.deadline import Deadline
-from pytest_vllm_regress.rundir import RunDir
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
 
 pytest_plugins = ["pytester"]
 

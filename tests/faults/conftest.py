@@ -6,13 +6,12 @@ import dataclasses
 import json
 import platform
 import time
-from pathlib import Path
 
 import pytest
 
-from .ledger import LATE_S, Cell
+from tests.faults.ledger import LATE_S, Cell
+from tests.helpers import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGE, RECORD = ROOT / "docs" / "faults.md", ROOT / "docs" / "records" / "faults.json"
 CELLS: pytest.StashKey[list[Cell]] = pytest.StashKey()
 HEAD = f"""# Faults

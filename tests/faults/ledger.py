@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from pytest_vllm_regress import family
 from pytest_vllm_regress.errors import ChildError, RegressError
-from pytest_vllm_regress.rundir import RunDir
-
-from .. import shared_memory
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.helpers import shared_memory
 
 LATE_S = 3.0
 """How long after its deadline a fault may keep a test waiting."""

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.agent import Agent
-from pytest_vllm_regress.child import Child
-from pytest_vllm_regress.deadline import Deadline
-from pytest_vllm_regress.rundir import RunDir
-
-from .ledger import Cell, cell
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.faults.ledger import Cell, cell
 
 pytestmark = pytest.mark.faults
 PROBE = Path(__file__).with_name("misbehaviour.py")

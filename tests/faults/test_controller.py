@@ -15,11 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress import family
-from pytest_vllm_regress.rundir import RunDir
+from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
-
-from .ledger import GONE_S, Cell, cell
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.faults.ledger import GONE_S, Cell, cell
 
 pytestmark = pytest.mark.faults
 PROBE = """

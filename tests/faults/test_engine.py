@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from pytest_vllm_regress import family
-from pytest_vllm_regress.deadline import Deadline
-from pytest_vllm_regress.engine import Engine
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.session import Session, Target
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildError
-from pytest_vllm_regress.session import Session, Target
-from pytest_vllm_regress.settings import Settings
-from pytest_vllm_regress.spec import EngineSpec
-
-from .ledger import Cell, Seen, cell
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.util.deadline import Deadline
+from tests.faults.ledger import Cell, Seen, cell
 
 pytestmark = [pytest.mark.engine, pytest.mark.faults]
 SPEC = EngineSpec.create(tensor_parallel_size=2, executor="mp", generation="V1")

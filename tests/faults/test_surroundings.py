@@ -15,20 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress import session as sessions
-from pytest_vllm_regress.agent import Agent
-from pytest_vllm_regress.deadline import Deadline
-from pytest_vllm_regress.engine import Engine
-from pytest_vllm_regress.envbuild import EnvironmentCache
-from pytest_vllm_regress.environments import resolve
-from pytest_vllm_regress.forge import ensure_checkpoint
-from pytest_vllm_regress.ports import PortLease, lease_port
-from pytest_vllm_regress.rundir import RunDir
-from pytest_vllm_regress.session import Session
-from pytest_vllm_regress.settings import Settings
-from pytest_vllm_regress.spec import EngineSpec
-
-from .ledger import Cell, Seen, cell
+from pytest_vllm_regress.engines import session as sessions
+from pytest_vllm_regress.engines.checkpoints import ensure_checkpoint
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.ports import PortLease, lease_port
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.recipes import resolve
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.faults.ledger import Cell, Seen, cell
 
 pytestmark = pytest.mark.faults
 PROBE = Path(__file__).with_name("misbehaviour.py")

@@ -1,0 +1,87 @@
+"""Parallel sizes, executors and tokenizer pools, through each front-end: it starts, answers, and its stop leaves nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.processes.child import Leftover
+
+pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
+
+
+def use(engine: Engine) -> None:
+    """Four prompts of two results each, then the end."""
+    prompts = ["number one", "number two", "number three", "number four"]
+    answers = engine.generate(prompts, {"max_tokens": 8, "ignore_eos": True, "n": 2}, output_kind="final_only")
+    last = answers if engine.front == "offline" else [stream[-1] for stream in answers]
+    assert [[len(each["token_ids"]) for each in answer["outputs"]] for answer in last] == [[8, 8]] * 4
+    left = engine.stop()
+    if engine.spec.executor != "ray":  # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves
+        leaves_nothing(left)
+
+
+def use_server(server: Server) -> None:
+    for _ in range(4):
+        assert len(server.chat([{"role": "user", "content": "Hello"}], n=2, max_tokens=8)["choices"]) == 2
+    leaves_nothing(server.stop())
+
+
+def leaves_nothing(left: tuple[Leftover, ...]) -> None:
+    assert not left, f"left behind: {'; '.join(map(str, left))}"
+
+
+@pytest.mark.vllm_engine(executor=["uni", "mp"])
+def test_offline(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(tp=2, executor=["mp", "ray"])
+def test_offline_tp2(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(pp=2, executor="mp")
+def test_offline_pp2(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="async", tp=2, executor="mp")
+def test_async_tp2(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="async", pp=2, executor=["mp", "ray"])
+def test_async_pp2(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="async", dp=2)
+def test_async_dp2(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="serve", tp=2, executor="mp")
+def test_serve_tp2(vllm_server: Server) -> None:
+    use_server(vllm_server)
+
+
+@pytest.mark.vllm_engine(front="serve", pp=2, executor="mp")
+def test_serve_pp2(vllm_server: Server) -> None:
+    use_server(vllm_server)
+
+
+@pytest.mark.vllm_engine(front="serve", dp=2)
+def test_serve_dp2(vllm_server: Server) -> None:
+    use_server(vllm_server)
+
+
+@pytest.mark.vllm_engine(pool=2)
+def test_offline_tokenizer_pool(vllm_engine: Engine) -> None:
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="async", pool=2)
+def test_async_tokenizer_pool(vllm_engine: Engine) -> None:
+    use(vllm_engine)

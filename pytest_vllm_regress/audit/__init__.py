@@ -1,0 +1,1 @@
+"""Which documented failures an installation has, known from its versions alone."""

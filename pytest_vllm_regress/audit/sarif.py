@@ -1,0 +1,91 @@
+"""An audit as SARIF 2.1.0, for code-scanning views: a rule per documented failure, a result per place that names an affected version."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..cases.model import Case
+from .matching import Finding
+from .preflight import Concern
+from .target import Audit
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
+    """One run: every rule that has a result, and every result."""
+    rules: dict[str, dict[str, Any]] = {}
+    results = []
+    for audit in audits:
+        for finding in audit.findings:
+            rules.setdefault(finding.case.id, _rule(finding.case))
+            results.append(_result(finding.case.id, "warning", _message(finding), finding.package.place, finding.package.line, audit.source))
+        for concern in audit.concerns:
+            rules.setdefault(concern.id, _preflight_rule(concern))
+            level = "warning" if concern.counts else "note"
+            results.append(_result(concern.id, level, f"{concern.found} {concern.advice}", concern.place, 1, audit.source))
+    order = list(rules)
+    for each in results:
+        each["ruleIndex"] = order.index(each["ruleId"])
+    driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}
+
+
+def _rule(case: Case) -> dict[str, Any]:
+    fixed = f"First fixed version: {case.first_fixed() or 'none known'}."
+    text = f"{case.title}. {fixed}" + (f" Workaround: {case.workaround}." if case.workaround else "")
+    return {
+        "id": case.id,
+        "name": case.family,
+        "shortDescription": {"text": case.title},
+        "fullDescription": {"text": text},
+        "help": {"text": text, "markdown": f"{_markdown(text)}\n\n" + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by))},
+        "helpUri": case.upstream[0],
+        "defaultConfiguration": {"level": "warning"},
+        "properties": {"tags": ["vllm", case.family, case.symptom.kind]},
+    }
+
+
+def _preflight_rule(concern: Concern) -> dict[str, Any]:
+    return {
+        "id": concern.id,
+        "shortDescription": {"text": concern.title},
+        "fullDescription": {"text": concern.title},
+        "help": {"text": concern.advice},
+        "defaultConfiguration": {"level": "warning"},
+        "properties": {"tags": ["vllm", "preflight"]},
+    }
+
+
+def _message(finding: Finding) -> str:
+    case = finding.case
+    return f"{case.title} ({finding.reason.removeprefix('affected: ')}). First fixed version: {case.first_fixed() or 'none known'}."
+
+
+def _result(rule: str, level: str, message: str, place: Path | None, line: int, source: str) -> dict[str, Any]:
+    location = {"artifactLocation": {"uri": _uri(place, source)}, "region": {"startLine": line}}
+    fingerprint = hashlib.sha256(f"{rule}\0{location['artifactLocation']}\0{message}".encode()).hexdigest()
+    return {
+        "ruleId": rule,
+        "level": level,
+        "message": {"text": message},
+        "locations": [{"physicalLocation": location}],
+        "partialFingerprints": {"vllmRegress/v1": fingerprint[:32]},
+    }
+
+
+def _uri(place: Path | None, source: str) -> str:
+    from urllib.parse import quote
+
+    if place is None:
+        return quote(source) if source != "-" else "stdin"
+    file = place / "METADATA" if place.is_dir() else place
+    return file.as_uri() if file.is_absolute() else quote(file.as_posix())
+
+
+def _markdown(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in text)

@@ -1,0 +1,88 @@
+"""One target of an audit, from how the user named it to what was found."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..cases.model import Case
+from ..errors import UsageError
+from ..util.validation import did_you_mean, shown
+from .inventory import Inventory, inventory_of, is_interpreter, scan
+from .matching import Finding, find, notes, relevant
+from .package_lists import MAX_BYTES, parse_list, read_list
+from .preflight import Concern, Surroundings, preflight
+
+STDIN = "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What was found in one target. ``versions``: of the packages that the cases are about; ``notes``: what could not be decided."""
+
+    source: str
+    versions: dict[str, str]
+    findings: tuple[Finding, ...]
+    concerns: tuple[Concern, ...]
+    notes: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was found that counts."""
+        return not self.findings and not any(each.counts for each in self.concerns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "source": self.source,
+            "versions": self.versions,
+            "findings": [each.to_json() for each in self.findings],
+            "preflight": [each.to_json() for each in self.concerns],
+            "notes": list(self.notes),
+            "ignored": list(self.ignored),
+        }
+
+
+def read_target(target: str) -> Inventory:
+    """What ``target`` has: an interpreter, an environment's directory, a directory of packages, a list of packages, or ``-``."""
+    if target == STDIN:
+        return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
+    path = Path(target).expanduser()
+    if is_interpreter(path):
+        return inventory_of(path.absolute(), target)
+    if not path.exists():
+        raise UsageError(f"{target}: no such file. Give an interpreter, an environment's directory, a list of packages, or - for standard input")
+    if not path.is_dir():
+        return read_list(path)
+    packages = tuple(scan([path]))
+    if not packages:
+        raise UsageError(f"{target}: holds no interpreter (bin/python) and no packages (*.dist-info)")
+    return Inventory(target, packages)
+
+
+def audit(inventory: Inventory, cases: Sequence[Case], around: Surroundings | None, ignore: Collection[str]) -> Audit:
+    """Match ``inventory`` with ``cases``; with ``around`` look at the environment itself too. Raises ``UsageError`` where that cannot be."""
+    if around is not None and inventory.interpreter is None:
+        raise UsageError(f"--preflight looks at an interpreter and its surroundings; {inventory.source} is a list of packages")
+    concerns = preflight(inventory.interpreter, around) if inventory.interpreter and around else ()
+    findings = find(inventory, cases)
+    ignored = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
+    return Audit(
+        inventory.source,
+        relevant(inventory, cases),
+        tuple(each for each in findings if each.case.id not in ignore),
+        tuple(each for each in concerns if each.id not in ignore),
+        notes(inventory, cases),
+        tuple(each for each in ignored if each in ignore),
+    )
+
+
+def check_ignored(ignore: Collection[str], known: Collection[str]) -> None:
+    """Raise ``UsageError`` for an id to ignore that no case and no check has: it would hide nothing, by mistake."""
+    for each in ignore:
+        if each not in known:
+            raise UsageError(f"--ignore {shown(each)}: no case and no preflight check has this id.{did_you_mean(each, known)}")

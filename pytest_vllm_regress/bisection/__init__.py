@@ -1,0 +1,1 @@
+"""Between which releases a failure comes or goes."""

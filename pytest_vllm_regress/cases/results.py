@@ -1,0 +1,198 @@
+"""Result files: versioned JSON (``result_schema.json``), written by the plugin and by ``vllm-regress run``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from .. import __version__
+from ..errors import UsageError
+from ..util.validation import problems, shown
+from .verdict import Verdict
+
+SCHEMA_VERSION = 1
+MAX_FILE_BYTES = 256 * 1024 * 1024
+MAX_REASON = 4000
+MAX_SYMPTOM = 2000
+MAX_DOSSIER = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TestResult:
+    """The verdict of one test in one environment.
+
+    Texts come masked from the caller and are cut to a bound when written. ``started_at`` is in seconds since the epoch.
+    ``control``: what the control leg did ("passed", "failed"), empty where none was run.
+    ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
+    """
+
+    __test__: ClassVar[bool] = False  # not a pytest class
+
+    case_id: str
+    test: str
+    verdict: Verdict
+    reason: str
+    device: str
+    environment: str
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    started_at: float = 0.0
+    duration_s: float = 0.0
+    variant: str | None = None
+    symptom: str = ""
+    dossier: str = ""
+    command: str = ""
+    seed: int | None = None
+    control: str = ""
+    not_expected_because: str = ""
+
+    @property
+    def expected(self) -> bool:
+        """False: the run is red because of this result."""
+        return self.verdict.expected and not self.not_expected_because
+
+    @property
+    def ended_at(self) -> float:
+        """Seconds since the epoch."""
+        return self.started_at + self.duration_s
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, bounded; what a result file holds."""
+        plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return plain | {
+            "verdict": self.verdict.value,
+            "expected": self.expected,
+            "versions": dict(self.versions),
+            "reason": _bounded(self.reason, MAX_REASON),
+            "symptom": _bounded(self.symptom, MAX_SYMPTOM),
+            "dossier": _bounded(self.dossier, MAX_DOSSIER),
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
+        """The result that ``to_json`` wrote; the caller has checked ``plain`` against the schema."""
+        values = {name: value for name, value in plain.items() if name != "expected"}
+        return cls(**{**values, "verdict": Verdict(plain["verdict"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a run found. ``problems`` are faults that belong to no verdict; a run with problems is red."""
+
+    results: tuple[TestResult, ...] = ()
+    problems: tuple[str, ...] = ()
+    tool_version: str = __version__
+
+    @property
+    def as_expected(self) -> bool:
+        """Something was found, all of it was expected, and nothing went wrong beside."""
+        return bool(self.results) and not self.problems and all(result.expected for result in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; what a result file holds."""
+        return {
+            "schema": SCHEMA_VERSION,
+            "tool_version": self.tool_version,
+            "results": [result.to_json() for result in self.results],
+            "problems": [_bounded(text, MAX_REASON) for text in self.problems],
+        }
+
+
+def write(path: Path, run: RunResult) -> None:
+    """Write ``path`` whole or not at all. Raises ``UsageError`` when the place cannot be written."""
+    write_whole(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+
+
+def write_whole(path: Path, content: str) -> None:
+    """Put ``content`` into ``path``, or leave what was there. Raises ``UsageError`` when the place cannot be written."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise UsageError(f"{path}: cannot be written: {error.strerror}. Give another place, or make room there") from None
+
+
+def read(path: Path) -> RunResult:
+    """Read a result file. Raises ``UsageError`` that names file and key for everything that does not fit."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which is the limit of a result file")
+    try:
+        document = json.loads(content.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not valid JSON: {error}") from None
+    found = _version_problem(document) or problems(document, "result_schema.json")
+    found = found or _contradictions(document["results"])
+    if found:
+        raise UsageError("\n".join(f"{path}: {line}" for line in found))
+    return RunResult(
+        results=tuple(TestResult.from_json(each) for each in document["results"]),
+        problems=tuple(document.get("problems", ())),
+        tool_version=document["tool_version"],
+    )
+
+
+def merge(runs: Iterable[RunResult]) -> RunResult:
+    """All results of several runs. Of two results for the same test, environment and device the later one counts."""
+    latest: dict[tuple[str, str, str, str], TestResult] = {}
+    found: dict[str, None] = {}
+    for run in runs:
+        found.update(dict.fromkeys(run.problems))
+        for result in run.results:
+            key = (result.case_id, result.test, result.environment, result.device)
+            known = latest.get(key)
+            if known is None or result.ended_at >= known.ended_at:
+                latest[key] = result
+    return RunResult(tuple(latest.values()), tuple(found))
+
+
+def _version_problem(document: object) -> list[str]:
+    if not isinstance(document, dict) or "schema" not in document:
+        return ["not a result file of vllm-regress: no key schema"]
+    if document["schema"] != SCHEMA_VERSION:
+        given = shown(document["schema"])
+        return [
+            f"schema = {given}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it"
+        ]
+    return []
+
+
+def _contradictions(results: list[dict[str, Any]]) -> list[str]:
+    return [
+        f"results[{index}].expected = {each['expected']}: contradicts verdict {each['verdict']}"
+        + (" and not_expected_because" if each.get("not_expected_because") else "")
+        for index, each in enumerate(results)
+        if each["expected"] != TestResult.from_json(each).expected
+    ]
+
+
+def _no_constant(name: str) -> float:
+    if not math.isfinite(float(name)):
+        raise ValueError(f"{name} is not a JSON number")
+    return float(name)
+
+
+def _bounded(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = (limit - 40) // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

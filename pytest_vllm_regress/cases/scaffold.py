@@ -1,0 +1,232 @@
+"""``vllm-regress new``: the directory of a new case, from the upstream report's address. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..errors import CaseFileError, UsageError
+from ..util.validation import shown
+from .model import CASE_FILE, Case, ControlValue, load_case
+
+DEFAULT_REPOSITORY = "vllm-project/vllm"
+_SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
+_REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
+_URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
+_BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
+
+TESTS = {
+    "offline": '''def test_{name}(vllm_engine: Any) -> None:
+    """The request of the report, and what a sound engine answers."""
+    results = vllm_engine.generate(["one", "two"], {{"max_tokens": 4, "n": 2}})
+    for result in results:
+        count = len(result["outputs"])
+        assert count == 2, f"expected 2 results, got {{count}}"
+    vllm_engine.check()  # the engine lives on
+''',
+    "async": '''@pytest.mark.vllm_engine(front="async")
+def test_{name}(vllm_engine: Any) -> None:
+    """The request of the report, and what a sound engine streams."""
+    (streamed,) = vllm_engine.generate("Hello", {{"max_tokens": 4, "ignore_eos": True}}, output_kind="cumulative")
+    count = len(streamed[-1]["outputs"][0]["token_ids"])
+    assert count == 4, f"expected 4 tokens, got {{count}}"
+    vllm_engine.check()  # the engine lives on
+''',
+    "serve": '''@pytest.mark.vllm_engine(front="serve")
+def test_{name}(vllm_server: Any) -> None:
+    """The request of the report, and what a sound server answers."""
+    answer = vllm_server.post("/v1/completions", {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}})
+    assert answer.status_code == 200, f"expected 200, got {{answer.status_code}}: {{answer.text[:500]}}"
+    vllm_server.check()  # the server lives on
+''',
+    "finding": '''def test_{name}(vllm_grammar: Any) -> None:
+    """The question that found it, asked again."""
+    vllm_grammar("finding.json")
+''',
+    "probe": '''def test_{name}(vllm_probe: Any) -> None:
+    """What the report calls, and what a sound version returns."""
+    found = vllm_probe("look")
+    assert found, f"expected a version, got {{found!r}}"
+''',
+}
+"""A first test by what it needs: an engine's front, or a probe alone. Each passes everywhere: change it until it fails where it must."""
+PROBE = '''"""Runs inside the target interpreter: import vllm here, and return what JSON can hold."""
+
+
+def look():
+    import vllm
+
+    return vllm.__version__
+'''
+
+
+@dataclasses.dataclass(frozen=True)
+class Upstream:
+    """A report on GitHub."""
+
+    repository: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Upstream:
+        """From an address, ``owner/name#number``, or a number (of vllm-project/vllm)."""
+        found = _URL.fullmatch(text) or _BRIEF.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"upstream {shown(text)}: allowed are a number (of {DEFAULT_REPOSITORY}), owner/name#number, "
+                "or an address such as https://github.com/vllm-project/vllm/issues/17173"
+            )
+        return cls(found["repository"] or DEFAULT_REPOSITORY, int(found["number"]))
+
+    @property
+    def url(self) -> str:
+        """GitHub leads from issues/ to pull/ where the number is a pull request's."""
+        return f"https://github.com/{self.repository}/issues/{self.number}"
+
+    @property
+    def package(self) -> str:
+        """The distribution that most likely has the failure."""
+        return self.repository.partition("/")[2].lower()
+
+    @property
+    def slug(self) -> str:
+        """The case's id."""
+        short = _SHORT.get(self.repository) or re.sub(r"[^a-z0-9]+", "-", self.package).strip("-")
+        return f"{short}-{self.number}"[-64:].lstrip("-")
+
+    def __str__(self) -> str:
+        return f"{self.repository}#{self.number}"
+
+
+@dataclasses.dataclass(frozen=True)
+class NotReported:
+    """Stands for the report of a finding that has none yet: the tracker where it would be."""
+
+    slug: str
+    url: str
+
+    package = ""
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """What the new case says; every field has a value with which the case is valid."""
+
+    title: str | None = None
+    family: str = "wrong-result"
+    package: str | None = None
+    affected: str = ">=0"
+    kind: str = "wrong-result"
+    phase: str = "request"
+    pattern: str = "expected .+, got .+"
+    affected_env: tuple[str, ...] = ()
+    fixed_env: tuple[str, ...] = ()
+    control: Mapping[str, ControlValue] = dataclasses.field(default_factory=dict)
+    front: str = "offline"
+    devices: tuple[str, ...] = ("sim", "cpu", "gpu")
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Further files of the directory: name to content."""
+
+
+def create(cases_dir: Path, upstream: Upstream | NotReported, draft: Draft) -> Case:
+    """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md: all of it or nothing.
+
+    Raises ``UsageError`` when the directory is there already and ``CaseFileError`` when a field does not fit.
+    """
+    target = cases_dir / upstream.slug
+    if os.path.lexists(target):
+        raise UsageError(f"{target}: exists already. Edit {target / CASE_FILE}, or remove the directory")
+    draft = dataclasses.replace(draft, title=draft.title or f"the failure of {upstream}")
+    try:
+        cases_dir.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(dir=cases_dir, prefix=".new-"))
+    except OSError as error:
+        raise UsageError(
+            f"{cases_dir}: cannot be written: {error.strerror}. Give another directory with --cases DIR"
+        ) from None
+    try:
+        (building / CASE_FILE).write_text("\n".join(_toml(upstream, draft)) + "\n", encoding="utf-8")
+        try:
+            case = load_case(building / CASE_FILE)
+        except CaseFileError as error:
+            raise CaseFileError(str(error).replace(str(building), str(target))) from None
+        name = upstream.slug.replace("-", "_")
+        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft.front), encoding="utf-8")
+        for file, content in draft.files.items():
+            (building / file).write_text(content, encoding="utf-8")
+        if draft.front == "probe":
+            (building / "probe.py").write_text(PROBE, encoding="utf-8")
+        (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
+        building.chmod(0o755)
+        building.rename(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return load_case(target / CASE_FILE)
+
+
+def _toml(upstream: Upstream | NotReported, draft: Draft) -> Iterator[str]:
+    yield f"id = {_text(upstream.slug)}"
+    yield f"title = {_text(draft.title or '')}"
+    yield f"family = {_text(draft.family)}"
+    yield f"upstream = [{_text(upstream.url)}]"
+    yield f"devices = [{', '.join(map(_text, draft.devices))}]"
+    yield "\n[affected]"
+    yield f"{_text(draft.package or upstream.package)} = {_text(draft.affected)}"
+    yield "\n[symptom]"
+    yield f"kind = {_text(draft.kind)}"
+    yield f"phase = {_text(draft.phase)}"
+    yield f"pattern = {_text(draft.pattern)}"
+    if draft.control:
+        yield "\n[control]"
+        for name, value in draft.control.items():
+            yield f"{_text(name)} = {_text(value) if isinstance(value, str) else json.dumps(value)}"
+    yield "\n[evidence]"
+    yield f"affected = [{', '.join(map(_text, draft.affected_env))}]"
+    yield f"fixed = [{', '.join(map(_text, draft.fixed_env))}]"
+
+
+def _text(value: str) -> str:
+    """A TOML basic string; its escapes are those of JSON, and DEL is one of them."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _test(case: Case, upstream: Upstream | NotReported, name: str, front: str) -> str:
+    title = re.sub(r'["\\\\]', "'", case.title)
+    return f'''"""{upstream}: {title}"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.vllm_case("{case.id}")
+
+
+{TESTS[front].format(name=name)}'''
+
+
+def _story(case: Case, upstream: Upstream | NotReported) -> str:
+    shown_in = ", ".join(case.evidence.affected) or "no environment yet"
+    absent_in = ", ".join(case.evidence.fixed) or "no environment yet"
+    return f"""# {case.id}: {case.title}
+
+Report: [{upstream}]({upstream.url})
+
+**Affected.** {case.affected_text()}
+
+**Shown.** The failure is shown in: {shown_in}. It is shown absent in: {absent_in}.
+
+**Repeat.** `vllm-regress run {case.id}`, or `vllm-regress run {case.id} --env NAME` in another environment.
+"""

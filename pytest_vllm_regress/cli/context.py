@@ -1,0 +1,81 @@
+"""What every command of ``vllm-regress`` shares: options of the whole command, exit codes, printing. Command modules import this, not ``cli``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..cases.model import Case
+
+OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DEVICES = ("auto", "sim", "cpu", "gpu")
+HELP = {"help_option_names": ["-h", "--help"]}
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Invocation:
+    """Options of the whole command. ``pytest_args`` is what stood after ``--``."""
+
+    cases_dir: Path | None
+    pytest_args: tuple[str, ...]
+
+    def directory(self) -> Path:
+        from ..cases.model import default_cases_dir
+
+        return self.cases_dir or default_cases_dir()
+
+    def cases(self) -> tuple[Case, ...]:
+        from ..cases.model import find_cases
+
+        return find_cases(self.directory())
+
+    def cases_if_any(self) -> tuple[Case, ...]:
+        """The cases, or none where there is no directory of cases: result files are readable without them."""
+        try:
+            return self.cases()
+        except UsageError:
+            return ()
+
+
+def invocation(context: typer.Context) -> Invocation:
+    """The options of the command that a subcommand belongs to."""
+    found = context.obj
+    assert isinstance(found, Invocation)
+    return found
+
+
+def check_device(device: str | None) -> None:
+    """Raise ``UsageError`` for a --device there is not."""
+    if device is not None and device not in DEVICES:
+        raise UsageError(f"--device {device!r}: allowed are {', '.join(DEVICES)}")
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows below their titles, each column as wide as its widest cell."""
+    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
+    for row in (titles, *rows):
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def say(line: str) -> None:
+    """A line of progress, shown at once."""
+    print(line, flush=True)
+
+
+def warn(line: str) -> None:
+    """A line for the person, apart from the output."""
+    print(line, file=sys.stderr, flush=True)

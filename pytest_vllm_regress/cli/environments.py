@@ -1,0 +1,181 @@
+"""``vllm-regress env``: the environments there are, building, locking and removing them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import RegressError, UsageError
+
+if TYPE_CHECKING:
+    from ..environments.recipes import EnvironmentFile, Recipe
+
+app = typer.Typer(help="Environments: list, build, lock, prune.", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+_DAY_S = 86400
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Names from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION]."),
+]
+
+
+@app.command("list")
+def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """The environments of environments.toml, and others that are in the cache."""
+    from ..environments.cache import GIB, EnvironmentCache
+
+    cache, file = EnvironmentCache(), _file()
+    built = {each.path: each for each in cache.listing()}
+    rows = []
+    for recipe in file.recipes.values():
+        there = built.pop(cache.place(recipe), None)
+        rows.append(
+            _row(
+                recipe.name,
+                recipe.device,
+                there is not None,
+                there.size if there else None,
+                recipe.description,
+                recipe.lock is not None,
+            )
+        )
+    rows += [_row(each.name, "", True, each.size, _stranger(file, each.name), False) for each in built.values()]
+    if as_json:
+        print(json.dumps({"cache": str(cache.root), "default": file.default, "environments": rows}, indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("name", "device", "built", "description", box=None, pad_edge=False)
+    for row in rows:
+        size = row["size"]
+        shown = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
+        table.add_row(*(Text(str(cell)) for cell in (row["name"], row["device"], shown, row["description"])))
+    console = Console(soft_wrap=not sys.stdout.isatty())
+    console.print(table)
+    console.print(
+        f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once",
+        markup=False,
+        highlight=False,
+    )
+
+
+@app.command()
+def build(names: Names = None) -> None:
+    """Build environments that are not there yet (default: all of environments.toml). What uv does is shown on standard error."""
+    from ..environments.cache import EnvironmentCache
+
+    cache, failures = EnvironmentCache(), []
+    for recipe in _recipes(names):
+        try:
+            print(f"{recipe.name}  {cache.ensure(recipe, progress=_say)}", flush=True)
+        except RegressError as error:
+            failures.append(error)
+            _say(str(error))
+    if failures:
+        raise type(failures[0])(f"{len(failures)} of the environments could not be built; the reasons stand above")
+
+
+@app.command()
+def lock(names: Names = None) -> None:
+    """Resolve anew and write locks/NAME.txt beside environments.toml (default: all of it)."""
+    from ..environments.locks import lock_text
+    from ..errors import BuildError
+
+    file = _file()
+    for recipe in _recipes(names):
+        if recipe.name not in file.recipes:
+            raise UsageError(f"{recipe.name} is not in {file.path}: add it there to have a lock of it")
+        file.locks.mkdir(exist_ok=True)
+        texts = {f"{recipe.name}.txt": lock_text(recipe, progress=_say)}
+        if recipe.relax_local:
+            local = f"{recipe.name}.local.txt"
+            try:
+                texts[local] = lock_text(recipe, local=True, progress=_say)
+            except BuildError as error:
+                (file.locks / local).unlink(missing_ok=True)
+                _say(f"no {local}: the index settings of this machine find no local builds. {error}")
+        for name, text in texts.items():
+            path = file.locks / name
+            before = path.read_text(encoding="utf-8") if path.exists() else None
+            path.write_text(text, encoding="utf-8")
+            print(f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages", flush=True)
+
+
+@app.command()
+def prune(
+    names: Names = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
+    older_than: Annotated[float | None, typer.Option(metavar="DAYS", min=0, help="Remove what was not used for so many days.")] = None,
+) -> None:
+    """Remove environments that are not in use. Without NAME or option: those that no recipe gives any more, and what interrupted builds left.
+
+    uv keeps the downloaded files in a cache of its own, shared with the environments by hard links: `uv cache prune` empties that one.
+    """
+    from ..environments.cache import GIB, EnvironmentCache
+
+    if sum((bool(names), everything, older_than is not None)) > 1:
+        raise UsageError("env prune: give names, --all or --older-than DAYS, one of them")
+    cache, file = EnvironmentCache(), _file()
+    current = {cache.place(recipe) for recipe in file.recipes.values()}
+    listed = cache.listing()
+    unknown = set(names or ()) - {each.name for each in listed}
+    if unknown:
+        raise UsageError(
+            f"env prune: {', '.join(sorted(unknown))}: not in the cache. It has {', '.join(sorted({e.name for e in listed})) or 'nothing'}"
+        )
+    before = cache.total_size()
+    for each in listed:
+        if names:
+            wanted = each.name in names
+        elif older_than is not None:
+            wanted = time.time() - each.used > older_than * _DAY_S
+        else:
+            wanted = everything or (each.name in file.recipes and each.path not in current)
+        if wanted:
+            print(f"{each.path.name}: {'removed' if cache.remove(each) else 'in use, kept'}")
+    left = cache.sweep()
+    if left:
+        print(f"{left} left by interrupted builds: removed")
+    print(f"{max(0, before - cache.total_size()) / GIB:.1f} GiB less in {cache.root}")
+
+
+@app.command()
+def path(
+    name: Annotated[str, typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].")],
+) -> None:
+    """Print the path of an environment's interpreter. Builds nothing."""
+    from ..environments.cache import EnvironmentCache
+
+    (recipe,) = _recipes([name])
+    python = EnvironmentCache().built(recipe)
+    if python is None:
+        raise UsageError(f"{name} is not built yet: `vllm-regress env build {name}`")
+    print(python)
+
+
+def _file() -> EnvironmentFile:
+    from ..environments.recipes import find_file, load
+
+    return load(find_file())
+
+
+def _recipes(names: list[str] | None) -> list[Recipe]:
+    file = _file()
+    return [file.resolve(name) for name in dict.fromkeys(names or file.recipes)]
+
+
+def _stranger(file: EnvironmentFile, name: str) -> str:
+    return "of an earlier recipe" if name in file.recipes else "made up from its name"
+
+
+def _row(name: str, device: str, built: bool, size: int | None, description: str, locked: bool) -> dict[str, str | bool | int | None]:
+    return {"name": name, "device": device, "built": built, "size": size, "locked": locked, "description": description}
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,77 @@
+"""``vllm-regress validate``: proves cases in all their evidence environments and writes the proof beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..cases.model import select
+from ..cases.results import TestResult
+from ..errors import UsageError
+from ..runner import runner as runs
+from ..util.paths import cache_root
+from .context import HELP, INTERRUPTED, OK, UNEXPECTED, check_device, invocation, say, warn
+
+RACY_TRIALS = 5
+
+app = typer.Typer(context_settings=HELP)
+
+
+@app.command()
+def validate(
+    context: typer.Context,
+    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All cases.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Those cases whose evidence is missing or of another day's case, test or lock.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Run nothing: say which evidence files are missing or stale.")] = False,
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", min=1, max=100, help=f"Run all tests N times (default: 1; {RACY_TRIALS} where the case is racy).")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own).")] = None,
+    results: Annotated[Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")] = None,
+) -> None:
+    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed.
+
+    Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts; commit it with the case.
+    A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
+    """
+    from ..cases import proof
+    check_device(device)
+    if not (case_ids or everything or stale or check):
+        raise UsageError("name cases, or give --all, --stale or --check")
+    ours = invocation(context)
+    cases = select(ours.cases(), case_ids or [])
+    if check or stale:
+        faults = {case.id: proof.check(case) for case in cases}
+        for line in (line for found in faults.values() for line in found):
+            (say if check else warn)(line)
+        if check:
+            raise typer.Exit(UNEXPECTED if any(faults.values()) else OK)
+        cases = tuple(case for case in cases if faults[case.id])
+    wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
+    found: list[list[TestResult]] = []
+    outcome = None
+    with runs.terminate_as_interrupt():
+        for trial in range(max(wanted.values(), default=0)):
+            todo = [case for case in cases if wanted[case.id] > trial]
+            jobs = runs.plan(todo, all_evidence=True)
+            runs.check_environments(jobs)
+            outcome = runs.Runner(runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args), say).run(jobs)
+            found.append(list(outcome.run.results))
+            runs.keep(outcome.run, results, cache_root() / "results", say)
+            if outcome.interrupted:
+                warn("interrupted: nothing was proven")
+                raise typer.Exit(INTERRUPTED)
+    failed = False
+    for case in cases:
+        made, wrong = proof.prove(case, found[: wanted[case.id]])
+        failed |= bool(wrong)
+        if wrong:
+            say(f"NOT PROVEN  {case.id}")
+            for line in wrong:
+                say(f"    {line}")
+        else:
+            say(f"PROVEN      {case.id}: {proof.write(case, made)}")
+    raise typer.Exit(UNEXPECTED if failed else OK)

@@ -1,0 +1,1 @@
+"""What tests use: engines, servers and probes, the devices they run on, and the session that owns them."""

@@ -1,0 +1,349 @@
+"""The checkpoint forge: small, valid Hugging Face checkpoints with seeded weights, written without downloads and without transformers.
+
+The text model is a Qwen2, the vision model a Qwen2.5-VL, in the file layout of the original releases. The same text becomes the same token
+ids, and the same seed the same weights, whatever version of transformers reads them and whatever version of numpy drew them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import UsageError
+
+KINDS = ("text", "vision")
+_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"text": "Qwen2ForCausalLM", "vision": "Qwen2_5_VLForConditionalGeneration"})
+# What the target needs beside vLLM for a kind: the vision model's processor comes with it.
+NEEDS: Mapping[str, str] = MappingProxyType({"vision": "torchvision"})
+_WEIGHTS = "model.safetensors"
+_RECIPE = 2  # of the weights' values: raise it when they change. Everything else that is written is hashed as it is
+
+_SPECIALS = (
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
+)
+# Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
+# Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
+_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", ' "', '":{"', '":["', " {", " [", "true", "false", "null",
+          "00", "10", "12", "123", " the", "ing", "and", "  ", "\n\n")
+# From the tokenizer of the Qwen2 releases. transformers 5 puts these two in place of whatever tokenizer.json says, so it must say these.
+_NORMALIZER = "NFC"
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Shape:
+    """Sizes of the language model; head dimension 32, the least that CPU kernels take."""
+
+    hidden: int = 128
+    intermediate: int = 256
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    vision_hidden: int = 64
+    vision_intermediate: int = 128
+    vision_depth: int = 2
+    vision_heads: int = 2
+
+
+_SHAPE = _Shape()
+
+
+def architecture_of(kind: str) -> str:
+    """The model class vLLM and transformers know the checkpoint by."""
+    _check_kind(kind)
+    return _ARCHITECTURES[kind]
+
+
+def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0) -> Path:
+    """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
+
+    Its name carries a hash of everything written, so a changed forge never takes an old checkpoint for its own. Several processes may ask
+    at once. ``seed`` (zero or more) chooses the weights. About 2 MB and a tenth of a second the first time.
+
+    Raises ``UsageError`` for an unknown kind, a negative seed, and a place that cannot be written.
+    """
+    _check_kind(kind)
+    if seed < 0:
+        raise UsageError(f"the seed of a forged model is zero or more, not {seed}")
+    size, files = _files(kind)
+    shapes = dict(_weights(kind, size))
+    key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
+    root = root.absolute()
+    place = root / f"{kind}-{key}"
+    if _is_whole(place, files, shapes):
+        return place
+    part = root / f".{kind}-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        part.mkdir(parents=True)
+        for name, content in files.items():
+            (part / name).write_bytes(content)
+        (part / _WEIGHTS).write_bytes(_weight_file(shapes, seed))
+        _move(part, place)
+    except OSError as error:
+        raise UsageError(
+            f"the checkpoint {place} cannot be written: {error.strerror or error}. Give another cache by VLLM_REGRESS_CACHE"
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return place
+
+
+def _is_whole(place: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether every file is there in its full length. Cache cleaners and full disks leave less."""
+    try:
+        with (place / _WEIGHTS).open("rb") as stored:
+            header = int.from_bytes(stored.read(8), "little")
+            expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
+            if os.fstat(stored.fileno()).st_size != expected:
+                return False
+        return all((place / name).stat().st_size == len(content) for name, content in files.items())
+    except OSError:
+        return False
+
+
+def _move(part: Path, place: Path) -> None:
+    try:
+        os.rename(part, place)
+    except OSError:
+        if not place.is_dir():
+            raise
+        # Another process was faster, or the place has lost files. The same bytes go in, each file in one step, so readers notice nothing.
+        for file in part.iterdir():
+            os.replace(file, place / file.name)
+
+
+def _files(kind: str) -> tuple[int, dict[str, bytes]]:
+    """The size of the vocabulary, and the content of every file but the weights, by name."""
+    vocabulary, merges = _vocabulary()
+    ids = {content: len(vocabulary) + number for number, content in enumerate(_SPECIALS)}
+    size = -(-(len(vocabulary) + len(ids)) // 64) * 64  # padded as real vocabularies are, and divisible between tensor-parallel ranks
+    documents: dict[str, Any] = {
+        "config.json": _config(kind, size, ids),
+        "generation_config.json": {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": [ids["<|im_end|>"]], "pad_token_id": ids["<|endoftext|>"]},
+        "tokenizer.json": _tokenizer(vocabulary, merges, ids),
+        "tokenizer_config.json": _tokenizer_config(kind, ids),
+        "vocab.json": vocabulary,
+    }
+    if kind == "vision":
+        documents["preprocessor_config.json"] = dict(_PREPROCESSOR)
+        documents["chat_template.json"] = {"chat_template": _CHAT_TEMPLATE}  # where processors before transformers 5 look for it
+    files = {name: json.dumps(content, ensure_ascii=False, indent=1).encode() for name, content in documents.items()}
+    files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
+    return size, files
+
+
+def _vocabulary() -> tuple[dict[str, int], list[str]]:
+    """Byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    for number, byte in enumerate(b for b in range(256) if b not in letters):
+        letters[byte] = chr(256 + number)
+    vocabulary = {letters[byte]: byte for byte in range(256)}
+    merges: list[str] = []
+    for word in _WORDS:
+        spelled = [letters[byte] for byte in word.encode()]
+        for end in range(2, len(spelled) + 1):
+            left, right = "".join(spelled[: end - 1]), spelled[end - 1]
+            if left + right not in vocabulary:
+                vocabulary[left + right] = len(vocabulary)
+                merges.append(f"{left} {right}")
+    return vocabulary, merges
+
+
+def _tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False,
+             "byte_fallback": False, "vocab": vocabulary, "merges": merges}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, "content": content, **flags} for content, number in ids.items()],
+        "normalizer": {"type": _NORMALIZER},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": model,
+    }
+
+
+def _tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        # The processor of the vision model insists on its own class; the neutral one loads under transformers 4 and 5 alike.
+        "tokenizer_class": "Qwen2Tokenizer" if kind == "vision" else "PreTrainedTokenizerFast",
+        "added_tokens_decoder": {str(number): {"content": content, **flags} for content, number in ids.items()},
+        "additional_special_tokens": list(_SPECIALS[1:]),
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": None,
+        "model_max_length": 4096,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": _CHAT_TEMPLATE,
+        **({"processor_class": "Qwen2_5_VLProcessor"} if kind == "vision" else {}),
+    }
+
+
+_CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+_PREPROCESSOR: Mapping[str, Any] = MappingProxyType(
+    {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "processor_class": "Qwen2_5_VLProcessor",
+        "min_pixels": 56 * 56,
+        "max_pixels": 112 * 112,
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073],
+        "image_std": [0.26862954, 0.26130258, 0.27577711],
+    }
+)
+
+
+def _config(kind: str, vocabulary_size: int, ids: dict[str, int]) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "architectures": [_ARCHITECTURES[kind]],
+        "model_type": "qwen2" if kind == "text" else "qwen2_5_vl",
+        "attention_dropout": 0.0,
+        "bos_token_id": ids["<|endoftext|>"],
+        "eos_token_id": ids["<|im_end|>"],
+        "hidden_act": "silu",
+        "hidden_size": _SHAPE.hidden,
+        "initializer_range": 0.02,
+        "intermediate_size": _SHAPE.intermediate,
+        "max_position_embeddings": 4096,
+        "max_window_layers": _SHAPE.layers,
+        "num_attention_heads": _SHAPE.heads,
+        "num_hidden_layers": _SHAPE.layers,
+        "num_key_value_heads": _SHAPE.kv_heads,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "sliding_window": 4096,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": vocabulary_size,
+    }
+    if kind == "vision":
+        config |= {
+            "vision_start_token_id": ids["<|vision_start|>"],
+            "vision_end_token_id": ids["<|vision_end|>"],
+            "vision_token_id": ids["<|vision_pad|>"],
+            "image_token_id": ids["<|image_pad|>"],
+            "video_token_id": ids["<|video_pad|>"],
+            "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+            "vision_config": {
+                "model_type": "qwen2_5_vl",
+                "depth": _SHAPE.vision_depth,
+                "fullatt_block_indexes": [_SHAPE.vision_depth - 1],
+                "hidden_act": "silu",
+                "hidden_size": _SHAPE.vision_hidden,
+                "in_chans": 3,
+                "intermediate_size": _SHAPE.vision_intermediate,
+                "num_heads": _SHAPE.vision_heads,
+                "out_hidden_size": _SHAPE.hidden,
+                "patch_size": 14,
+                "spatial_merge_size": 2,
+                "spatial_patch_size": 14,
+                "temporal_patch_size": 2,
+                "tokens_per_second": 2,
+                "window_size": 112,
+            },
+        }
+    return config
+
+
+def _weights(kind: str, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Tensor names and shapes, as the original releases name them."""
+    s = _SHAPE
+    head = s.hidden // s.heads
+    yield "model.embed_tokens.weight", (vocabulary_size, s.hidden)
+    for layer in range(s.layers):
+        at = f"model.layers.{layer}."
+        yield at + "input_layernorm.weight", (s.hidden,)
+        yield at + "post_attention_layernorm.weight", (s.hidden,)
+        for name, rows in (("q", s.heads * head), ("k", s.kv_heads * head), ("v", s.kv_heads * head)):
+            yield f"{at}self_attn.{name}_proj.weight", (rows, s.hidden)
+            yield f"{at}self_attn.{name}_proj.bias", (rows,)
+        yield at + "self_attn.o_proj.weight", (s.hidden, s.heads * head)
+        yield at + "mlp.gate_proj.weight", (s.intermediate, s.hidden)
+        yield at + "mlp.up_proj.weight", (s.intermediate, s.hidden)
+        yield at + "mlp.down_proj.weight", (s.hidden, s.intermediate)
+    yield "model.norm.weight", (s.hidden,)
+    yield "lm_head.weight", (vocabulary_size, s.hidden)
+    if kind == "vision":
+        yield from _vision_weights()
+
+
+def _vision_weights() -> Iterator[tuple[str, tuple[int, ...]]]:
+    s = _SHAPE
+    wide = s.vision_hidden
+    yield "visual.patch_embed.proj.weight", (wide, 3, 2, 14, 14)
+    for block in range(s.vision_depth):
+        at = f"visual.blocks.{block}."
+        for name in ("norm1", "norm2"):
+            yield f"{at}{name}.weight", (wide,)
+        for name, rows, columns in (
+            ("attn.qkv", 3 * wide, wide),
+            ("attn.proj", wide, wide),
+            ("mlp.gate_proj", s.vision_intermediate, wide),
+            ("mlp.up_proj", s.vision_intermediate, wide),
+            ("mlp.down_proj", wide, s.vision_intermediate),
+        ):
+            yield f"{at}{name}.weight", (rows, columns)
+            yield f"{at}{name}.bias", (rows,)
+    yield "visual.merger.ln_q.weight", (wide,)
+    for number, rows in ((0, 4 * wide), (2, s.hidden)):
+        yield f"visual.merger.mlp.{number}.weight", (rows, 4 * wide)
+        yield f"visual.merger.mlp.{number}.bias", (rows,)
+
+
+def _weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
+    """The weights as a safetensors file: norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from
+    token to token.
+
+    Uniform values made from the generator's raw bits: numpy promises those for good, its distributions it may change. Stored as float32;
+    loaders convert to the configuration's bfloat16.
+    """
+    import numpy as np
+    from safetensors.numpy import save
+
+    bits = np.random.PCG64(seed)
+    tensors = {}
+    for name, shape in shapes.items():
+        if len(shape) == 1 and ("norm" in name or "ln_q" in name):
+            tensors[name] = np.ones(shape, np.float32)
+            continue
+        deviation = 0.02 if len(shape) == 1 else 1 / math.sqrt(math.prod(shape[1:]))
+        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(40)  # 24 bits: a float32 holds them exactly
+        unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
+        tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
+    return save(tensors, {"format": "pt"})
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UsageError(f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. A real one is named by --vllm-model")

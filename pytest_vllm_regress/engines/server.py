@@ -1,0 +1,169 @@
+"""``vllm serve`` in a child process: loopback, a random key, readiness by a real generation."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+
+from ..errors import ChildError, RemoteError
+from ..processes.child import Child, Leftover
+from ..util import masking
+from ..util.deadline import Deadline
+from . import health as watcher
+from .engine import PROMPT
+from .ports import HOST, PortLease
+from .schema_filter import SchemaFilter
+from .spec import EngineSpec
+
+DeadlineFor = Callable[[str, float | None], Deadline]
+T = TypeVar("T")
+_POLL_S = 0.1
+_PROBE_S = 3.0
+
+
+class Server:
+    """A server that answers. Tests get it from the fixture ``vllm_server``."""
+
+    def __init__(self, child: Child, spec: EngineSpec, port: PortLease, key: str, deadline_for: DeadlineFor) -> None:
+        self.child = child
+        self.spec = spec
+        self.api_key = key
+        self.notes: tuple[str, ...] = ()
+        self.argv: tuple[str, ...] = ()
+        self.model = ""
+        self.schemas = SchemaFilter()
+        self._port = port
+        self._deadline = deadline_for
+        self.root_url = f"http://{HOST}:{port.number}"
+        self.client = httpx.Client(base_url=self.root_url, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+
+    @property
+    def base_url(self) -> str:
+        """The OpenAI-compatible base URL."""
+        return self.root_url + "/v1"
+
+    def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
+        """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
+        sent = self.schemas.apply(body)
+        return self._exchange(lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout))
+
+    def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
+        """GET; as ``post``."""
+        return self._exchange(lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout))
+
+    def chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
+        """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body, and from 500 on with the end of the server's log."""
+        return self._json(self.post("/v1/chat/completions", {"model": self.model, "messages": messages, **options}, timeout=timeout))
+
+    def stream_chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> list[dict[str, Any]]:
+        """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
+        body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
+
+        def read(seconds: float) -> list[str]:
+            with self.client.stream("POST", "/v1/chat/completions", json=body, timeout=seconds) as response:
+                if response.is_error:
+                    response.read()
+                    self._json(response)
+                return list(response.iter_lines())
+
+        lines = self._exchange(read, self._deadline("request", timeout))
+        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        if not data or data[-1] != "[DONE]":
+            raise RemoteError(f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request")
+        return [json.loads(each) for each in data[:-1]]
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
+        return [each for each in self.child.processes() if each.pid != self.child.pid and not _is_helper(each)]
+
+    def health(self) -> watcher.Health:
+        """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
+        return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
+
+    def check(self) -> None:
+        """Prove that the server still works: one token is generated."""
+        self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
+
+    def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
+        """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""
+        self.client.close()
+        try:
+            return self.child.stop(self._deadline("stop", timeout), by_signal=True)
+        finally:
+            self._port.release()
+
+    def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
+        try:
+            answer = ask(max(0.1, deadline.left_s))
+        except httpx.TimeoutException:
+            raise self.child.hung(deadline, f"no HTTP answer within {deadline.allowed_s:g} s; {self.health().text}") from None
+        except httpx.TransportError as error:
+            self.child.check_alive(deadline)
+            raise RemoteError(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
+        self.child.replied(deadline.phase)
+        return answer
+
+    def _json(self, response: httpx.Response) -> dict[str, Any]:
+        if response.is_error:
+            message = f"HTTP {response.status_code}: {response.text[:4000]}"
+            log = self.child.log_tail() if response.status_code >= 500 else ""  # the body of a 5xx seldom says what went wrong
+            raise RemoteError(message, phase="request", detail=log, type_name=f"http.{response.status_code}")
+        value = response.json()
+        assert isinstance(value, dict)
+        return value
+
+    def _ready(self, deadline: Deadline) -> None:
+        """Wait for a real one-token generation; /health alone says nothing about the engine."""
+        for _ in self._attempts(deadline):
+            try:
+                # Short reads until a server of ours answers: whoever else holds the port may never. Then patience, the engine may be slow.
+                models = self.client.get("/v1/models", timeout=min(_PROBE_S, max(0.1, deadline.left_s)))
+                limits = max(0.1, deadline.left_s)
+                if models.is_success:
+                    self.model = models.json()["data"][0]["id"]
+                    body = {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
+                    answer = self.client.post("/v1/completions", json=body, timeout=limits)
+                    if answer.is_success and answer.json()["choices"]:
+                        return
+                    raise RemoteError(f"the first generation failed: HTTP {answer.status_code} {answer.text[:2000]}", phase="ready")
+            except httpx.TransportError:
+                continue
+        raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
+
+    def _attempts(self, deadline: Deadline) -> Iterator[None]:
+        """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
+        while not deadline.passed:
+            self.child.check_alive(deadline)
+            yield
+            self.child.pause(min(_POLL_S, deadline.left_s))
+
+
+def start_server(child: Child, spec: EngineSpec, port: PortLease, request: Mapping[str, Any], deadline_for: DeadlineFor,
+                 timeout: float | None = None) -> Server:
+    """Start the server in ``child`` and wait until it is ready; on any failure everything is ended first."""
+    key = masking.register(secrets.token_hex(16))
+    server = Server(child, spec, port, key, deadline_for)
+    try:
+        plan = child.request("serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key)
+        server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
+        server._ready(deadline_for("ready", timeout))
+    except BaseException as error:
+        if isinstance(error, ChildError) and not error.detail:
+            error.detail = child.dossier(f"{child.name} failed to become ready")
+        server.client.close()
+        child.kill()
+        port.release()
+        raise
+    return server
+
+
+def _is_helper(process: psutil.Process) -> bool:
+    try:
+        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
+    except psutil.Error:
+        return True  # it has ended

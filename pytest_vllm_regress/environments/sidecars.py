@@ -1,0 +1,50 @@
+"""Sidecars: packages in a folder of their own, never installed in an environment, for cases about processes that import another version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import UsageError
+from ..util.paths import cache_root
+from . import uv
+from .recipes import find_file
+
+LOCKS = "sidecars"
+
+
+def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
+    """The folder of the sidecar ``name``: what locks/sidecars/NAME.txt lists, without dependencies, for ``python``'s version and platform.
+
+    Raises ``UsageError`` for an unknown name and ``BuildError`` when it cannot be fetched. Nothing half-made is left.
+    """
+    folder = find_file().parent / "locks" / LOCKS
+    lock = folder / f"{name}.txt"
+    if lock.parent != folder or not lock.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.txt"))) or "none"
+        raise UsageError(f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)")
+    place = cache_root() / LOCKS / f"{name}-{_tag(python)}"
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
+    try:
+        progress(f"fetching the sidecar {name}")
+        uv.run(["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--python", python, "--target", part, "-r", lock],
+               doing=f"fetching the sidecar {name}", progress=progress)
+        try:
+            os.rename(part, place)
+        except OSError:
+            if not place.is_dir():  # otherwise another process was faster: the same files are there
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return place
+
+
+def _tag(python: Path) -> str:
+    versions = list((python.parent.parent / "lib").glob("python3.*"))
+    return versions[0].name if versions else "python"

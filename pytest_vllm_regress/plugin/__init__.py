@@ -1,0 +1,101 @@
+"""The pytest plugin: hooks that only delegate. Nothing heavy is imported until a test asks for an engine or names a case."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from . import options
+from .reporter import Recorder
+from .stash import SESSION, SETTINGS, uses_target
+
+pytest_plugins = ("pytest_vllm_regress.plugin.fixtures",)
+
+MARKERS = (
+    "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
+    "vllm_engine(front='offline', fresh=False, timeout=None, **axes): the engine for this test; a list of values makes an axis, e.g. "
+    "tensor_parallel_size=[1, 2]",
+    "vllm_requires(**packages): skip unless the target environment has these, e.g. vllm='>=0.8', ray='*'",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in MARKERS:
+        config.addinivalue_line("markers", line)
+    settings = options.resolve(config)
+    options.check(settings)
+    config.stash[SETTINGS] = settings
+    config.pluginmanager.register(Recorder(config), "vllm_regress_recorder")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "vllm_env" in metafunc.fixturenames:
+        from . import markers as axes
+
+        axes.generate(metafunc)
+
+
+@pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+    if not any(uses_target(item) for item in items):
+        return (yield)
+    from . import xdist as groups
+
+    groups.mark(items)
+    yield
+    groups.write(items)
+
+
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
+    if not any(uses_target(item) for item in items):
+        return []
+    from . import session as harness
+
+    return harness.header(config)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if uses_target(item):
+        from . import protocol as legs
+
+        legs.check_applicable(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    if not uses_target(item):
+        return None
+    from . import protocol as legs
+
+    return legs.run(item, nextitem)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    if not uses_target(pyfuncitem):
+        return (yield)
+    from . import fixtures
+
+    with fixtures.skipping():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if uses_target(item):
+        from . import protocol as legs
+
+        legs.remember(item, call, report)
+    return report
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SESSION in config.stash:
+        config.stash[SESSION].close()
+        del config.stash[SESSION]

@@ -1,0 +1,54 @@
+"""What was seen while one leg of a test ran: replies of the target, the phase reached, the exception, the time spent."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ..engines.schema_filter import SchemaFilter
+from ..engines.spec import EngineSpec
+
+SUBJECT, CONTROL = "subject", "control"
+
+
+@dataclasses.dataclass
+class Evidence:
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target.
+
+    ``changes`` are EngineSpec fields that this leg sets otherwise, ``spec`` the engine that was asked for. A leg of the ladder (``rung``) keeps
+    its engine's ``dossier`` when it worked, and gives up its engine.
+    """
+
+    leg: str = SUBJECT
+    replies: int = 0
+    phase: str = "probe"
+    error: BaseException | None = None
+    skipped: str | None = None
+    reports: list[pytest.TestReport] = dataclasses.field(default_factory=list)
+    started_at: float = dataclasses.field(default_factory=time.time)
+    started: float = dataclasses.field(default_factory=time.monotonic)
+    control_used: bool = False
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
+    spec: EngineSpec | None = None
+    rung: bool = False
+    dossier: str = ""
+    minimized: str = ""
+    protocol_started: float = dataclasses.field(default_factory=time.monotonic)
+
+    def replied(self, phase: str) -> None:
+        """The target answered in ``phase``."""
+        self.replies += 1
+        self.phase = phase
+
+
+EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
+
+
+def evidence_of(node: pytest.Item) -> Evidence:
+    """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
+    return node.stash.setdefault(EVIDENCE, Evidence())

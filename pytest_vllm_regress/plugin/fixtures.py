@@ -1,0 +1,191 @@
+"""The fixtures: real engines, servers and probes in the target environment."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .evidence import evidence_of
+from .stash import SETTINGS
+
+if TYPE_CHECKING:
+    from ..engines.engine import Engine
+    from ..engines.server import Server
+    from ..engines.session import Session, Target
+    from ..engines.spec import EngineSpec
+    from ..processes.child import Child, Leftover
+
+
+@pytest.fixture(scope="session")
+def vllm_env(request: pytest.FixtureRequest) -> Target:
+    """The environment under test: ``name``, ``python``, ``device``, ``versions``. Parametrized when --vllm-env is repeated."""
+    from .session import session_of
+
+    session = session_of(request.config)
+    return session.target(getattr(request, "param", None) or session.environment_names()[0])
+
+
+@pytest.fixture
+def vllm_leg(request: pytest.FixtureRequest) -> str:
+    """``subject``, or ``control`` when the test runs a second time to prove that the harness itself works: leave the trigger out then."""
+    evidence = evidence_of(request.node)
+    evidence.control_used = True
+    return str(evidence.leg)
+
+
+@pytest.fixture
+def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
+    """Path of the tiny text checkpoint, or what --vllm-model names."""
+    return _session(request).model_path("text")
+
+
+@pytest.fixture
+def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[str], str]:
+    """``vllm_sidecar("ray-2.31.0")``: path of a folder that holds that package alone, for a process that is to import another version."""
+    from ..environments.sidecars import ensure_sidecar
+
+    return lambda name: str(ensure_sidecar(name, vllm_env.python))
+
+
+@pytest.fixture
+def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Probe]:
+    """Call functions of ``probe.py`` beside the test, in one process of the target: ``vllm_probe("function", timeout=None, **arguments)``."""
+    probe = Probe(_session(request), vllm_env, request)
+    yield probe
+    probe.close()
+
+
+@pytest.fixture
+def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Callable[[str], None]]:
+    """``vllm_grammar("finding.json")``: asks again what `vllm-regress fuzz` found (the file beside the test); fails while it still fails."""
+    from ..fuzz.artefact import Answer, load, replay
+    from ..fuzz.checker import Checker
+
+    with contextlib.ExitStack() as stack:
+
+        def ask(name: str) -> None:
+            artefact = load(request.path.with_name(name))
+            with skipping():
+                checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
+            stack.callback(checker.close)
+            answer, words = replay(artefact, checker)
+            evidence_of(request.node).replied("probe")
+            if answer is Answer.CANNOT_RUN:
+                raise RuntimeError(f"nothing could be seen: {words}")
+            assert answer is Answer.FIXED, f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
+
+        evidence_of(request.node).phase = "probe"
+        yield ask
+
+
+@pytest.fixture
+def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
+    """The EngineSpec of this test: the marker's fixed fields, this combination of its axes, and the control leg's changes."""
+    from ..engines.spec import EngineSpec
+    from .markers import engine_marker
+    from .protocol import control_changes
+
+    values = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
+    return EngineSpec.create(**{**values, **control_changes(request.node), **evidence_of(request.node).changes})
+
+
+@pytest.fixture
+def vllm_engine(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Engine]:
+    """A running engine for ``engine_spec`` (marker ``vllm_engine``), shared with other tests unless ``fresh=True``."""
+    from .markers import engine_marker
+
+    yield from _engine(request, vllm_env, engine_spec, engine_marker(request.node).front)
+
+
+@pytest.fixture
+def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Server]:
+    """A running ``vllm serve`` for ``engine_spec``: ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``."""
+    yield from _engine(request, vllm_env, engine_spec, "serve")
+
+
+@dataclasses.dataclass
+class Probe:
+    """One probe process, started at the first call and reused in the test; after a hang or crash the next call starts a new one."""
+
+    session: Session
+    target: Target
+    request: pytest.FixtureRequest
+    _child: Child | None = None
+
+    def __call__(self, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
+        """Run ``function(**arguments)`` in the target and return its JSON value. ``timeout`` in seconds replaces the probe phase's."""
+        from .session import deadline_for
+
+        evidence = evidence_of(self.request.node)
+        evidence.phase = "probe"
+        if self._child is None or not self._child.alive:
+            self._child = self.session.probe(self.target)
+        file = self.request.path.with_name("probe.py")
+        if not file.exists():
+            raise pytest.UsageError(f"{self.request.node.nodeid} uses vllm_probe, but there is no {file}")
+        deadline = deadline_for(self.request.config)("probe", timeout)
+        self._child.on_reply = evidence.replied
+        with skipping():
+            return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
+
+    def close(self) -> None:
+        """End the process; what it left is charged to the test."""
+        if self._child is not None:
+            from .session import deadline_for
+
+            _charge(self.request, self._child.stop(deadline_for(self.request.config)("stop", None)))
+
+
+def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: str) -> Iterator[Any]:
+    from .markers import engine_marker
+
+    marker = engine_marker(request.node)
+    session = _session(request)
+    evidence = evidence_of(request.node)
+    evidence.phase = "start"
+    evidence.spec = spec = spec.replace(**evidence.changes)
+    with skipping():
+        engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
+    evidence.replied("start")
+    engine.child.on_reply = evidence.replied
+    engine.schemas = evidence.schemas
+    evidence.phase = "request"
+    yield engine
+    engine.child.on_reply = None
+    if evidence.rung and evidence.error is None:
+        evidence.dossier = engine.child.dossier("an engine that works")
+    if marker.fresh:
+        _charge(request, engine.stop())
+    elif evidence.error is not None or evidence.rung or not engine.child.alive:
+        session.drop(target, spec, front)
+
+
+@contextlib.contextmanager
+def skipping() -> Iterator[None]:
+    """What the version or the device cannot do skips the test, with the reason."""
+    from ..errors import Unsupported
+
+    try:
+        yield
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:
+    if not left:
+        return
+    _session(request).charges.append((request.node.nodeid, left))
+    if request.config.stash[SETTINGS].leftovers == "fail":
+        from ..processes.child import describe_leftovers
+
+        pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(left)}", pytrace=False)
+
+
+def _session(request: pytest.FixtureRequest) -> Session:
+    from .session import session_of
+
+    return session_of(request.config)

@@ -1,0 +1,63 @@
+"""``--vllm-minimize``: a failed test run again on smaller engines, and what that says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from ..cases.verdict import Observation
+from ..engines.schema_filter import SchemaFilter
+from ..errors import RemoteError, Unsupported
+from ..util.masking import mask
+from . import judge, ladder
+from .evidence import Evidence
+from .ladder import Outcome, Rung
+from .session import renew_timeout, session_of
+from .stash import SETTINGS
+
+MAX_TEXT = 20000
+
+
+def minimize(item: pytest.Item, subject: Evidence, run_leg: Callable[[Evidence], Evidence]) -> str:
+    """The report of the ladder; empty where the test passed, could not be, or has no engine. ``run_leg`` fills evidence."""
+    if not item.config.stash[SETTINGS].minimize or subject.error is None or isinstance(subject.error, Unsupported) or subject.spec is None:
+        return ""
+    failure = judge.observe(subject)
+    # Without its schema an output is another one: that says nothing about a wrong result.
+    rungs = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind != "wrong-result")
+    progress = session_of(item.config).progress
+
+    def attempt(left_out: tuple[Rung, ...]) -> Outcome:
+        renew_timeout(item)
+        schemas = SchemaFilter(drop=any(rung.plain for rung in left_out))
+        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, rung=True))
+        outcome = _outcome(failure, subject, evidence)
+        progress(f"{item.name} without {', '.join(rung.name for rung in left_out)}: {outcome.seen}")
+        return outcome
+
+    found = ladder.walk(rungs, Outcome("fails", failure.text[:MAX_TEXT]), attempt)
+    return mask(ladder.describe(subject.spec, rungs, found))
+
+
+def show(reports: list[pytest.TestReport], text: str) -> None:
+    """Put the ladder's report beside the failure's own."""
+    if text:
+        next((each for each in reports if each.failed), reports[0]).sections.append(("minimized", text))
+
+
+def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Outcome:
+    seen = judge.observe(evidence)
+    if seen.kind == "passed":
+        return Outcome("works", (evidence.dossier or seen.text)[:MAX_TEXT])
+    if _signature(failure, subject) == _signature(seen, evidence):
+        return Outcome("fails", seen.text[:MAX_TEXT])
+    how = "cannot be" if seen.kind == "not-applicable" else f"fails otherwise: {seen.kind} in phase {seen.phase}"
+    return Outcome(f"{how}: {seen.text.partition(chr(10))[0][:200]}", seen.text[:MAX_TEXT])
+
+
+def _signature(seen: Observation, evidence: Evidence) -> tuple[str, ...]:
+    """What two failures must share to be taken for one."""
+    error = evidence.error
+    return (seen.kind, seen.phase, type(error).__name__, error.type_name if isinstance(error, RemoteError) else "")
+

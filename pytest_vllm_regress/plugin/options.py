@@ -1,0 +1,146 @@
+"""The plugin's options: each described once, for the command line and its ini twin, and resolved once into ``Settings``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from ..engines.settings import Limits, Settings
+from ..errors import UsageError
+from ..util.deadline import PHASES, Timeouts
+
+MIB, GIB = 2**20, 2**30
+_MEMORY_SHARE = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class _Option:
+    name: str
+    help: str
+    metavar: str | None = None
+    many: bool = False
+    flag: bool = False
+    choices: tuple[str, ...] | None = None
+
+    @property
+    def flag_name(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def argparse_help(self) -> str:
+        """``help`` for argparse, which formats it with ``%``."""
+        return self.help.replace("%", "%%")
+
+
+OPTIONS = (
+    _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
+    _Option("vllm_device", "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu", choices=("auto", "sim", "cpu", "gpu")),
+    _Option("vllm_env", "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable", "NAME|PATH", many=True),
+    _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
+    _Option("vllm_fail_on_known", "a documented failure that is reproduced fails the test instead of being expected", flag=True),
+    _Option("vllm_minimize", "run a failed test again on smaller engines: reports the smallest that fails and the largest that works", flag=True),
+    _Option("vllm_report", "write the verdicts to this JSON file", "FILE"),
+    _Option("vllm_leftovers", "what an engine leaves behind: warn (default) or fail the test that left it", choices=("warn", "fail")),
+    _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
+    _Option("vllm_max_memory", "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)", "GIB"),
+    _Option("vllm_max_processes", f"processes that an engine may have (default {Limits.processes})", "N"),
+    _Option("vllm_max_log", f"MiB that an engine's log may have; else its middle goes (default {Limits.log_bytes / MIB:g})", "MIB"),
+    _Option("vllm_session_timeout", "seconds for all tests together; then engines are ended and none is started (default: no limit)", "SECONDS"),
+    _Option("vllm_start_method", "how engine processes start: fork from the warm agent (default) or spawn", choices=("fork", "spawn")),
+    *(_Option(f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS") for phase in PHASES),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option and its ini twin."""
+    group = parser.getgroup("vllm-regress", "vLLM regression harness")
+    for option in OPTIONS:
+        if option.flag:
+            group.addoption(option.flag_name, dest=option.name, action="store_const", const=True, default=None, help=option.argparse_help)
+        else:
+            group.addoption(option.flag_name, dest=option.name, action="append" if option.many else "store", default=None,
+                            metavar=option.metavar, choices=option.choices, help=option.argparse_help)
+        kind = "bool" if option.flag else "args" if option.many else "string"
+        parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
+
+
+def resolve(config: pytest.Config) -> Settings:
+    """Command line over ini file; a bad value is an error that names where it came from."""
+    device = _value(config, "vllm_device") or "auto"
+    if _value(config, "vllm_gpu"):
+        if device not in ("auto", "gpu"):
+            raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
+        device = "gpu"
+    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in PHASES}
+    report = _value(config, "vllm_report")
+    return Settings(
+        environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
+        device=device,
+        model=_value(config, "vllm_model"),
+        timeouts=Timeouts(**timeouts),
+        fail_on_known=bool(_value(config, "vllm_fail_on_known")),
+        report=Path(report) if report else None,
+        leftovers=_value(config, "vllm_leftovers") or "warn",
+        max_engines=int(_number(config, "vllm_max_engines", 2)),
+        limits=_limits(config),
+        start_method=_value(config, "vllm_start_method") or "fork",
+        minimize=bool(_value(config, "vllm_minimize")),
+    )
+
+
+def _limits(config: pytest.Config) -> Limits:
+    session_s = _number(config, "vllm_session_timeout", 0.0)
+    return Limits(
+        session_s=session_s or None,
+        memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or _MEMORY_SHARE * memory_of_machine(),
+        processes=int(_number(config, "vllm_max_processes", Limits.processes)),
+        log_bytes=_number(config, "vllm_max_log", Limits.log_bytes / MIB) * MIB,
+    )
+
+
+def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
+    """Bytes of the machine, or of the container where that has fewer."""
+    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):  # none, or "max"
+        return min(total, float(int(cgroup.read_text())))
+    return total
+
+
+def check(settings: Settings) -> None:
+    """Errors that should stop the run before a test is collected."""
+    if settings.device == "gpu":
+        from ..engines.device import require_gpus
+
+        try:
+            require_gpus()
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
+
+
+def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  # the type is the option's
+    given = config.getoption(name, None)
+    if given is not None:
+        return given
+    value = config.getini(name)
+    option = next(o for o in OPTIONS if o.name == name)
+    if value and option.choices and value not in option.choices:
+        raise pytest.UsageError(f"ini option {name} = {value!r} (in {config.inipath}): allowed are {', '.join(option.choices)}")
+    return value
+
+
+def _number(config: pytest.Config, name: str, default: float) -> float:
+    given = _value(config, name)
+    if given in (None, ""):
+        return default
+    try:
+        number = float(given)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e6:
+        source = "command line" if config.getoption(name, None) is not None else f"ini file {config.inipath}"
+        raise pytest.UsageError(f"{name} = {given!r} (from the {source}) is not a positive number")
+    return number

@@ -1,0 +1,76 @@
+"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result file."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .stash import SESSION, SETTINGS
+
+if TYPE_CHECKING:
+    from _pytest.terminal import TerminalReporter
+
+# The attribute of a report that carries its verdict: a plain dictionary, so that xdist can send it.
+ATTRIBUTE = "vllm_regress"
+_MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLICABLE": {"yellow": True}}
+
+
+class Recorder:
+    """A plugin object; one per pytest process, of use in the one that reports."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._found: list[dict[str, Any]] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        found = getattr(report, ATTRIBUTE, None)
+        if found is not None:
+            self._found.append(found)
+
+    def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
+        """The word that -v shows is the verdict; letter and category stay pytest's own."""
+        found = getattr(report, ATTRIBUTE, None)
+        if found is None:
+            return None
+        verdict = found["verdict"]
+        word = (verdict, _MARKUP.get(verdict, {"red": True}))
+        if hasattr(report, "wasxfail"):
+            return "xfailed", "x", word
+        if report.passed:
+            return "passed", ".", word
+        if report.skipped:
+            return "skipped", "s", word
+        return ("failed", "F", word) if report.when == "call" else ("error", "E", word)
+
+    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+        if self._found:
+            from ..reporting import terminal as summary
+
+            terminalreporter.section("documented failures")
+            for line in summary.lines(self._found):
+                terminalreporter.write_line(line)
+        for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
+            from ..processes.child import describe_leftovers
+
+            terminalreporter.section("left behind by engines (removed)")
+            terminalreporter.write_line(f"{user}:\n{describe_leftovers(left)}")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+        """After the last test of a case the file is brought up to date: what is finished survives the end of this process."""
+        done = yield
+        if self._found and nextitem is not None and nextitem.path.parent != item.path.parent:
+            self._write()
+        return done
+
+    def pytest_sessionfinish(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        file = self._config.stash[SETTINGS].report
+        if file is not None and not hasattr(self._config, "workerinput"):
+            from ..reporting import terminal as summary
+
+            summary.write_report(file, self._found)

@@ -1,0 +1,98 @@
+"""The session of a pytest run, made on first use, and deadlines that end before pytest-timeout does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import pytest
+
+from ..engines.session import DeadlineFor, Session
+from ..errors import RegressError
+from ..util.deadline import Deadline
+from .evidence import evidence_of
+from .stash import SESSION, SETTINGS
+
+# A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
+_MARGIN_S = 12.0
+
+
+def session_of(config: pytest.Config) -> Session:
+    """The run's session."""
+    if SESSION not in config.stash:
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        capture = config.pluginmanager.get_plugin("capturemanager")
+
+        def progress(line: str) -> None:
+            if terminal is not None and config.get_verbosity() >= 0:
+                with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+                    terminal.write_line(f"vllm-regress: {line}")
+
+        config.stash[SESSION] = Session(config.stash[SETTINGS], deadline_for(config), progress)
+    return config.stash[SESSION]
+
+
+def header(config: pytest.Config) -> list[str]:
+    """One line per environment: versions and device. Builds nothing and starts no interpreter."""
+    from ..engines.target import preview
+
+    settings = config.stash[SETTINGS]
+    session = session_of(config)
+    try:
+        return [f"vllm-regress: {preview(name, settings.device)}" for name in session.environment_names()]
+    except RegressError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def deadline_for(config: pytest.Config) -> DeadlineFor:
+    """Makes the deadline of a phase: the phase's time-out, or what is left before pytest-timeout's, whichever is less."""
+
+    def make(phase: str, override_s: float | None) -> Deadline:
+        allowed = override_s if override_s is not None else config.stash[SETTINGS].timeouts.of(phase)
+        item = current_item(config)
+        outer = outer_timeout(item) if item is not None else 0.0
+        if item is not None and outer:
+            spent = time.monotonic() - evidence_of(item).protocol_started
+            allowed = min(allowed, max(1.0, outer - spent - min(_MARGIN_S, outer / 2)))
+        return Deadline.after(phase, allowed)
+
+    return make
+
+
+_CURRENT: pytest.StashKey[pytest.Item | None] = pytest.StashKey()
+
+
+def set_current_item(item: pytest.Item | None, config: pytest.Config) -> None:
+    """Remember which test runs."""
+    config.stash[_CURRENT] = item
+
+
+def current_item(config: pytest.Config) -> pytest.Item | None:
+    """The test that runs, if any."""
+    return config.stash.get(_CURRENT, None)
+
+
+def renew_timeout(item: pytest.Item) -> None:
+    """A further run of a test gets pytest-timeout's time anew."""
+    if item.config.pluginmanager.hasplugin("timeout"):
+        from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
+
+        settings = _get_item_settings(item)
+        if settings.timeout and settings.timeout > 0 and not settings.func_only:
+            item.ihook.pytest_timeout_cancel_timer(item=item)
+            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
+def outer_timeout(item: pytest.Item) -> float:
+    """Seconds pytest-timeout gives this test, 0 for none: marker over command line over environment over ini file."""
+    marker = item.get_closest_marker("timeout")
+    candidates: list[Any] = [marker.args[0] if marker and marker.args else marker.kwargs.get("timeout") if marker else None]
+    candidates += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
+    with contextlib.suppress(ValueError, KeyError):
+        candidates.append(item.config.getini("timeout"))
+    for value in candidates:
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+    return 0.0

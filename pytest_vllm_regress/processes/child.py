@@ -1,0 +1,306 @@
+"""A child process as the controller sees it: requests with deadlines, its life, and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, ProtocolError, RemoteError, Unsupported
+from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+from ..util.deadline import Deadline
+from ..util.masking import mask
+from . import dossier, family
+
+_GRACE_S = 1.0
+_LEAVE_S = 3.0  # what is still there this long after the child ended was left behind; Ray's daemons take about a second
+_LATE_S = 2.0
+_NANNY_S = 8.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Leftover:
+    """Something an engine left behind after its end: a process, a shared-memory segment or a Ray session; it has been removed."""
+
+    what: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.name}"
+
+
+class Child:
+    """One engine, server or probe process and its nanny. Not shared between threads."""
+
+    def __init__(self, *, name: str, nanny_pid: int, channel: FrameSocket, lifeline: FrameSocket, log: Path,
+                 start_method: str = "fork", ray_dir: Path | None = None) -> None:
+        self.name = name
+        self.log = log
+        self.start_method = start_method
+        self.pid: int | None = None
+        self.exit_status: int | None = None
+        self.limit = ""  # the limit its family was ended for, in words
+        self.leftovers: tuple[Leftover, ...] = ()
+        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None  # what the family held outside itself: given back, and what was not
+        self.about = ""  # what the target has installed, for dossiers
+        self._last_reply: tuple[str, float] | None = None
+        self.on_reply: Callable[[str], None] | None = None
+        self._nanny = nanny_pid
+        self._channel = channel
+        self._lifeline = lifeline
+        self._ray_dir = ray_dir
+        self._shm: set[str] = set()
+        self._closed = False
+        self._interrupted = False
+        self._orphaned = False
+        self._process: psutil.Process | None = None
+
+    @property
+    def alive(self) -> bool:
+        """The child process has not ended, as far as its nanny reported; without its nanny it counts as ended."""
+        try:
+            self._read_lifeline()
+        except (PeerClosed, ProtocolViolation):
+            self._orphaned = True
+        return not self._closed and self.exit_status is None and not self._orphaned
+
+    def request(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
+        """Send one request and wait for its reply.
+
+        Raises ``RemoteError`` (the target raised), ``ChildDied``, ``ProtocolError``, ``DeadlineExceeded`` (with a dossier; the family
+        is ended first), or ``Unsupported``. Except after ``RemoteError`` and ``Unsupported`` the child is gone.
+        """
+        self._check_open(deadline.phase)
+        try:
+            self._channel.send({"op": operation, **arguments}, timeout_s=deadline.left_s)
+        except FrameTimeout:
+            raise self._hung(deadline, "the child does not read its requests") from None
+        except PeerClosed:
+            raise self._died(deadline, "it closed its channel") from None
+        try:
+            value = self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            raise
+        self.replied(deadline.phase)
+        return value
+
+    def replied(self, phase: str) -> None:
+        """Tell whoever watches that the target answered in ``phase``."""
+        self._last_reply = (phase, time.monotonic())
+        if self.on_reply is not None:
+            self.on_reply(phase)
+
+    def wait_ready(self, deadline: Deadline) -> None:
+        """Wait until the child answers."""
+        self.wait_frame(deadline, lambda frame: frame.get("event") == "ready")
+
+    def wait_frame(self, deadline: Deadline, accept: Callable[[Frame], bool]) -> Frame:
+        """The next frame that ``accept`` takes; every wait checks the deadline and the child's life."""
+        while True:
+            try:
+                frame = self._channel.pop()
+            except PeerClosed:
+                raise self._died(deadline, "it closed its channel without the reply it owed") from None
+            except ProtocolViolation as violation:
+                raise self._garbled(deadline, str(violation)) from None
+            if frame is not None:
+                if accept(frame):
+                    return frame
+                continue
+            if not _wait(deadline, self._channel, self._lifeline):
+                raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+            if not self.alive:
+                frame = self._last_frame()
+                if frame is not None and accept(frame):
+                    return frame
+                raise self._died(deadline, "it ended without the reply it owed")
+
+    def check_alive(self, deadline: Deadline) -> None:
+        """Raise ``ChildDied`` when the child has ended."""
+        if not self.alive:
+            raise self._died(deadline, "it ended")
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than the child lives."""
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
+        """Take the dossier, end the family, and return the error to raise. For waits that do not go over the channel (HTTP)."""
+        return self._hung(deadline, why)
+
+    def processes(self) -> list[psutil.Process]:
+        """The child and everything below its nanny, or below itself when the nanny is gone."""
+        if self._process is None or not self._orphaned:
+            return family.below(self._nanny)
+        return [*([self._process] if family.lives(self._process) else []), *family.below(self._process.pid)]
+
+    def dossier(self, title: str, *, resume: bool = True) -> str:
+        """Stacks, logs and resources of the family, now; without ``resume`` it stays stopped, for its end."""
+        last = "nothing was answered"
+        if self._last_reply is not None:
+            phase, at = self._last_reply
+            last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
+        facts = [line for line in (self.about, f"progress: {last}") if line]
+        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume)
+
+    def log_tail(self) -> str:
+        """The end of the family's log, masked, under a title; empty when nothing was logged."""
+        return _section("log", mask(dossier.log_tail(self.log)))
+
+    def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
+        """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
+        if self._closed:
+            return self.leftovers
+        if self._interrupted:  # it is still at work, and would not read the request to stop
+            self.kill()
+            return self.leftovers
+        self._shm |= family.shared_memory(self.processes())
+        try:
+            if by_signal:
+                self.terminate()
+            elif self.alive:
+                self._channel.send({"op": "stop"}, timeout_s=deadline.left_s)
+                self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
+            while self.alive:
+                if not _wait(deadline, self._lifeline):  # not the channel: once the child is gone that is readable for ever
+                    raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+        except (FrameTimeout, PeerClosed):
+            pass
+        finally:
+            self.kill()
+        return self.leftovers
+
+    def terminate(self) -> None:
+        """Send TERM to the child process alone."""
+        if self.pid is not None:
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(self.pid).send_signal(signal.SIGTERM)
+
+    def kill(self, grace_s: float = _GRACE_S) -> None:
+        """End the family now, after ``grace_s`` for TERM; what outlived the child is recorded as leftover. Idempotent."""
+        if self._closed:
+            return
+        ended_by_itself = not self.alive and not self._orphaned
+        self._closed = True
+        left = self.processes()
+        self._shm |= family.shared_memory(left)
+        survivors = family.wait_gone(left, _LEAVE_S) if ended_by_itself else left
+        found = [Leftover("process", family.describe(p)) for p in survivors] if ended_by_itself else []
+        stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else grace_s)
+        found += [Leftover("process that KILL did not end", family.describe(p)) for p in stubborn]
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(self._nanny).resume()  # whoever has stopped it
+        with contextlib.suppress(PeerClosed, FrameTimeout):
+            self._lifeline.send({"op": "end"}, timeout_s=1.0)
+        with contextlib.suppress(psutil.Error):
+            family.end(family.wait_gone([psutil.Process(self._nanny)], _NANNY_S), grace_s=0.0)
+        for path in sorted(self._shm):
+            if Path(path).exists():
+                if ended_by_itself:
+                    found.append(Leftover("shared memory", path))
+                Path(path).unlink(missing_ok=True)
+        self._channel.close()
+        self._lifeline.close()
+        if self.on_end is not None:
+            found += self.on_end()
+        self.leftovers = tuple(found)
+
+    def _read_lifeline(self) -> None:
+        while not self._closed:
+            frame = self._lifeline.pop()
+            if frame is None:
+                return
+            if frame.get("event") == "started":
+                self.pid = int(frame["pid"])
+                with contextlib.suppress(psutil.Error):
+                    self._process = psutil.Process(self.pid)
+            elif frame.get("event") == "exit":
+                self.exit_status = int(frame["code"])
+            elif frame.get("event") == "limit":
+                self.limit = str(frame["text"])
+
+    def _last_frame(self) -> Frame | None:
+        with contextlib.suppress(PeerClosed, ProtocolViolation):
+            return self._channel.pop()
+        return None
+
+    def _value(self, frame: Frame, deadline: Deadline) -> Any:
+        if frame["ok"]:
+            return frame.get("value")
+        message, kind = mask(str(frame.get("message"))), str(frame.get("type"))
+        if kind == "vllm_regress_target.Unsupported":
+            raise Unsupported(message)
+        if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
+            message += self._last_error()
+        detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
+        raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,
+                          type_name=kind)
+
+    def _check_open(self, phase: str) -> None:
+        if self._closed:
+            raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
+
+    def _hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
+        detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}", resume=False)
+        late = deadline.clock() - deadline.at
+        self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))  # a machine that is slow to tell gets no further time
+        return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
+
+    def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
+        self._settle()
+        detail = self.dossier(f"{self.name} died in phase {deadline.phase}", resume=False)
+        self.kill()
+        if self.limit:
+            return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
+        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()}){self._last_error()}", phase=deadline.phase, detail=detail)
+
+    def _last_error(self) -> str:
+        error = dossier.last_error(self.log)
+        return f"; the last error in its log: {error}" if error else ""
+
+    def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
+        detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}", resume=False)
+        self.kill()
+        return ProtocolError(f"{self.name} sent something that is no reply: {why}", phase=deadline.phase, detail=detail)
+
+    def _settle(self) -> None:
+        """The channel may close a moment before the nanny reports the exit; give that report a short while."""
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        while self.alive and poll.poll(_GRACE_S * 1000):
+            pass
+
+    def _how_it_ended(self) -> str:
+        if self.exit_status is None:
+            return "its nanny was killed" if self._orphaned else "its end was not reported"
+        if self.exit_status < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-self.exit_status).name}"
+        return f"exit status {self.exit_status}"
+
+
+def _wait(deadline: Deadline, *ends: FrameSocket) -> bool:
+    """Sleep until something moves; False when the deadline came first."""
+    poll = select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    return bool(poll.poll(deadline.left_s * 1000)) and not deadline.passed
+
+
+def _section(title: str, text: str) -> str:
+    return f"\n-- {title}\n{text}" if text else ""
+
+
+def describe_leftovers(leftovers: Sequence[Leftover]) -> str:
+    """One line per leftover."""
+    return "\n".join(f"  {each}" for each in leftovers)

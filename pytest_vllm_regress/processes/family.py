@@ -1,0 +1,92 @@
+"""Who belongs to an engine: everything below its nanny, and everything that carries the run's tag, whatever session or parent it has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import psutil
+
+from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ..util.masking import mask
+
+_POLL_S = 0.02
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """Living descendants of ``pid``, nearest first."""
+    with contextlib.suppress(psutil.Error):
+        return [p for p in psutil.Process(pid).children(recursive=True) if lives(p)]
+    return []
+
+
+def tagged(tag: str) -> list[psutil.Process]:
+    """Living processes of this user whose environment at exec carried ``tag``."""
+    needle = f"{TAG}={tag}".encode()
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+            if needle in variables:
+                process = psutil.Process(int(entry))
+                if lives(process):
+                    found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def end(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
+    """TERM, ``grace_s`` seconds, KILL, and wait until they are gone. Returns those that even KILL did not end (uninterruptible)."""
+    if grace_s > 0:
+        _signal(processes, signal.SIGTERM)
+        _signal(processes, signal.SIGCONT)  # a stopped process cannot handle TERM
+        processes = wait_gone(processes, grace_s)
+    _signal(processes, signal.SIGKILL)
+    return wait_gone(processes, 2.0)
+
+
+def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Wait up to ``seconds``; returns those that still live. A zombie counts as gone."""
+    left = [p for p in processes if lives(p)]
+    until = time.monotonic() + seconds
+    while left and time.monotonic() < until:
+        time.sleep(_POLL_S)  # no event exists for the end of a process that is not our child
+        left = [p for p in left if lives(p)]
+    return left
+
+
+def shared_memory(processes: Iterable[psutil.Process]) -> set[str]:
+    """Files below /dev/shm that any of the processes has mapped."""
+    return mapped_shm([p.pid for p in processes])
+
+
+def describe(process: psutil.Process) -> str:
+    """pid and command line, for messages."""
+    try:
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        command = "?"
+    return f"{process.pid} ({mask(command)[:120]})"
+
+
+def lives(process: psutil.Process) -> bool:
+    """It runs, and is no zombie."""
+    try:
+        return process.is_running() and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)

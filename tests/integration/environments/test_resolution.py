@@ -1,0 +1,113 @@
+"""What uv is asked to resolve, release dates and locks."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.environments import locks as resolution
+from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.recipes import RELEASE
+from pytest_vllm_regress.errors import BuildError
+from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
+
+
+class TestWheelFolder:
+    @pytest.mark.parametrize(
+        ("more", "overrides"),
+        [((), "torch===2.13.0\n"), (("numpy==1.26",), "numpy==1.26\ntorch===2.13.0\n"), (("torch==2.12",), "torch==2.12\n")],
+    )
+    def test_a_wheel_folder_gives_none_to_who_asks_for_none(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], overrides: str
+    ) -> None:
+        monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
+        cache.ensure(dataclasses.replace(RECIPE, overrides=more))
+        assert (fake.folder / "overrides").read_text() == overrides
+
+    def test_without_one_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
+        cache.ensure(RECIPE)
+        assert not fake.calls("--target")
+        assert not (fake.folder / "overrides").exists()
+
+
+class TestReleaseDate:
+    def test_is_found_and_kept(self, fake: Fake, tmp_path: Path) -> None:
+        (fake.folder / "released").write_text("2025-04-15")
+        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
+        count = len(fake.calls())
+        assert count < 15
+        assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
+        assert len(fake.calls()) == count
+
+    def test_a_release_that_does_not_exist(self, fake: Fake) -> None:
+        (fake.folder / "released").write_text("9999-01-01")
+        with pytest.raises(BuildError, match=r"vllm==9\.9\.9 cannot be found"):
+            resolution.release_date("vllm", "9.9.9")
+
+    def test_no_network_is_not_taken_for_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unreachable(*arguments: object, **options: object) -> str:
+            raise BuildError("looking: the package index cannot be reached")
+
+        monkeypatch.setattr(uv, "run", unreachable)
+        with pytest.raises(BuildError, match="cannot be reached"):
+            resolution.release_date("vllm", "0.8.4")
+
+    def test_a_made_up_recipe_is_resolved_as_of_the_day_after(self, fake: Fake, cache: EnvironmentCache) -> None:
+        (fake.folder / "released").write_text("2025-04-15")
+        recipe = dataclasses.replace(
+            RECIPE, overrides=("xgrammar==0.1.18",), exclude_newer=RELEASE, exclude_newer_package=(("xgrammar", RELEASE), ("torch", "2025-01-01"))
+        )
+        cache.ensure(recipe)
+        (install,) = fake.calls("install")
+        assert "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01" in " ".join(install)
+
+
+class TestLockText:
+    PYLOCK = """
+[[packages]]
+name = "torch"
+version = "2.13.0+cpu"
+wheels = [
+  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-manylinux_2_28_{machine}.whl", hashes = {{ sha256 = "{here}" }} }},
+  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp312-cp312-manylinux_2_28_{machine}.whl", hashes = {{ sha256 = "other-python" }} }},
+  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-win_amd64.whl", hashes = {{ sha256 = "other-platform" }} }},
+  {{ url = "file:///wheels/torch-2.13.0%2Bcpu-cp311-cp311-musllinux_1_2_{machine}.whl", hashes = {{ sha256 = "other-libc" }} }},
+]
+sdist = {{ url = "file:///torch.tar.gz", hashes = {{ sha256 = "source" }} }}
+
+[[packages]]
+name = "old"
+version = "1"
+sdist = {{ url = "file:///old-1.tar.gz", hashes = {{ sha256 = "{source}" }} }}
+
+[[packages]]
+name = "stable"
+version = "1"
+wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux2014_{machine}.whl", hashes = {{ sha256 = "{abi3}" }} }}]
+"""
+
+    def test_holds_the_files_that_fit_and_no_address(self, fake: Fake) -> None:
+        import platform
+
+        here, source, abi3 = "1" * 64, "2" * 64, "3" * 64
+        (fake.folder / "pylock").write_text(self.PYLOCK.format(machine=platform.machine(), here=here, source=source, abi3=abi3))
+        recipe = dataclasses.replace(RECIPE, constraints=("numpy<2",))
+        head, _, rest = resolution.lock_text(recipe).partition("\n")
+        assert recipe.fingerprint in head
+        assert rest == (
+            f"torch==2.13.0+cpu \\\n    --hash=sha256:{here}\nold==1 \\\n    --hash=sha256:{source}\nstable==1 \\\n    --hash=sha256:{abi3}\n"
+        )
+        assert (fake.folder / "constraints").read_text() == "numpy<2\n"
+
+    def test_the_plain_lock_relaxes_to_the_index_build_and_the_local_one_does_not(self, fake: Fake) -> None:
+        (fake.folder / "pylock").write_text("packages = []")
+        recipe = CPU_RECIPE
+        resolution.lock_text(recipe)
+        assert (fake.folder / "overrides").read_text() == "torch===2.13.0\n"
+        (fake.folder / "overrides").unlink()
+        resolution.lock_text(recipe, local=True)
+        assert not (fake.folder / "overrides").exists()

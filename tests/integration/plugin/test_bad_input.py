@@ -1,0 +1,103 @@
+"""Bad input: a clear error that says what, where and what to do; other tests of the session are unharmed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.plugin.conftest import Demo
+
+ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--vllm-device=tpu"], ["*invalid choice: 'tpu'*"]),
+        (["--vllm-gpu", "--vllm-device=sim"], ["*--vllm-gpu and --vllm-device sim contradict*"]),
+        (["--vllm-timeout-start=soon"], ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"]),
+        (["--vllm-env=vllm-0.8.44x"], ["*unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
+        (["--vllm-env=/no/such/python"], ["*no such interpreter*"]),
+    ],
+)
+def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], words: list[str]) -> None:
+    demo()
+    done = pytester.runpytest_subprocess(*options)
+    assert done.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERRUPTED)
+    (done.stderr if done.stderr.str().strip() else done.stdout).fnmatch_lines(words)
+
+
+def test_gpu_that_is_not_there(demo: Demo, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    demo()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = pytester.runpytest_subprocess("--vllm-gpu")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES*"])
+
+
+def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo("raises")
+    pytester.makeini(f"[pytest]\nvllm_env = {affected_target}\nvllm_fail_on_known = true\n")
+    pytester.runpytest_subprocess().assert_outcomes(failed=1)
+    pytester.makeini("[pytest]\nvllm_device = tpu\n")
+    done = pytester.runpytest_subprocess()
+    done.stderr.fnmatch_lines(["*ini option vllm_device = 'tpu'*allowed are auto, sim, cpu, gpu*"])
+
+
+def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None:
+    demo()
+    done = pytester.runpytest_subprocess(f"--vllm-env={sys.executable}")
+    assert done.ret != 0
+    assert "has neither vLLM" in done.stdout.str() + done.stderr.str()
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ('@pytest.mark.vllm_case("demo-2")\ndef test_bad(vllm_probe): pass', "vllm_case('demo-2')*has id 'demo-1'"),
+        ('@pytest.mark.vllm_case("demo-1", variant="odd")\ndef test_bad(vllm_probe): pass', "no variant 'odd'; it has other"),
+        ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not 'varient'"),
+        ('@pytest.mark.vllm_requires(vllm="=>1")\ndef test_bad(vllm_probe): pass', "not a PEP 440 specifier"),
+    ],
+)
+def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path, test: str, words: str) -> None:
+    demo("fine", affected="<0.8")
+    pytester.makepyfile(test_more="import pytest\n" + test + "\n")
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done.assert_outcomes(passed=1, errors=1)
+    done.stdout.fnmatch_lines([f"*{words}*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fixtures", "words"),
+    [
+        ("tensor_parallel=2", "vllm_engine", "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size?*"),
+        ("tp=[1, 0]", "vllm_engine", "*tensor_parallel_size=0 is not a whole number of at least 1*"),
+        ("tp=[]", "vllm_engine", "*an axis needs at least one value*"),
+        ('front="sync"', "vllm_engine", "*front='sync' is not one of offline, async, serve*"),
+        ("tp=[1, 2]", "vllm_env", "*uses none of the fixtures engine_spec, vllm_engine, vllm_server*"),
+    ],
+)
+def test_engine_marker(pytester: pytest.Pytester, affected_target: Path, arguments: str, fixtures: str, words: str) -> None:
+    pytester.makepyfile(ENGINE.format(arguments, fixtures))
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    assert done.ret != 0
+    (done.stderr if "Error" in done.stderr.str() or "ERROR" in done.stderr.str() else done.stdout).fnmatch_lines([words])
+
+
+def test_malformed_case_file(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo()
+    text = (pytester.path / "case.toml").read_text().replace('kind = "exception"', 'kind = "explosion"')
+    (pytester.path / "case.toml").write_text(text)
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    assert done.ret != 0
+    done.stdout.fnmatch_lines(["*case.toml*symptom.kind*explosion*"])
+
+
+def test_report_that_cannot_be_written(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo("raises")
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json")
+    assert done.ret != 0
+    assert "/proc/nowhere/out.json" in done.stdout.str() + done.stderr.str()

@@ -1,0 +1,46 @@
+"""The options of the caps, and the session budget in a run of pytest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.plugin.options import memory_of_machine
+from tests.integration.plugin.conftest import Demo
+
+BUDGET = """
+import pytest
+
+@pytest.mark.vllm_case("demo-1")
+@pytest.mark.parametrize("number", range(3))
+def test_demo(vllm_probe, number):
+    assert vllm_probe("fine" if number == 0 else "hangs", timeout=60) == 8
+"""
+
+
+def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
+    demo(test=BUDGET)
+    ran = pytester.runpytest_subprocess("--vllm-session-timeout=8", "--vllm-report=out.json", f"--vllm-env={affected_target}")
+    assert ran.ret == 1
+    first, *others = read(pytester.path / "out.json").results
+    assert first.verdict.value == "UNEXPECTEDLY_FIXED"
+    assert [each.verdict.value for each in others] == ["INCONCLUSIVE"] * 2
+    assert all("the session's budget of 8 s is used up (--vllm-session-timeout)" in each.dossier for each in others)
+    assert "nothing more is started" in others[1].dossier
+
+
+@pytest.mark.parametrize("option", ["memory", "processes", "log", "engines"])
+def test_bad_values(pytester: pytest.Pytester, option: str) -> None:
+    ran = pytester.runpytest_subprocess(f"--vllm-max-{option}=lots")
+    assert ran.ret == pytest.ExitCode.USAGE_ERROR
+    ran.stderr.fnmatch_lines([f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"])
+
+
+@pytest.mark.parametrize(("content", "share"), [("1048576\n", 1048576.0), ("max\n", None), ("", None), (None, None)])
+def test_memory_of_a_container(tmp_path: Path, content: str | None, share: float | None) -> None:
+    file = tmp_path / "memory.max"
+    if content is not None:
+        file.write_text(content)
+    assert memory_of_machine(file) == (share or memory_of_machine(tmp_path / "none"))

@@ -1,0 +1,76 @@
+"""How a run behaves: workers, selection, collection, what is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases import results
+from tests.helpers import ROOT
+from tests.integration.plugin.conftest import Demo
+
+TWO = """
+import pytest
+pytestmark = pytest.mark.vllm_case("demo-1")
+
+@pytest.mark.parametrize("function", ["raises", "fine"])
+def test_demo(vllm_probe, function):
+    assert vllm_probe(function, timeout=5) == 8
+"""
+
+
+def test_two_workers_and_two_environments(demo: Demo, pytester: pytest.Pytester, affected_target: Path, fixed_target: Path) -> None:
+    demo("raises")
+    done = pytester.runpytest_subprocess("-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json")
+    done.assert_outcomes(xfailed=1, failed=1)
+    assert len(results.read(pytester.path / "out.json").results) == 2
+    done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
+
+
+def test_newer_version_than_any_tried_runs_with_a_warning(demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]) -> None:
+    demo("fine")
+    done = pytester.runpytest_subprocess(f"--vllm-env={make_target(vllm='99.1')}")
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*warning: vLLM 99.1 is newer than*"])
+
+
+def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo(test=TWO.replace("{", "{{").replace("}", "}}"))
+    option = f"--vllm-env={affected_target}"
+    pytester.runpytest_subprocess(option).assert_outcomes(xfailed=1, failed=1)
+    pytester.runpytest_subprocess(option, "--lf").assert_outcomes(failed=1)
+    pytester.runpytest_subprocess(option, "-k", "raises").assert_outcomes(xfailed=1, deselected=1)
+    pytester.runpytest_subprocess(option, "-x", "-k", "fine").assert_outcomes(failed=1, deselected=1)
+
+
+def test_header_names_versions_and_device(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo("raises")
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--collect-only")
+    done.stdout.fnmatch_lines(["vllm-regress: *vllm 0.8.4*device sim (simulated device*"])
+
+
+def test_axes_become_readable_ids(pytester: pytest.Pytester, affected_target: Path) -> None:
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.vllm_engine(tp=[1, 2], pp=1, pool=[0, 2], generation=['V0', 'V1'])\ndef test_it(engine_spec):\n    pass\n"
+    )
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--collect-only", "-q")
+    done.stdout.fnmatch_lines(["*test_it[[]tp2-pool2-V1[]]"])
+    assert done.stdout.str().count("test_it[") == 8
+
+
+def test_collecting_the_cases_imports_no_vllm() -> None:
+    code = "import sys, pytest; pytest.main(['--collect-only', '-q', 'cases']); sys.exit(bool({'vllm', 'torch'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "test_vllm_17173.py::test_offline[text-generate-8]" in done.stdout
+
+
+def test_plugin_is_light_where_it_is_not_used(pytester: pytest.Pytester) -> None:
+    heavy = ("numpy", "httpx", "rich", "jsonschema", "psutil", "typer", "safetensors", "pytest_vllm_regress.engines.session")
+    pytester.makepyfile(f"import sys\n\ndef test_it():\n    assert not set({heavy!r}) & set(sys.modules)\n")
+    options = ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:timeout"]
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)

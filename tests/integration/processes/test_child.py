@@ -1,0 +1,154 @@
+"""Children that misbehave end within their deadline, are described, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.util.deadline import Deadline
+
+PROBE = Path(__file__).with_name("probe.py")
+DEADLINE_S = 1.0
+SLACK_S = 3.0
+
+
+@pytest.fixture(params=["fork", "spawn"])
+def child(agent: Agent, request: pytest.FixtureRequest) -> Child:
+    return agent.fork("probe", Deadline.after("start", 20), start_method=request.param)
+
+
+def ask(child: Child, function: str, seconds: float = 20.0, **arguments: Any) -> Any:
+    return child.request("call", Deadline.after("probe", seconds), file=str(PROBE), function=function, arguments=arguments)
+
+
+def gone(pid: int) -> bool:
+    return not family.wait_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 2.0)
+
+
+def nothing_left(agent: Agent) -> bool:
+    """Of this run only the agent lives."""
+    return not family.wait_gone([p for p in family.tagged(agent.run.tag) if p.pid != agent._process.pid], 2.0)  # type: ignore[union-attr]
+
+
+def test_answers_and_stops(agent: Agent, child: Child) -> None:
+    assert ask(child, "echo", value={"a": [1, "ü"]}) == {"a": [1, "ü"]}
+    assert child.stop(Deadline.after("stop", 10)) == ()
+    assert child.exit_status == 0
+    assert nothing_left(agent)
+
+
+@pytest.mark.parametrize("function", ["hang", "hang_in_native_code", "hang_and_ignore_term", "leave_grandchild_and_hang"])
+def test_hang_ends_at_its_deadline_with_a_dossier(agent: Agent, child: Child, function: str) -> None:
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded) as caught:
+        ask(child, function, DEADLINE_S)
+    assert time.monotonic() - started < DEADLINE_S + SLACK_S
+    assert caught.value.phase == "probe"
+    assert function in caught.value.detail or "no stack" in caught.value.detail
+    assert nothing_left(agent)
+
+
+@pytest.mark.parametrize(("function", "how"), [("exit_in_silence", "exit status 0"), ("crash", "SIGSEGV")])
+def test_death_without_a_reply_is_a_crash(agent: Agent, child: Child, function: str, how: str) -> None:
+    with pytest.raises(ChildDied, match=how):
+        ask(child, function)
+    assert nothing_left(agent)
+
+
+def test_error_keeps_the_child(child: Child) -> None:
+    with pytest.raises(RemoteError, match="RuntimeError: what upstream said") as caught:
+        ask(child, "raise_error", text="what upstream said")
+    assert "raise_error" in caught.value.detail
+    assert ask(child, "echo", value=1) == 1
+    child.kill()
+
+
+def test_reply_that_is_not_json_is_an_error(child: Child) -> None:
+    with pytest.raises(RemoteError, match="not JSON serializable"):
+        ask(child, "not_json")
+    child.kill()
+
+
+def test_unknown_function_lists_what_there_is(child: Child) -> None:
+    with pytest.raises(RemoteError, match=r"no probe function 'ecko'; it offers .*echo"):
+        ask(child, "ecko")
+    child.kill()
+
+
+def test_garbage_is_a_protocol_error(agent: Agent, child: Child) -> None:
+    with pytest.raises(ProtocolError, match="not JSON"):
+        ask(child, "say_garbage", fd_name="{{{ not a frame")
+    assert nothing_left(agent)
+
+
+def test_flood_of_output_blocks_nobody(child: Child) -> None:
+    assert ask(child, "flood", megabytes=20) == 20
+    child.kill()
+
+
+@pytest.mark.parametrize("arguments", [{"hold_output": True}, {"hold_output": False}])
+def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, arguments: dict[str, bool]) -> None:
+    grandchild = ask(child, "leave_grandchild", **arguments)
+    left = child.stop(Deadline.after("stop", 10))
+    assert any(str(grandchild) in each.name for each in left)
+    assert gone(grandchild)
+    assert nothing_left(agent)
+
+
+def test_grandchild_of_another_program_is_named_and_ended(agent: Agent, child: Child) -> None:
+    grandchild = ask(child, "leave_exec_grandchild")
+    assert any("sleep 600" in each.name for each in child.stop(Deadline.after("stop", 10)))
+    assert gone(grandchild)
+
+
+def test_shared_memory_left_behind_is_removed(child: Child) -> None:
+    path = ask(child, "leave_shared_memory")
+    assert [each.name for each in child.stop(Deadline.after("stop", 10))] == [path]
+    assert not Path(path).exists()
+
+
+@pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
+def test_what_nobody_stopped_ends_with_its_agent(agent: Agent, child: Child, leave: str) -> None:
+    path, pids = Path(ask(child, leave)), ask(child, "pids")
+    agent.stop()
+    assert not path.exists() and gone(pids["pid"])
+
+
+def test_stopped_process_ends_at_the_deadline(agent: Agent, child: Child) -> None:
+    os.kill(ask(child, "pids")["pid"], signal.SIGSTOP)
+    started = time.monotonic()
+    with pytest.raises(DeadlineExceeded):
+        ask(child, "echo", DEADLINE_S, value=1)
+    assert time.monotonic() - started < DEADLINE_S + SLACK_S + 1.0  # py-spy needs longer on a stopped process
+    assert nothing_left(agent)
+
+
+def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: Child) -> None:
+    assert agent._process is not None
+    agent._process.kill()
+    assert ask(child, "echo", value=1) == 1
+    child.stop(Deadline.after("stop", 10))
+    assert not family.wait_gone(family.tagged(agent.run.tag), 3.0)
+
+
+def test_logs_of_children_that_ended_long_ago_go(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.processes.agent.KEPT_LOGS", 2)
+    living = agent.fork("probe", Deadline.after("start", 20))
+    ended = []
+    for _ in range(4):
+        child = agent.fork("probe", Deadline.after("start", 20))
+        child.stop(Deadline.after("stop", 10))
+        ended.append(child.log)
+    assert living.log.exists()
+    assert [log.exists() for log in ended] == [False, False, True, True]
+    living.stop(Deadline.after("stop", 10))

@@ -1,0 +1,45 @@
+"""When the controller is killed, nothing it started lives on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes.leftovers import sweep
+from pytest_vllm_regress.util.rundir import RunDir
+
+PROBE = Path(__file__).with_name("probe.py")
+CONTROLLER = """
+import sys, time
+from pathlib import Path
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+run = RunDir.create()
+agent = Agent(Path(sys.executable), run)
+agent.start(Deadline.after("import", 20))
+child = agent.fork("probe", Deadline.after("start", 20))
+deadline = Deadline.after("probe", 20)
+print(run.tag, run.path, child.request("call", deadline, file=sys.argv[1], function="leave_grandchild", arguments={"hold_output": False}), flush=True)
+time.sleep(600)
+"""
+
+
+def test_sigkill_of_the_controller_ends_everything() -> None:
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(CONTROLLER), str(PROBE)], stdout=subprocess.PIPE, text=True) as controller:
+        assert controller.stdout is not None
+        tag, path, grandchild = controller.stdout.readline().split()
+        processes = [*family.tagged(tag), psutil.Process(int(grandchild))]
+        assert len(processes) >= 4
+        controller.kill()
+    assert not family.wait_gone(processes, 10.0)
+    own = RunDir.create()
+    assert any(path in line for line in sweep())
+    assert not Path(path).exists()
+    assert own.path.exists()  # a living controller's directory is not touched
+    own.remove()

@@ -1,0 +1,70 @@
+"""What a session remembers, and what it removes when it is closed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.errors import BuildError
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import SEGMENTS
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.rundir import RunDir
+
+
+@pytest.fixture
+def segments() -> Iterator[tuple[Path, Path]]:
+    """Two files in shared memory."""
+    made = tuple(Path(f"/dev/shm/vr-test-{os.getpid()}-{which}") for which in ("noted", "renewed"))
+    for path in made:
+        path.touch()
+    yield made[0], made[1]
+    for path in made:
+        path.unlink(missing_ok=True)
+
+
+def test_an_environment_that_cannot_be_built_is_told_to_every_test_at_the_same_length() -> None:
+    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
+    session._failed["vllm-1.0"] = BuildError("no such release")
+    frames = []
+    for _ in range(3):
+        with pytest.raises(BuildError, match="no such release") as caught:
+            session.target("vllm-1.0")
+        frames.append(len(caught.traceback))
+    assert len(set(frames)) == 1
+
+
+def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segments: tuple[Path, Path]) -> None:
+    noted, renewed = segments
+    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
+    folder = session.run.path
+    # The second name was noted for a file that is gone: what bears the name now is another's.
+    (folder / SEGMENTS).write_text(f"{noted.stat().st_ino} {noted}\n{renewed.stat().st_ino + 1} {renewed}\n")
+    session.close()
+    assert not noted.exists()
+    assert renewed.exists()
+    assert not folder.exists()
+    ((user, (left,)),) = session.charges
+    assert user == "the session"
+    assert str(noted) in str(left)
+
+
+def test_a_removal_that_is_cut_short_can_be_finished_by_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create()
+    about = (run.path / "run.json").read_text()
+
+    def killed(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.remove()
+    assert (run.path / "run.json").read_text() == about
+    run.remove()
+    assert not run.path.exists()

@@ -1,0 +1,154 @@
+"""The fork server behind spawn: what multiprocessing promises of a spawned process holds, and the imports are there already."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes.agent import TARGET_SITE
+
+PROGRAM = """
+import json, multiprocessing, os, signal, sys, time
+sys.path.insert(0, {site!r})
+from vllm_regress_target import spawning
+
+def has(name, pipe):
+    pipe.send((name in sys.modules, os.environ.get("LATER"), os.getppid(), len(os.listdir("/proc/self/fd"))))
+
+def leave(status):
+    sys.exit(status)
+
+def die(number):
+    os.kill(os.getpid(), number)
+
+def wait(pipe):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    pipe.send(os.getpid())
+    time.sleep(600)
+
+def nested(pipe):
+    inner = multiprocessing.get_context("spawn").Process(target=has, args=("slow_to_import", pipe))
+    inner.start()
+    inner.join()
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    sys.modules["slow_to_import"] = type(sys)("slow_to_import")  # what this process has and a fresh interpreter has not
+    if {quick}:
+        assert spawning.quicken({folder!r})
+    os.environ["LATER"] = "set after the copy was made"
+    found = {{}}
+
+    def ask(target, *args):
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=target, args=(*args, theirs))
+        process.start()
+        theirs.close()
+        return process, ours
+
+    process, pipe = ask(has, "slow_to_import")
+    found["has"] = pipe.recv()
+    process.join()
+    found["joined"] = process.exitcode
+    process, pipe = ask(nested)
+    found["nested"] = pipe.recv()[0]
+    process.join()
+    for name, target, value in (("status", leave, 3), ("signal", die, signal.SIGSEGV)):
+        process = spawn.Process(target=target, args=(value,))
+        process.start()
+        multiprocessing.connection.wait([process.sentinel], 20)
+        process.join(20)
+        found[name] = process.exitcode
+    for name, end in (("terminated", "terminate"), ("killed", "kill")):
+        process, pipe = ask(wait)
+        pid = pipe.recv()
+        getattr(process, end)()
+        process.join(20)
+        found[name] = process.exitcode
+        until = time.monotonic() + 10
+        while os.path.exists("/proc/%d" % pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        found["gone " + name] = not os.path.exists("/proc/%d" % pid)
+    try:
+        spawn.Process(target=lambda: None).start()
+    except Exception as error:
+        found["closure"] = type(error).__name__
+    from multiprocessing import shared_memory
+    segment = shared_memory.SharedMemory(create=True, size=10)  # starts the resource tracker, by the same program
+    segment.close()
+    segment.unlink()
+    print(json.dumps(found), flush=True)
+    sys.stdin.read()
+"""
+
+
+def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
+    file = tmp_path / f"program_{quick}.py"
+    file.write_text(PROGRAM.format(site=str(TARGET_SITE), folder=str(tmp_path), quick=quick))
+    with subprocess.Popen([sys.executable, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert below and not family.wait_gone(below, 10)
+    return found
+
+
+@pytest.fixture
+def short_path() -> Any:
+    """A socket's path must be short."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="vr-") as folder:
+        yield Path(folder)
+
+
+def test_it_is_as_spawn_is_but_for_the_imports(short_path: Path) -> None:
+    ours, theirs = run(short_path, quick=True), run(short_path, quick=False)
+    assert ours["has"][0] and ours["nested"] and not theirs["has"][0] and not theirs["nested"]
+    assert ours["has"][1] == theirs["has"][1] == "set after the copy was made"
+    assert ours["has"][3] == theirs["has"][3]  # the same number of open files
+    same = ("joined", "status", "signal", "terminated", "killed", "gone terminated", "gone killed", "closure")
+    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+    assert (ours["status"], ours["signal"], ours["terminated"], ours["killed"]) == (3, -11, 7, -9)
+
+
+def test_where_it_cannot_be_nothing_changes(tmp_path: Path) -> None:
+    """A path too long for a socket; and a process with threads, of which a copy is not sound."""
+    program = f"""
+import multiprocessing.spawn, sys, threading, time
+sys.path.insert(0, {str(TARGET_SITE)!r})
+from vllm_regress_target import spawning
+before = multiprocessing.spawn.get_executable()
+assert not spawning.quicken({str(tmp_path / ("x" * 120))!r})
+threading.Thread(target=time.sleep, args=(1,)).start()
+assert not spawning.quicken("/tmp")
+assert multiprocessing.spawn.get_executable() == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_without_the_server_it_spawns_as_ever(short_path: Path) -> None:
+    program = f"""
+import multiprocessing, os, signal, sys
+sys.path.insert(0, {str(TARGET_SITE)!r})
+from vllm_regress_target import spawning
+if __name__ == "__main__":
+    assert spawning.quicken({str(short_path)!r})
+    (server,) = os.popen(f"pgrep -P {{os.getpid()}} -f .").read().split()[:1]
+    os.kill(int(server), signal.SIGKILL)
+    os.waitpid(int(server), 0)
+    process = multiprocessing.get_context("spawn").Process(target=sys.exit, args=(5,))
+    process.start()
+    process.join()
+    assert process.exitcode == 5, process.exitcode
+"""
+    (short_path / "main.py").write_text(program)
+    subprocess.run([sys.executable, str(short_path / "main.py")], check=True, timeout=60)

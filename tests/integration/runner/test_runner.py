@@ -1,0 +1,306 @@
+"""``vllm-regress run``: which cases run where, what a failing pytest becomes, and that nothing is silently green."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import BuildError, UsageError
+from pytest_vllm_regress.runner import runner as runs
+from tests.helpers import ROOT
+
+TOML = """
+id = "{id}"
+title = "t"
+family = "f"
+upstream = ["https://example.org/1"]
+devices = ["sim"]
+[affected]
+vllm = "<0.8.5"
+[symptom]
+kind = "wrong-result"
+phase = "probe"
+pattern = "expected"
+[evidence]
+affected = {affected}
+fixed = {fixed}
+"""
+MakeCase = Callable[..., Case]
+
+
+@pytest.fixture
+def make_case(tmp_path: Path) -> MakeCase:
+    def make(name: str, affected: Sequence[str] = ("old",), fixed: Sequence[str] = ("new",)) -> Case:
+        path = tmp_path / "cases" / name / "case.toml"
+        path.parent.mkdir(parents=True)
+        path.write_text(TOML.format(id=name, affected=json.dumps(affected), fixed=json.dumps(fixed)))
+        return load_case(path)
+
+    return make
+
+
+def result(case: Case, environment: str, verdict: Verdict) -> TestResult:
+    return TestResult(case.id, f"{case.id}/test_x.py::test", verdict, "seen", "sim", environment)
+
+
+class FakePytest:
+    """Stands for the pytest processes: per environment a report to write and a status to end with."""
+
+    def __init__(self, answers: Mapping[str, tuple[RunResult | bytes | None, int]]) -> None:
+        self._answers = answers
+        self.commands: list[list[str]] = []
+        self.environments: list[Mapping[str, str]] = []
+
+    def __call__(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        self.commands.append(list(command))
+        self.environments.append(environment)
+        options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
+        content, status = self._answers[options["--vllm-env"]]
+        if isinstance(content, RunResult):
+            write(Path(options["--vllm-report"]), content)
+        elif content is not None:
+            Path(options["--vllm-report"]).write_bytes(content)
+        return status
+
+
+def run(
+    jobs: Sequence[runs.Job],
+    answers: Mapping[str, tuple[RunResult | bytes | None, int]],
+    options: runs.Options | None = None,
+    build: Callable[[str], None] = lambda name: None,
+) -> tuple[runs.Outcome, FakePytest]:
+    fake = FakePytest(answers)
+    return runs.Runner(build, options or runs.Options(), lambda line: None, fake).run(jobs), fake
+
+
+def test_plan_groups_by_environment(make_case: MakeCase) -> None:
+    a = make_case("a", ["old", "older"], ["new"])
+    b = make_case("b", ["old2"], ["new", "newer"])
+    jobs = runs.plan([a, b])
+    assert [(job.environment, [c.id for c in job.cases], dict(job.roles)) for job in jobs] == [
+        ("old", ["a"], {"a": "affected"}),
+        ("old2", ["b"], {"b": "affected"}),
+        ("new", ["a", "b"], {"a": "fixed", "b": "fixed"}),
+    ]
+    assert [job.environment for job in runs.plan([a, b], all_evidence=True)] == ["old", "older", "old2", "new", "newer"]
+    named = runs.plan([a, b], ["x", "/usr/bin/python", "x"])
+    assert [(job.environment, len(job.cases), dict(job.roles)) for job in named] == [
+        ("x", 2, {}),
+        ("/usr/bin/python", 2, {}),
+    ]
+
+
+def test_plan_of_a_case_without_evidence(make_case: MakeCase) -> None:
+    with pytest.raises(UsageError, match="no evidence environments in a: name one with --env NAME"):
+        runs.plan([make_case("a", [], []), make_case("b")])
+
+
+def test_green(make_case: MakeCase) -> None:
+    case = make_case("a")
+    outcome, fake = run(
+        runs.plan([case]),
+        {
+            "old": (RunResult((result(case, "old", Verdict.REPRODUCED),)), 0),
+            "new": (RunResult((result(case, "new", Verdict.FIXED),)), 0),
+        },
+        runs.Options("sim", "2", ("-k", "x")),
+    )
+    assert outcome.exit_code == 0
+    assert outcome.run.results[0].command == "vllm-regress run a --env old --device sim"
+    command = fake.commands[0]
+    assert command[-6:] == ["--vllm-device=sim", "-n", "2", "--dist", "loadgroup", "-k", "x"][-6:]
+    assert str(case.directory) in command
+    assert "no:cacheprovider" in command
+    assert fake.environments[0]["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] == "1"
+    assert not set(fake.environments[0]) & {"PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CURRENT_TEST"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "because"),
+    [
+        (
+            Verdict.NOT_APPLICABLE,
+            Verdict.FIXED,
+            1,
+            "old is evidence that the case is REPRODUCED, and it was NOT_APPLICABLE",
+        ),
+        (Verdict.FIXED, Verdict.FIXED, 1, "old is evidence that the case is REPRODUCED, and it was FIXED"),
+        (Verdict.REPRODUCED, Verdict.REPRODUCED, 1, "new is evidence that the case is FIXED, and it was REPRODUCED"),
+        (
+            Verdict.REPRODUCED,
+            Verdict.NOT_APPLICABLE,
+            1,
+            "new is evidence that the case is FIXED, and it was NOT_APPLICABLE",
+        ),
+        (Verdict.UNEXPECTEDLY_FIXED, Verdict.FIXED, 1, ""),
+        (Verdict.REPRODUCED, Verdict.REGRESSED, 1, ""),
+    ],
+)
+def test_evidence_must_show_its_side(make_case: MakeCase, old: Verdict, new: Verdict, code: int, because: str) -> None:
+    case = make_case("a")
+    answers = {name: (RunResult((result(case, name, verdict),)), 0) for name, verdict in (("old", old), ("new", new))}
+    outcome, _ = run(runs.plan([case]), answers)
+    assert outcome.exit_code == code
+    assert [r.not_expected_because for r in outcome.run.results if r.not_expected_because] == (
+        [because] if because else []
+    )
+
+
+def test_a_variant_that_is_not_affected_does_not_spoil_the_evidence(make_case: MakeCase) -> None:
+    case = make_case("a", fixed=[])
+    both = (
+        result(case, "old", Verdict.REPRODUCED),
+        dataclasses.replace(result(case, "old", Verdict.FIXED), test="other"),
+    )
+    assert run(runs.plan([case]), {"old": (RunResult(both), 0)})[0].exit_code == 0
+
+
+def test_named_environments_expect_what_the_verdict_says(make_case: MakeCase) -> None:
+    case = make_case("a")
+    answers = {"x": (RunResult((result(case, "x", Verdict.NOT_APPLICABLE),)), 0)}
+    assert run(runs.plan([case], ["x"]), answers)[0].exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (None, 0, "ended with status 0 and wrote no report"),
+        (None, -9, "was ended by SIGKILL and wrote no report"),
+        (None, 4, "refused its arguments and wrote no report"),
+        (b"{", 0, "left no report that can be read"),
+        (RunResult(), 0, "reported nothing for this case"),
+        (RunResult(), 5, "found no test"),
+    ],
+)
+def test_a_pytest_without_a_report_is_inconclusive(
+    make_case: MakeCase, content: RunResult | bytes | None, status: int, words: str
+) -> None:
+    outcome, _ = run(runs.plan([make_case("a"), make_case("b")], ["x"]), {"x": (content, status)})
+    assert outcome.exit_code == 1
+    assert [(r.case_id, r.verdict) for r in outcome.run.results] == [
+        ("a", Verdict.INCONCLUSIVE),
+        ("b", Verdict.INCONCLUSIVE),
+    ]
+    assert all(words in r.reason for r in outcome.run.results)
+
+
+def test_a_pytest_that_dies_after_some_verdicts(make_case: MakeCase) -> None:
+    a, b = make_case("a"), make_case("b")
+    found = RunResult((result(a, "x", Verdict.FIXED),))
+    silent, _ = run(runs.plan([a, b], ["x"]), {"x": (found, 1)})
+    assert [(r.case_id, r.verdict.value) for r in silent.run.results] == [("a", "FIXED"), ("b", "INCONCLUSIVE")]
+    killed, _ = run(runs.plan([a], ["x"]), {"x": (found, -11)})
+    assert killed.exit_code == 1
+    assert [r.verdict.value for r in killed.run.results] == ["FIXED", "INCONCLUSIVE"]
+
+
+def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
+    case = make_case("a")
+    outcome, _ = run(runs.plan([case], ["x"]), {"x": (RunResult((result(case, "x", Verdict.FIXED),)), 1)})
+    assert outcome.exit_code == 1
+    assert outcome.run.problems == ("x: pytest failed, but no verdict says why: see its output above",)
+
+
+def test_results_of_other_cases_do_not_count(make_case: MakeCase) -> None:
+    a, b = make_case("a"), make_case("b")
+    outcome, _ = run(runs.plan([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)})
+    assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "INCONCLUSIVE")]
+
+
+def test_an_environment_that_cannot_be_built(make_case: MakeCase) -> None:
+    case = make_case("a")
+
+    def build(name: str) -> None:
+        if name == "old":
+            raise BuildError("no solution for ray==9")
+
+    outcome, fake = run(runs.plan([case]), {"new": (RunResult((result(case, "new", Verdict.FIXED),)), 0)}, build=build)
+    assert outcome.exit_code == 3
+    assert outcome.unbuilt == ("old",)
+    assert len(fake.commands) == 1
+    assert "could not be built: no solution for ray==9" in outcome.run.results[0].reason
+
+
+def test_interrupted(make_case: MakeCase) -> None:
+    def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
+        raise KeyboardInterrupt
+
+    outcome = runs.Runner(lambda name: None, runs.Options(), lambda line: None, start).run(runs.plan([make_case("a")]))
+    assert outcome.exit_code == 130
+
+
+def test_keep(make_case: MakeCase, tmp_path: Path) -> None:
+    found = RunResult((result(make_case("a"), "x", Verdict.FIXED),))
+    said: list[str] = []
+    for second in range(runs.KEPT_COPIES + 3):
+        written = runs.keep(found, tmp_path / "out", tmp_path / "cache", said.append, now=float(second))
+    assert written is not None
+    assert read(written) == found
+    assert len(list((tmp_path / "cache").iterdir())) == runs.KEPT_COPIES
+    assert runs.keep(found, tmp_path / "one.json", tmp_path / "cache", said.append) == tmp_path / "one.json"
+    (tmp_path / "file").touch()
+    assert runs.keep(found, None, tmp_path / "file" / "x", said.append) is None
+    assert "no copy was kept" in said[-1]
+
+
+def test_unknown_interpreter(make_case: MakeCase) -> None:
+    with pytest.raises(UsageError, match="--env /nowhere/python: no such interpreter"):
+        runs.check_environments(runs.plan([make_case("a")], ["/nowhere/python"]))
+
+
+def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
+    """SIGTERM and SIGKILL to the runner both end the command it runs, and SIGTERM lets the command clean up first."""
+    child = (
+        "import signal, sys, time; from pathlib import Path; p = Path(sys.argv[1]); (p / 'up').write_text('')\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: (p / 'cleaned').write_text('')\n"
+    )
+    parent = (
+        "import os, sys; from pytest_vllm_regress.runner import runner as run\n"
+        "with run.terminate_as_interrupt():\n"
+        "    run.run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
+    )
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        place = tmp_path / number.name
+        place.mkdir()
+        process = subprocess.Popen(
+            [sys.executable, "-c", parent, child, str(place)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        _wait_for((place / "up").exists)
+        process.send_signal(number)
+        process.wait(20)
+        assert (place / "cleaned").exists() is (number == signal.SIGTERM)
+        _wait_for(functools.partial(_ended, str(place)))
+
+
+def _ended(word: str) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if int(path.parent.name) != os.getpid() and word.encode() in path.read_bytes():
+                return False
+        except OSError:
+            continue
+    return True
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

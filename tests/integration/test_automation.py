@@ -1,0 +1,100 @@
+"""tox.ini, environments.toml and the workflows agree; workflows are pinned, call tox alone and may do nothing but read."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from filelock import FileLock
+
+from pytest_vllm_regress.environments.recipes import load
+from pytest_vllm_regress.runner import slots
+from tests.helpers import ROOT
+
+FACTORS = re.compile(r"\[testenv:vllm\{([\d.,]+)\}-(sim|cpu|gpu)\]")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def tox_environments() -> dict[str, set[str]]:
+    return {device: set(versions.split(",")) for versions, device in FACTORS.findall((ROOT / "tox.ini").read_text())}
+
+
+def sections() -> set[str]:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "tox.ini")
+    return {name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:") and "{" not in name}
+
+
+def test_tox_has_every_environment_and_no_other() -> None:
+    recipes = load(ROOT / "environments.toml").recipes
+    plain = {"sim": re.compile(r"vllm-([\d.]+)"), "cpu": re.compile(r"vllm-cpu-([\d.]+)")}
+    listed = {device: {found[1] for name in recipes if (found := form.fullmatch(name))} for device, form in plain.items()}
+    named = tox_environments()
+    assert {device: named[device] for device in ("sim", "cpu")} == listed
+    assert named["gpu"] <= listed["sim"]
+
+
+def test_tox_names_resolve_to_locked_environments() -> None:
+    file = load(ROOT / "environments.toml")
+    for device, versions in tox_environments().items():
+        for version in versions:
+            recipe = file.resolve(f"vllm{version}-{device}")
+            assert recipe.name == f"vllm{'-cpu' if device == 'cpu' else ''}-{version}"
+            assert recipe.device == device
+            assert recipe.lock is not None
+
+
+def steps(workflow: Any) -> Iterator[dict[str, Any]]:
+    for job in workflow["jobs"].values():
+        yield from job["steps"]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    named = sections() | {f"vllm{version}-{device}" for device, versions in tox_environments().items() for version in versions}
+    for job in workflow["jobs"].values():
+        assert job["timeout-minutes"] <= 120
+        assert "permissions" not in job
+        assert set(job.get("strategy", {}).get("matrix", {}).get("env", [])) <= named
+    for step in steps(workflow):
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
+            continue
+        command = step["run"].split()
+        assert command[:2] == ["tox", "run"] or "install tox" in step["run"] or "GITHUB_STEP_SUMMARY" in step["run"], step
+        if command[:2] == ["tox", "run"] and "$" not in command[3]:
+            assert command[3] in named
+        assert "${{ github.event" not in step["run"]
+    assert all(re.search(r"# v\d", line) for line in path.read_text().splitlines() if "uses:" in line)
+
+
+def test_room() -> None:
+    assert [slots.room(*each) for each in ((2, 24), (8, 64), (64, 30), (1, 1))] == [1, 4, 5, 1]
+
+
+def test_slots_are_shared_and_given_back(tmp_path: Path) -> None:
+    inside = threading.Event()
+
+    def second() -> None:
+        with slots.slot(tmp_path, 2):
+            inside.set()
+
+    with slots.slot(tmp_path, 2) as first, FileLock(tmp_path / f"{1 - first}.lock"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        assert not inside.wait(1.5 * slots.POLL_S)
+    waiting.join(10)
+    assert inside.is_set()
+
+
+def test_a_slot_runs_the_command_and_returns_its_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
+    assert slots.main(["sh", "-c", "exit 7"]) == 7

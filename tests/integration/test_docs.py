@@ -1,0 +1,57 @@
+"""The documentation says what the code does: generated parts are as the code gives them, commands exist, links lead somewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from pytest_vllm_regress import cli
+from tests.helpers import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def commands(page: Path) -> list[str]:
+    """Every line of a shell example that calls vllm-regress."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [line.partition("vllm-regress")[2] for line in lines if re.match(r"(\S*/)?vllm-regress ", line)]
+
+
+def test_the_reference_is_as_the_code_is() -> None:
+    spec = importlib.util.spec_from_file_location("build_reference", ROOT / "docs" / "build_reference.py")
+    assert spec is not None and spec.loader is not None
+    builder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(builder)
+    page = (ROOT / "docs" / "reference.md").read_text()
+    assert builder.built(page) == page, "run `python docs/build_reference.py`"
+
+
+@pytest.mark.parametrize("command", sorted({command for page in PAGES for command in commands(page)}))
+def test_every_command_of_the_documentation_exists(command: str) -> None:
+    """It is parsed, not run: a name, an option or a value that does not exist is an error."""
+    group: Any = typer.main.get_command(cli.app)
+    arguments = shlex.split(command, comments=True)
+    if arguments[0] == "--cases":
+        del arguments[:2]
+    if "--" in arguments:
+        arguments = arguments[: arguments.index("--")]
+    parent = typer.Context(group)
+    while hasattr(group, "get_command"):
+        name = arguments.pop(0)
+        found = group.get_command(parent, name)
+        assert found is not None, f"no command {name}"
+        parent, group = typer.Context(found, parent=parent, info_name=name), found
+    group.make_context(name, arguments, parent=parent)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []

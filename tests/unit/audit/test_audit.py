@@ -1,0 +1,177 @@
+"""The command: text, JSON, SARIF, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.audit.package_lists import MAX_BYTES
+from tests.unit.audit.conftest import Install
+from tests.unit.audit.test_matching import CASE
+
+SARIF_ESSENTIALS = {
+    "type": "object",
+    "required": ["version", "runs", "$schema"],
+    "properties": {
+        "version": {"const": "2.1.0"},
+        "runs": {"type": "array", "minItems": 1, "items": {
+            "required": ["tool", "results"],
+            "properties": {
+                "tool": {"required": ["driver"], "properties": {"driver": {
+                    "required": ["name", "version", "rules"],
+                    "properties": {"informationUri": {"format": "uri"}, "rules": {"items": {
+                        "required": ["id", "shortDescription", "help"],
+                        "properties": {
+                            "shortDescription": {"required": ["text"]},
+                            "help": {"required": ["text"]},
+                            "defaultConfiguration": {"properties": {"level": {"enum": ["none", "note", "warning", "error"]}}},
+                        },
+                    }}},
+                }}},
+                "columnKind": {"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+                "results": {"items": {
+                    "required": ["ruleId", "ruleIndex", "message", "locations"],
+                    "properties": {
+                        "level": {"enum": ["none", "note", "warning", "error"]},
+                        "message": {"required": ["text"], "properties": {"text": {"type": "string", "minLength": 1}}},
+                        "locations": {"minItems": 1, "items": {"required": ["physicalLocation"], "properties": {"physicalLocation": {
+                            "required": ["artifactLocation", "region"],
+                            "properties": {"region": {"properties": {"startLine": {"type": "integer", "minimum": 1}}}},
+                        }}}},
+                        "partialFingerprints": {"additionalProperties": {"type": "string"}},
+                    },
+                }},
+            },
+        }},
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    path = tmp_path / "cases" / "demo" / "case.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(CASE)
+    return tmp_path / "cases"
+
+
+@pytest.fixture
+def affected(tmp_path: Path) -> Path:
+    path = tmp_path / "with space.txt"
+    path.write_text("# pins\nray==2.43.0\nvllm==0.8.4\n")
+    return path
+
+
+@pytest.fixture
+def fine(tmp_path: Path) -> Path:
+    path = tmp_path / "fine.txt"
+    path.write_text("vllm==0.8.5\n")
+    return path
+
+
+def audit(cases: Path, *arguments: object) -> int:
+    return cli.main(["--cases", str(cases), "audit", *map(str, arguments)])
+
+
+def test_text(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(cases, affected) == 1
+    shown = capsys.readouterr().out
+    for words in ("demo: it breaks", "exception (start or ready)", "boom", "vllm 0.8.4 is in", "v0: only V1", "vllm 0.8.5", "https://example.org/1"):
+        assert words in shown
+    assert audit(cases, fine) == 0
+    assert "no documented failures" in capsys.readouterr().out
+    assert audit(cases, fine, affected) == 1
+
+
+def test_standard_input(cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for content, code in ((b"vllm==0.8.4\nray==2.43.0", 1), (b"vllm==0.8.5", 0), (b"", 2)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        assert audit(cases, "-") == code
+    assert "standard input: names no package" in capsys.readouterr().err
+
+
+def test_json(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(cases, affected, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    (target,) = found["targets"]
+    assert found["schema"] == 1
+    assert target["versions"] == {"ray": "2.43.0", "vllm": "0.8.4"}
+    assert target["findings"][0]["first_fixed"] == "vllm 0.8.5"
+
+
+def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jsonschema import Draft202012Validator
+
+    assert audit(cases, affected, fine, "--sarif") == 1
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    Draft202012Validator(SARIF_ESSENTIALS).validate(document)
+    (run,) = document["runs"]
+    (result,) = run["results"]
+    assert run["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "demo"
+    place = result["locations"][0]["physicalLocation"]
+    assert Path(unquote(urlparse(place["artifactLocation"]["uri"]).path)) == affected
+    assert affected.read_text().splitlines()[place["region"]["startLine"] - 1] == "vllm==0.8.4"
+    assert audit(cases, fine, "--sarif") == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
+
+
+def test_ignored_cases_do_not_count_and_are_named(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(cases, affected, "--ignore", "demo") == 0
+    assert "ignored: demo" in capsys.readouterr().out
+    assert audit(cases, affected, "--ignore", "demi") == 2
+    assert "no case and no preflight check has this id. Did you mean demo?" in capsys.readouterr().err
+
+
+def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "large").touch()
+    with (tmp_path / "large").open("r+b") as file:
+        file.truncate(MAX_BYTES + 1)
+    for arguments, words in (
+        (["/nowhere"], "no such file"),
+        ([tmp_path], "no interpreter"),
+        ([tmp_path / "large"], "larger than"),
+        ([affected, "--preflight"], "is a list of packages"),
+        ([affected, "--json", "--sarif"], "contradict"),
+        (["--python", "/nowhere/python"], "no such file"),
+    ):
+        assert audit(cases, *arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_directory_of_packages(cases: Path, install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("image/site-packages", "vllm", "0.8.4")
+    assert audit(cases, install("image/site-packages", "ray", "2.43.0")) == 1
+
+
+def test_an_interpreter(cases: Path, affected_target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cases / "demo" / "case.toml").write_text(CASE.replace('ray = ">=2.40"', ""))
+    for target in (affected_target, affected_target.parents[1]):
+        assert audit(cases, target) == 1
+        assert "vllm 0.8.4" in capsys.readouterr().out
+    assert audit(cases, "--python", affected_target, "--preflight", "--json") == 1
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    assert target["preflight"] == []
+    assert audit(cases) == 0
+    assert "has none of the packages" in capsys.readouterr().err
+
+
+def test_nothing_heavy_is_imported(affected_target: Path) -> None:
+    code = (
+        f"import sys; from pytest_vllm_regress import cli; assert cli.main(['audit', '--preflight', {str(affected_target)!r}]) in (0, 1);"
+        "heavy = {'vllm', 'torch', 'numpy', 'pytest', 'hypothesis', 'httpx', 'rich'} & set(sys.modules); assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["audit", "--help"]) == 0
+    assert re.search(r"0 nothing found; 1 something found; 2 usage", " ".join(capsys.readouterr().out.replace("│", "").split()))

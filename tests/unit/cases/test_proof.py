@@ -1,0 +1,206 @@
+"""Evidence files: what proves a case, what makes the proof stale, and that every case of the project has one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.model import Case, find_cases, load_case
+from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner import runner as runs
+from tests.helpers import ROOT
+
+CASE = """
+id = "demo"
+title = "one result"
+family = "wrong-result-count"
+upstream = ["https://example.org/1"]
+devices = ["sim"]
+[affected]
+vllm = "<0.8.5"
+[symptom]
+kind = "KIND"
+phase = "probe"
+pattern = "expected 8"
+[control]
+pipeline_parallel_size = 1
+[evidence]
+affected = ["AFFECTED"]
+fixed = ["FIXED"]
+"""
+TEST = """
+import pytest
+pytestmark = pytest.mark.vllm_case("demo")
+def test_demo(vllm_probe):
+    got = vllm_probe("count", n=8)
+    assert got == 8, f"expected 8, got {got}"
+"""
+
+
+@pytest.mark.parametrize("case", find_cases(ROOT / "cases"), ids=lambda case: case.id)
+def test_every_case_of_the_project_is_proven_as_it_stands(case: Case) -> None:
+    assert proof.check(case) == []
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return written(tmp_path, "wrong-result")
+
+
+def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") -> Case:
+    directory = root / "cases" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "case.toml").write_text(CASE.replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed))
+    (directory / "test_demo.py").write_text(TEST)
+    (directory / "probe.py").write_text('def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n')
+    return load_case(directory / "case.toml")
+
+
+def result(environment: str, verdict: Verdict, control: str = "", test: str = "t") -> TestResult:
+    return TestResult("demo", test, verdict, "because", "sim", environment, {"vllm": "0.8.4", "six": "1"}, started_at=86400.0, control=control)
+
+
+def lock(environment: str) -> str:
+    return {"old": "0" * 16, "new": "1" * 16}[environment]
+
+
+GOOD = [result("old", Verdict.REPRODUCED), result("new", Verdict.FIXED)]
+
+
+def test_proof_round_trip(case: Case) -> None:
+    made, wrong = proof.prove(case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock)
+    assert wrong == []
+    assert proof.read(proof.write(case, made)) == made
+    old, new = made.environments
+    assert (old.role, old.trials, old.tests, old.date, old.versions) == (
+        "affected", 2, {"FIXED": 1, "REPRODUCED": 2}, "1970-01-02", {"vllm": "0.8.4"},
+    )
+    assert new.verdict == "FIXED"
+    assert proof.check(case, lock) == []
+
+
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [
+        ([GOOD[0]], "new: no result"),
+        ([GOOD[1]], "old: no result"),
+        ([result("old", Verdict.INCONCLUSIVE), GOOD[1]], "old: trial 1 of 1 was INCONCLUSIVE, not REPRODUCED: t: because"),
+        ([GOOD[0], result("new", Verdict.REGRESSED)], "new: trial 1 of 1 was REGRESSED, not FIXED"),
+        ([*GOOD, result("old", Verdict.UNEXPECTEDLY_FIXED, test="other")], "UNEXPECTEDLY_FIXED"),
+    ],
+)
+def test_what_proves_nothing(case: Case, results: list[TestResult], words: str) -> None:
+    _, wrong = proof.prove(case, [results], lock)
+    assert words in "\n".join(wrong)
+
+
+def test_one_failed_trial_of_many_counts(case: Case) -> None:
+    _, wrong = proof.prove(case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock)
+    assert len(wrong) == 1
+    assert "trial 3 of 3" in wrong[0]
+
+
+@pytest.mark.parametrize("kind", ["hang", "crash"])
+def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None:
+    case = written(tmp_path, kind)
+    assert "no control leg passed" in proof.prove(case, [GOOD], lock)[1][0]
+    made, wrong = proof.prove(case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock)
+    assert wrong == []
+    proof.write(case, dataclasses.replace(made, environments=(dataclasses.replace(made.environments[0], control=""), made.environments[1])))
+    assert "no control leg passed" in proof.check(case, lock)[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stale"),
+    [
+        ("case.toml", '"<0.8.5"', '"<0.8.4"', True),
+        ("case.toml", "expected 8", "expected 9", True),
+        ("case.toml", '["old"]', '["old", "older"]', True),
+        ("case.toml", "one result", "one result of many", False),
+        ("test_demo.py", "n=8", "n=9", True),
+        ("probe.py", "return 1", "return 2", True),
+    ],
+)
+def test_what_makes_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:
+    proof.write(case, proof.prove(case, [GOOD], lock)[0])
+    path = case.directory / file
+    path.write_text(path.read_text().replace(old, new))
+    assert bool(proof.check(load_case(case.path), lock)) == stale
+
+
+def test_another_lock_or_lost_file_is_stale(case: Case) -> None:
+    assert "missing" in proof.check(case, lock)[0]
+    proof.write(case, proof.prove(case, [GOOD], lock)[0])
+    assert "new has another lock now" in proof.check(case, lambda name: lock("old"))[0]
+
+
+def test_a_hand_written_verdict_does_not_count(case: Case) -> None:
+    made, _ = proof.prove(case, [GOOD], lock)
+    old, new = made.environments
+    proof.write(case, dataclasses.replace(made, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new)))
+    assert "old showed INCONCLUSIVE" in proof.check(case, lock)[0]
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 2}', "\x00", '{"schema": 1, "case": "../x"}', "[" * 100000])
+def test_bad_files_are_told_apart(case: Case, content: str) -> None:
+    (case.directory / proof.FILE).write_text(content)
+    with pytest.raises(UsageError, match=r"evidence\.json"):
+        proof.check(case, lock)
+
+
+def test_an_open_failure_needs_no_fixed_side(tmp_path: Path) -> None:
+    case = written(tmp_path, "wrong-result")
+    for path, words in ((case.path, '"<0.8.5"'), (case.path, '["new"]')):
+        path.write_text(path.read_text().replace(words, "[]" if words == '["new"]' else '">=0.8"'))
+    case = load_case(case.path)
+    assert proof.prove(case, [GOOD[:1]], lock)[1] == []
+
+
+class StandInRunner:
+    """Brings the results it was given, one list a run, and remembers what it was asked."""
+
+    def __init__(self, *answers: list[TestResult]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, ...]] = []
+
+    def __call__(self, *_: object) -> StandInRunner:
+        return self
+
+    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+        self.asked.append(tuple(job.environment for job in jobs))
+        return runs.Outcome(RunResult(tuple(self.answers.pop(0))))
+
+
+def test_validate(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.Runner", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.check_environments", lambda jobs: None)
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.check.__defaults__", (lock,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.prove.__defaults__", (lock,))
+
+    def validate(*arguments: str) -> int:
+        return cli.main(["--cases", str(case.directory.parent), "validate", *arguments])
+
+    assert validate("--check") == 1
+    assert "evidence.json: missing" in capsys.readouterr().out
+    assert validate("--stale", "--trials", "2") == 0
+    document = json.loads((case.directory / proof.FILE).read_text())
+    assert [(each["verdict"], each["trials"]) for each in document["environments"]] == [("REPRODUCED", 2), ("FIXED", 2)]
+    assert validate("--check") == 0
+    assert validate("--stale") == 0
+    assert runner.asked == [("old", "new")] * 2
+    before = (case.directory / proof.FILE).read_bytes()
+    assert validate("demo") == 1
+    assert "NOT PROVEN  demo" in capsys.readouterr().out
+    assert (case.directory / proof.FILE).read_bytes() == before
+    assert validate() == 2
+    assert validate("--all", "--device", "tpu") == 2

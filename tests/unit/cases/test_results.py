@@ -1,0 +1,142 @@
+"""Result files: round trip, refusal of what does not fit, merging."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, merge, read, write
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import UsageError
+
+ONE = TestResult(
+    case_id="vllm-17173",
+    test="vllm-17173/test_a.py::test[n2]",
+    verdict=Verdict.REPRODUCED,
+    reason="the documented wrong-result",
+    device="sim",
+    environment="vllm-0.8.4",
+    versions={"vllm": "0.8.4"},
+    started_at=1000.5,
+    duration_s=2.5,
+    command="vllm-regress run vllm-17173",
+)
+
+
+@given(
+    results=st.lists(
+        st.builds(
+            TestResult,
+            case_id=st.just("a-1"),
+            test=st.text(max_size=20),
+            verdict=st.sampled_from(Verdict),
+            reason=st.text(max_size=50),
+            device=st.sampled_from(["sim", "cpu", "gpu", "unknown"]),
+            environment=st.text(min_size=1, max_size=20),
+            versions=st.dictionaries(st.text(max_size=8), st.text(max_size=8), max_size=3),
+            started_at=st.floats(0, 1e10),
+            duration_s=st.floats(0, 1e6),
+            variant=st.none() | st.text(max_size=9),
+            symptom=st.text(max_size=50),
+            dossier=st.text(max_size=50),
+            seed=st.none() | st.integers(0, 2**64),
+            not_expected_because=st.text(max_size=9),
+        ),
+        max_size=4,
+    )
+)
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, results: list[TestResult]) -> None:
+    file = tmp_path_factory.getbasetemp() / "round-trip.json"
+    run = RunResult(tuple(results), ("a problem",))
+    write(file, run)
+    assert read(file) == run
+
+
+def test_expected() -> None:
+    assert ONE.expected
+    assert not dataclasses.replace(ONE, not_expected_because="evidence of the other side").expected
+    assert not dataclasses.replace(ONE, verdict=Verdict.REGRESSED).expected
+    assert RunResult((ONE,)).as_expected
+    assert not RunResult().as_expected
+    assert not RunResult((ONE,), ("pytest failed",)).as_expected
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    write(
+        tmp_path / "a.json",
+        RunResult((dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)),
+    )
+    (back,) = read(tmp_path / "a.json").results
+    assert len(back.dossier) <= MAX_DOSSIER
+    assert back.dossier.startswith("begin")
+    assert back.dossier.endswith("end")
+    assert len(back.reason) <= 4000
+
+
+def test_write_is_whole_or_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "a.json"
+    write(file, RunResult((ONE,)))
+    assert [p.name for p in file.parent.iterdir()] == ["a.json"]
+    (tmp_path / "taken").write_text("x")
+    with pytest.raises(UsageError, match=r"taken/a.json: cannot be written: .*Give another place"):
+        write(tmp_path / "taken" / "a.json", RunResult())
+
+
+def _changed(**changes: Any) -> dict[str, Any]:
+    document = RunResult((ONE,)).to_json()
+    document["results"][0].update(changes)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'{"schema": NaN}', "not a JSON number"),
+        (b"[]", "no key schema"),
+        (b'{"schema": 2}', "schema = 2: this vllm-regress reads 1"),
+        (b'{"schema": 1}', "results: missing"),
+        (json.dumps(_changed(verdict="GREEN")).encode(), "results[0].verdict = 'GREEN': allowed: REPRODUCED"),
+        (json.dumps(_changed(expected=False)).encode(), "results[0].expected = False: contradicts verdict REPRODUCED"),
+        (
+            json.dumps(_changed(verdict="REGRESSED")).encode(),
+            "results[0].expected = True: contradicts verdict REGRESSED",
+        ),
+        (json.dumps(_changed(versions={"vllm": 1})).encode(), "results[0].versions.vllm = 1: allowed is a string"),
+        (json.dumps(_changed(started_at="now")).encode(), "results[0].started_at = 'now': allowed is a number"),
+        (json.dumps(_changed(devise="sim")).encode(), "results[0].devise: unknown key. Did you mean device?"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "a.json"
+    file.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read(file)
+    assert str(caught.value).startswith(f"{file}: ")
+    assert words in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        read(tmp_path / "none.json")
+
+
+def test_merge_keeps_the_later_result() -> None:
+    later = dataclasses.replace(ONE, verdict=Verdict.INCONCLUSIVE, started_at=2000.0)
+    other = dataclasses.replace(ONE, environment="vllm-0.8.5", verdict=Verdict.FIXED)
+    for runs in ([RunResult((ONE,)), RunResult((later, other))], [RunResult((later, other)), RunResult((ONE,))]):
+        merged = merge(runs)
+        assert set(map(_key, merged.results)) == {("vllm-0.8.4", "INCONCLUSIVE"), ("vllm-0.8.5", "FIXED")}
+    assert merge([RunResult(problems=("a",)), RunResult(problems=("a", "b"))]).problems == ("a", "b")
+
+
+def _key(result: TestResult) -> tuple[str, str]:
+    return result.environment, result.verdict.value

@@ -1,0 +1,272 @@
+"""The command: what it prints, its exit codes, and runs in stand-in targets from beginning to end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import __version__, cli
+from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.results import RunResult, TestResult, write
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import BuildError, ChildDied
+from tests.helpers import ROOT
+
+CASE = """
+id = "demo"
+title = "one result"
+family = "wrong-result-count"
+upstream = ["https://example.org/1"]
+devices = ["sim"]
+[affected]
+vllm = "<0.8.5"
+[symptom]
+kind = "wrong-result"
+phase = "probe"
+pattern = "expected 8"
+[evidence]
+affected = ["AFFECTED"]
+fixed = ["FIXED"]
+"""
+PROBE = """
+def count(n):
+    import vllm
+    return 1 if vllm.__version__ == "0.8.4" else n
+"""
+TEST = """
+import pytest
+pytestmark = pytest.mark.vllm_case("demo")
+def test_demo(vllm_probe):
+    got = vllm_probe("count", n=8)
+    assert got == 8, f"expected 8, got {got}"
+"""
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    directory = tmp_path / "cases" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "case.toml").write_text(CASE)
+    (directory / "probe.py").write_text(PROBE)
+    (directory / "test_demo.py").write_text(TEST)
+    return directory.parent
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The harness's cache, moved away from the user's."""
+    root = tmp_path / "cache"
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root))
+    return root
+
+
+def regress(*arguments: object) -> int:
+    return cli.main([str(each) for each in arguments])
+
+
+def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert regress("--cases", cases, "list") == 0
+    assert capsys.readouterr().out.splitlines()[1].split("  ") == [
+        "demo",
+        "wrong-result-count",
+        "vllm <0.8.5",
+        "one result",
+    ]
+    assert regress("--cases", cases, "list", "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["affected"] == {"vllm": "<0.8.5"}
+    assert listed["first_fixed"] == "vllm 0.8.5"
+    assert regress("--cases", cases, "show", "demo") == 0
+    shown = capsys.readouterr().out
+    assert "evidence:     affected AFFECTED; fixed FIXED" in shown
+    assert "workaround" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["show", "demi"], "no such case: 'demi'. Did you mean demo? Known: demo"),
+        (["run", "demi"], "no such case: 'demi'"),
+        (["run", "--env", "/nowhere/python"], "--env /nowhere/python: no such interpreter"),
+        (["run", "--env", "vllm"], "vllm"),
+        (["run", "--env", "x", "--all-evidence"], "contradict each other"),
+        (["run", "--device", "tpu"], "--device 'tpu': allowed are auto, sim, cpu, gpu"),
+        (["run", "-n", "many"], "-n 'many': allowed are"),
+        (["report", "none.json"], "none.json: cannot be read"),
+        (["new", "17173x"], "upstream '17173x': allowed are a number"),
+        (["new", "1", "--kind", "hang"], "control: missing"),
+        (["new", "1", "--kind", "hang", "--control", "x"], "--control 'x': allowed is FIELD=VALUE"),
+        (["lisst"], "No such command"),
+        (["list", "--jsonn"], "No such option"),
+    ],
+)
+def test_bad_input_ends_with_2(
+    cases: Path, cache: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert regress("--cases", cases, *arguments) == 2
+    captured = capsys.readouterr()
+    assert words in " ".join(captured.err.split())
+    assert "Traceback" not in captured.err
+    assert sorted(path.name for path in cases.iterdir()) == ["demo"]
+
+
+def test_malformed_case_and_missing_directory(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (cases / "demo" / "case.toml").write_text(CASE.replace("sim", "tpu"))
+    assert regress("--cases", cases, "list") == 2
+    assert "case.toml: devices[0] = 'tpu': allowed: none, sim, cpu, gpu" in capsys.readouterr().err
+    assert regress("--cases", cases / "none", "list") == 2
+    assert "no such directory of cases" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BuildError("no solution"), 3),
+        (ChildDied("gone", phase="start"), 4),
+        (RuntimeError("bug"), 4),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(cases: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+    def fail(root: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("pytest_vllm_regress.cases.model.find_cases", fail)
+    assert regress("--cases", cases, "list") == code
+
+
+def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert regress("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "3 an environment could not be built" in text
+    for command in ("list", "show", "run", "report", "new"):
+        assert f" {command} " in text
+    assert regress("--version") == 0
+    assert capsys.readouterr().out == f"vllm-regress {__version__}\n"
+
+
+def test_commands_with_a_module_of_their_own_are_listed_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert regress("--help") == 0
+    shown = capsys.readouterr().out
+    for name in (*cli.MODULES, "list", "run"):
+        assert f" {name} " in shown
+
+
+def test_their_modules_are_imported_only_when_asked_for() -> None:
+    code = (
+        "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
+        "early = {f'pytest_vllm_regress.{module}' for module in cli.MODULES.values()} & set(sys.modules);"
+        "assert not early, early"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_list_is_light() -> None:
+    code = (
+        "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
+        "heavy = {'vllm', 'torch', 'numpy', 'pytest', 'hypothesis', 'httpx'} & set(sys.modules);"
+        "assert not heavy, heavy"
+    )
+    started = time.monotonic()
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert time.monotonic() - started < 5, "it takes about 0.2 s on an idle machine"
+
+
+def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, verdict in (("a", Verdict.FIXED), ("b", Verdict.REGRESSED)):
+        write(tmp_path / "in" / f"{name}.json", RunResult((TestResult("demo", "t", verdict, "why", "sim", name),)))
+    assert regress("report", tmp_path / "in" / "a.json") == 0
+    assert "all as expected" in capsys.readouterr().out
+    assert regress("report", tmp_path / "in") == 1
+    assert "1 FIXED, 1 REGRESSED: 1 not as expected" in capsys.readouterr().out
+    assert regress("report", "--json", tmp_path / "in") == 1
+    assert len(json.loads(capsys.readouterr().out)["results"]) == 2
+    assert regress("report") == 2
+    assert "no run is kept yet" in capsys.readouterr().err
+
+
+def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = tmp_path / "cases"
+    url = "https://github.com/noamgat/lm-format-enforcer/issues/124?x=1"
+    control = ("--control", "tokenizer_pool_size=0", "--control", "executor=mp")
+    given = ("--title", 'a "title" \\ é', "--affected", "<0.10.6", "--affected-env", "vllm-0.5.4", "--kind", "hang")
+    assert regress("--cases", cases, "new", url, *given, *control) == 0
+    assert regress("--cases", cases, "new", "17173") == 0
+    assert regress("--cases", cases, "new", "Some_Org/x#7") == 2
+    assert regress("--cases", cases, "new", "some-org/X.y#7") == 0
+    assert [case.id for case in find_cases(cases)] == ["lmfe-124", "vllm-17173", "x-y-7"]
+    case = find_cases(cases)[0]
+    assert case.title == 'a "title" \\ é'
+    assert dict(case.control) == {"tokenizer_pool_size": 0, "executor": "mp"}
+    assert str(case.affected[0]) == "lm-format-enforcer <0.10.6"
+    for path in cases.glob("*/test_*.py"):
+        compile(path.read_text(), path, "exec")
+    capsys.readouterr()
+    assert regress("--cases", cases, "new", "17173") == 2
+    assert "exists already" in capsys.readouterr().err
+    assert regress("--cases", cases, "new", "2", "--title", "a\x1bb") == 2
+    assert "cases/vllm-2/case.toml" in capsys.readouterr().err
+    assert not list(cases.glob(".new-*"))
+
+
+def test_run_from_beginning_to_end(
+    cases: Path, cache: Path, affected_target: Path, fixed_target: Path, tmp_path: Path
+) -> None:
+    text = CASE.replace("AFFECTED", "old").replace("FIXED", "new")
+    (cases / "demo" / "case.toml").write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    both = ("--env", affected_target, "--env", fixed_target)
+    assert regress("--cases", cases, "run", "demo", *both, "--results", tmp_path / "out.json") == 0
+    found = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [each["verdict"] for each in found] == ["REPRODUCED", "FIXED"]
+    assert [each["device"] for each in found] == ["sim", "sim"]
+    assert len(list((cache / "results").glob("*.json"))) == 1
+    assert sorted(path.name for path in cases.joinpath("demo").iterdir()) == ["case.toml", "probe.py", "test_demo.py"]
+
+
+def test_a_wrong_range_turns_the_run_red(
+    cases: Path, cache: Path, affected_target: Path, fixed_target: Path, tmp_path: Path
+) -> None:
+    for specifier, target, verdict in (
+        ("<0.8.4", affected_target, "REGRESSED"),
+        ("<0.8.6", fixed_target, "UNEXPECTEDLY_FIXED"),
+    ):
+        (cases / "demo" / "case.toml").write_text(CASE.replace("<0.8.5", specifier))
+        assert regress("--cases", cases, "run", "--env", target, "--results", tmp_path / "out.json") == 1
+        (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
+        assert result["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("import no_such_module\n", "reported nothing for this case"),
+        (TEST + "\nimport os\nos._exit(0)\n", "ended with status 0 and wrote no report"),
+        (
+            TEST.replace("    got =", "    import os; os.kill(os.getpid(), 9)\n    got ="),
+            "was ended by SIGKILL and wrote no report",
+        ),
+    ],
+    ids=["not-collected", "exit-0-in-silence", "killed"],
+)
+def test_a_broken_test_is_never_green(
+    cases: Path, cache: Path, fixed_target: Path, tmp_path: Path, test: str, words: str
+) -> None:
+    (cases / "demo" / "test_demo.py").write_text(test)
+    assert regress("--cases", cases, "run", "--env", fixed_target, "--results", tmp_path / "out.json") == 1
+    (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert result["verdict"] == "INCONCLUSIVE"
+    assert words in result["reason"]
+
+
+@pytest.mark.parametrize("command", ["run", "matrix"])
+def test_arguments_after_two_hyphens_go_to_pytest(command: str, cases: Path, cache: Path, fixed_target: Path, tmp_path: Path) -> None:
+    arguments = ("--cases", cases, command, "--env", fixed_target, "--results", tmp_path / "out.json", "--", "-k", "nothing")
+    assert regress(*arguments) == 1
+    (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert "found no test" in result["reason"]

@@ -1,0 +1,85 @@
+"""The checkpoint forge: what it writes, that it writes the same everywhere, and that it repairs what was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from pytest_vllm_regress.engines.checkpoints import KINDS, architecture_of, ensure_checkpoint
+from pytest_vllm_regress.errors import UsageError
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in place.iterdir()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_agree_with_each_other(kind: str, tmp_path: Path) -> None:
+    place = ensure_checkpoint(kind, tmp_path)
+    config = json.loads((place / "config.json").read_text())
+    tokenizer = json.loads((place / "tokenizer.json").read_text())
+    assert place.is_absolute() and config["architectures"] == [architecture_of(kind)]
+    ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
+    assert sorted(ids) == list(range(len(ids))) and len(ids) <= config["vocab_size"]
+    assert json.loads((place / "vocab.json").read_text()) == tokenizer["model"]["vocab"]
+    vocabulary = tokenizer["model"]["vocab"]
+    for merge in tokenizer["model"]["merges"]:
+        left, right = merge.split(" ")
+        assert {left, right, left + right} <= vocabulary.keys()
+    specials = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    assert config["eos_token_id"] == specials[json.loads((place / "tokenizer_config.json").read_text())["eos_token"]]
+    weights = load_file(place / "model.safetensors")
+    assert weights["model.embed_tokens.weight"].shape == (config["vocab_size"], config["hidden_size"])
+    assert weights["lm_head.weight"].std() > 0 and all(np.isfinite(tensor).all() for tensor in weights.values())
+    layers = {name.split(".")[2] for name in weights if name.startswith("model.layers.")}
+    assert len(layers) == config["num_hidden_layers"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_bytes_everywhere_and_others_for_another_seed(kind: str, tmp_path: Path) -> None:
+    one, two = (ensure_checkpoint(kind, tmp_path / name) for name in "ab")
+    assert one.name == two.name and contents(one) == contents(two)
+    other = ensure_checkpoint(kind, tmp_path / "a", seed=1)
+    assert other != one and contents(other)["model.safetensors"] != contents(one)["model.safetensors"]
+
+
+def test_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    place = ensure_checkpoint("text", tmp_path)
+    before = {file.name: file.stat().st_ino for file in place.iterdir()}
+    assert ensure_checkpoint("text", tmp_path) == place
+    assert {file.name: file.stat().st_ino for file in place.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "merges.txt"])
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_damaged_checkpoint_is_repaired(name: str, damage: str, tmp_path: Path) -> None:
+    place = ensure_checkpoint("text", tmp_path)
+    whole = contents(place)
+    if damage == "gone":
+        (place / name).unlink()
+    else:
+        os.truncate(place / name, len(whole[name]) // 2)
+    assert contents(ensure_checkpoint("text", tmp_path)) == whole
+    assert [each.name for each in tmp_path.iterdir()] == [place.name]
+
+
+def test_many_at_once_agree(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        places = set(pool.map(lambda _: ensure_checkpoint("text", tmp_path), range(8)))
+    assert len(places) == 1 and [each.name for each in tmp_path.iterdir()] == [places.pop().name]
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there are text, vision"):
+        ensure_checkpoint("audio", tmp_path)
+    with pytest.raises(UsageError, match="zero or more"):
+        ensure_checkpoint("text", tmp_path, seed=-1)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="VLLM_REGRESS_CACHE"):
+        ensure_checkpoint("text", tmp_path / "file")

@@ -1,0 +1,62 @@
+"""Dead, stuck, slow or idle: told from what a server answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from pytest_vllm_regress.engines.health import Counters, look
+
+METRICS = """# HELP vllm:num_requests_running Number of requests.
+vllm:num_requests_running{{engine="0",model_name="m"}} {running}
+vllm:num_requests_running{{engine="1",model_name="m"}} 0.0
+vllm:num_requests_waiting{{engine="0",model_name="m"}} 1.0
+vllm:prompt_tokens_total{{engine="0",model_name="m"}} 5.0
+vllm:generation_tokens_total{{engine="0",model_name="m"}} {tokens}
+vllm:generation_tokens_created{{engine="0"}} 1.7e+09
+"""
+
+
+class StandIn:
+    """Answers /health by a status and /metrics by one text after the other; an exception is raised."""
+
+    def __init__(self, health: int | Exception, *metrics: str | Exception) -> None:
+        self.health = health
+        self.metrics: Iterator[str | Exception] = iter(metrics)
+        self.paused: list[float] = []
+
+    def __call__(self, path: str, seconds: float) -> httpx.Response:
+        answer = self.health if path == "/health" else next(self.metrics)
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer) if isinstance(answer, int) else httpx.Response(200, text=answer)
+
+
+def metrics(tokens: float, running: float = 1) -> str:
+    return METRICS.format(tokens=tokens, running=running)
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "state", "words"),
+    [
+        (StandIn(200, metrics(7), metrics(7)), "stuck", "healthy but not progressing: /health says 200, 2 requests run or wait, no token"),
+        (StandIn(200, metrics(7), metrics(9)), "slow", "slow, not stuck: 2 tokens"),
+        (StandIn(200, *2 * [metrics(7, -1)]), "idle", "the engine knows of no request"),
+        (StandIn(200, "", ""), "stuck", "no counters"),
+        (StandIn(503), "dead", "HTTP 503"),
+        (StandIn(httpx.ConnectError("refused")), "dead", "does not answer /health (ConnectError)"),
+        (StandIn(200, metrics(7), httpx.ReadTimeout("late")), "dead", "ReadTimeout"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
+)
+def test_states(stand_in: StandIn, state: str, words: str) -> None:
+    found = look(stand_in, stand_in.paused.append)
+    assert found.state == state
+    assert words in found.text
+
+
+def test_counters_are_summed_over_engines() -> None:
+    assert Counters.parse(metrics(7)) == Counters(12, 2)
+    assert Counters.parse("# nothing") is None

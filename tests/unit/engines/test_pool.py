@@ -1,0 +1,60 @@
+"""Engine reuse, case by case (tests/fuzz/test_pool.py draws whole histories)."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress.engines.pool import EnginePool
+from pytest_vllm_regress.errors import LimitExceeded
+from pytest_vllm_regress.processes.child import Leftover
+from tests.unit.engines.test_pool_states import FakeEngine
+
+Charges = list[tuple[str, tuple[Leftover, ...]]]
+
+
+@pytest.fixture
+def charges() -> Charges:
+    return []
+
+
+@pytest.fixture
+def pool(charges: Charges) -> EnginePool[FakeEngine]:
+    return EnginePool(2, lambda user, left: charges.append((user, left)))
+
+
+def acquire(pool: EnginePool[FakeEngine], key: str, user: str) -> FakeEngine:
+    return pool.acquire(key, user, lambda: FakeEngine(key))
+
+
+def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool[FakeEngine]) -> None:
+    a, b = acquire(pool, "a", "t1"), acquire(pool, "b", "t2")
+    assert acquire(pool, "a", "t3") is a
+    acquire(pool, "c", "t4")
+    assert (a.alive, b.alive) == (True, False)
+    assert acquire(pool, "a", "t5") is a
+
+
+def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(pool: EnginePool[FakeEngine], charges: Charges) -> None:
+    dead = acquire(pool, "a", "t1")
+    dead.alive, dead.leaves = False, True
+    assert acquire(pool, "a", "t2") is not dead
+    assert charges == [("t1", (Leftover("process", "a"),))]
+
+
+def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool[FakeEngine], charges: Charges) -> None:
+    acquire(pool, "a", "t1").stubborn = True
+    pool.clear()
+    ((user, (left,)),) = charges
+    assert user == "t1"
+    assert "engine that did not stop" in str(left)
+    pool.drop("a")  # nothing happens
+
+
+def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool[FakeEngine]) -> None:
+    held = [acquire(pool, key, "t1") for key in "ab"]
+    with pytest.raises(LimitExceeded, match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows") as caught:
+        acquire(pool, "c", "t1")
+    assert caught.value.kind == "limit"
+    assert all(engine.alive for engine in held)
+    acquire(pool, "c", "t2")
+    assert [engine.alive for engine in held] == [False, True]

@@ -1,0 +1,85 @@
+"""Engine specs: values, checks, axes and ids."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.engines.spec import SHORT, EngineSpec, combination_id, combinations, parse_axes
+from pytest_vllm_regress.errors import UsageError
+
+
+def test_equal_values_are_one_key() -> None:
+    one = EngineSpec.create(env={"B": 1, "A": "x"}, extra={"b": [1], "a": None}, tokenizer_pool_extra_config={"z": 1, "y": {}})
+    other = EngineSpec.create(extra={"a": None, "b": [1]}, env={"A": "x", "B": "1"}, tokenizer_pool_extra_config={"y": {}, "z": 1})
+    assert one == other
+    assert {one: 1}[other] == 1
+    assert EngineSpec.create(extra={"a": "1"}) != EngineSpec.create(extra={"a": 1})
+
+
+def test_a_request_has_plain_values() -> None:
+    spec = EngineSpec.create(env={"A": 1}, extra={"b": [1, None]}, tokenizer_pool_extra_config={"z": {"y": 1}}, tensor_parallel_size=2)
+    request = spec.as_request(model_path="/m", device="sim")
+    assert request["env"] == {"A": "1"}
+    assert request["extra"] == {"b": [1, None]}
+    assert request["tokenizer_pool_extra_config"] == {"z": {"y": 1}}
+    assert (request["model_path"], request["device"], request["tensor_parallel_size"]) == ("/m", "sim", 2)
+    assert set(request) == {field.name for field in dataclasses.fields(EngineSpec)} | {"model_path", "device"}
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
+def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
+    assert EngineSpec.create(tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp).gpus == tp * pp * dp
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size=0 is not a whole number of at least 1"),
+        ({"tensor_parallel_size": True}, "tensor_parallel_size=True is not a whole number"),
+        ({"max_model_len": "512"}, "max_model_len='512' is not"),
+        ({"tokenizer_pool_size": -1}, "tokenizer_pool_size=-1 is not a whole number of at least 0"),
+        ({"executor": "gpu"}, "executor='gpu' is not one of auto, uni, mp, ray"),
+        ({"generation": "V2"}, "generation='V2' is not one of auto, V0, V1"),
+        ({"tensor_paralel_size": 1}, "unknown argument 'tensor_paralel_size'. Did you mean tensor_parallel_size?"),
+    ],
+)
+def test_bad_values_say_what_is_allowed(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        EngineSpec.create(**values)
+    assert words in str(caught.value)
+
+
+def test_replace_checks_too() -> None:
+    spec = EngineSpec.create(seed=3)
+    assert spec.replace(pipeline_parallel_size=2) == EngineSpec.create(seed=3, pipeline_parallel_size=2)
+    with pytest.raises(UsageError):
+        spec.replace(generation="V9")
+
+
+def test_axes_and_fixed_fields() -> None:
+    fixed, axes = parse_axes({"tp": [1, 2], "model": "vision", "pool": [0], "seed": 7})
+    assert fixed == {"model": "vision", "seed": 7}
+    assert [(axis.name, axis.values) for axis in axes] == [("tensor_parallel_size", (1, 2)), ("tokenizer_pool_size", (0,))]
+    rows = combinations(axes)
+    assert [combination_id(row) for row in rows] == ["tp1-pool0", "tp2-pool0"]
+    assert combinations(()) == [{}]
+
+
+@pytest.mark.parametrize(("axes", "words"), [({"tp": []}, "at least one value"), ({"tpp": 1}, "Did you mean tp"), ({"tp": [1, 0]}, "at least 1")])
+def test_bad_axes(axes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parse_axes(axes)
+
+
+def test_ids_show_names_of_variables_not_their_values() -> None:
+    assert combination_id({"env": {"HF_TOKEN": "hf_secret"}, "generation": "V1"}) == "envHF_TOKEN-V1"
+    assert combination_id({"extra": {}}) == "extranone"
+
+
+def test_short_names_are_fields() -> None:
+    assert set(SHORT.values()) <= {field.name for field in dataclasses.fields(EngineSpec)}

@@ -1,0 +1,144 @@
+"""Markdown, JUnit and the page: everything that must be there, and hostile texts that stay text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.reporting.markdown import junit_xml, markdown_text
+from tests.helpers import ROOT, hostile
+
+CASES = find_cases(ROOT / "cases")
+
+
+def result(environment: str, verdict: Verdict, **more: object) -> TestResult:
+    values: dict[str, object] = {"versions": {"vllm": environment.removeprefix("vllm-")}, "command": "vllm-regress run vllm-17173", **more}
+    return TestResult("vllm-17173", "t.py::test", verdict, "because", "sim", environment, **values)  # type: ignore[arg-type]
+
+
+RUN = RunResult(
+    (
+        result("vllm-0.10.2", Verdict.FIXED, duration_s=3.0),
+        result("vllm-0.8.4", Verdict.REPRODUCED, symptom="expected 8 results, got 1"),
+        result("vllm-0.9.2", Verdict.REGRESSED, dossier="stack"),
+    )
+)
+
+
+class Tags(HTMLParser):
+    """Collects what a browser would make of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_page_shows_case_by_version_oldest_first() -> None:
+    html = page(RUN, CASES, now=0.0)
+    head = html[html.index("<thead>") : html.index("</thead>")]
+    assert re.findall(r"vllm-[\d.]+", head) == ["vllm-0.8.4", "vllm-0.9.2", "vllm-0.10.2"]
+    tags = Tags(html)
+    text = " ".join(" ".join(tags.words).split())
+    for wanted in ("n results asked, one returned", "1 of 3 cells are not as expected", "1970-01-01", "expected 8 results, got 1"):
+        assert wanted in text
+    assert "Describe the bug" in text
+    assert "simulated" in text
+    links = [attributes.get("href") or "" for tag, attributes in tags.found if tag == "a"]
+    assert "https://github.com/vllm-project/vllm/issues/17173" in links
+    anchors = {attributes.get("id") for _, attributes in tags.found}
+    assert all(link[1:] in anchors for link in links if link.startswith("#"))
+
+
+def test_page_loads_nothing() -> None:
+    for tag, attributes in Tags(page(hostile.run(), CASES)).found:
+        assert "src" not in attributes, (tag, attributes)
+        assert tag not in ("link", "iframe", "object", "embed", "img", "svg", "form", "base"), tag
+        assert not [name for name in attributes if name.startswith("on")], attributes
+        assert tag != "a" or (attributes["href"] or "").startswith(("#", "https://"))
+
+
+def test_hostile_texts_stay_text_on_the_page() -> None:
+    html = page(hostile.run())
+    assert hostile.SCRIPT not in html
+    assert html.count("<script>") == html.count("<style>") == 1
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\u2066]", html)
+    assert "&lt;script&gt;" in html
+    assert "{{ 7 * 7 }}" in html
+    assert len(html) < 3_000_000
+
+
+def test_empty_page() -> None:
+    assert "No verdicts" in page(RunResult())
+
+
+def test_markdown() -> None:
+    lines = markdown_text(RUN).splitlines()
+    assert lines[0] == "| case | vllm-0.8.4 | vllm-0.9.2 | vllm-0.10.2 |"
+    assert lines[2] == "| vllm-17173 | ● REPRODUCED (sim) | **✗ REGRESSED** (sim) | ✓ FIXED (sim) |"
+    assert "1 of 3 cells are not as expected." in lines
+
+
+def test_hostile_texts_stay_text_in_markdown() -> None:
+    text = markdown_text(hostile.run())
+    assert not re.search(r"(?<!\\)[<>`\[]", text)
+    assert "@everyone" not in text.replace("\\@everyone", "")
+    assert all(line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines())
+
+
+def test_junit() -> None:
+    root = ElementTree.fromstring(junit_xml(RUN))
+    suites = {suite.get("name"): suite for suite in root}
+    assert {name: (s.get("failures"), s.get("skipped")) for name, s in suites.items()} == {
+        "vllm-0.10.2": ("0", "0"), "vllm-0.8.4": ("0", "1"), "vllm-0.9.2": ("1", "0"),
+    }
+    properties = {p.get("name"): p.get("value") for p in suites["vllm-0.9.2"].iter("property")}
+    assert properties["vllm_verdict"] == "REGRESSED"
+    failure = suites["vllm-0.9.2"].find(".//failure")
+    assert failure is not None
+    assert failure.text == "stack"
+
+
+def test_hostile_texts_are_well_formed_junit() -> None:
+    assert len(list(ElementTree.fromstring(junit_xml(hostile.run())).iter("testcase"))) == len(hostile.TEXTS)
+
+
+@given(st.text(), st.text())
+def test_any_text_survives_every_format(reason: str, name: str) -> None:
+    run = RunResult((TestResult("a-case", name, Verdict.REGRESSED, reason, "cpu", name or "e", symptom=reason, command=name),))
+    ElementTree.fromstring(junit_xml(run))
+    markdown_text(run)
+    Tags(page(run))
+
+
+def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "in" / "a.json", RunResult(RUN.results[:1]))
+    write(tmp_path / "in" / "b.json", RunResult(RUN.results[1:]))
+    out = [f"--{kind}={tmp_path / kind}" for kind in ("html", "markdown", "junit")]
+    assert cli.main(["report", str(tmp_path / "in"), *out]) == 1
+    assert "<html" in (tmp_path / "html").read_text()
+    assert (tmp_path / "markdown").read_text() == markdown_text(RUN)
+    ElementTree.parse(tmp_path / "junit")
+    capsys.readouterr()
+    assert cli.main(["report", str(tmp_path / "in"), "--markdown", "-"]) == 1
+    assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
+    assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
+    assert read(tmp_path / "in" / "a.json").results == RUN.results[:1]

@@ -1,0 +1,30 @@
+"""What the dialect sets on its own gives way to what a spec asks for. How it words a spec for each vLLM, the suite in conformance/ shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress.target_site.vllm_regress_target import dialect
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "variables", "space"),
+    [
+        ({}, {}, "1"),
+        ({}, {"VLLM_CPU_KVCACHE_SPACE": "4"}, "4"),
+        ({"gpu_memory_utilization": 0.1}, {}, None),
+        ({"kv_cache_memory_bytes": 1000}, {}, None),
+    ],
+)
+def test_memory_for_the_cache_on_cpu(kwargs: dict[str, object], variables: dict[str, str], space: str | None) -> None:
+    made = dialect.Plan(dict(kwargs), dict(variables), [])
+    dialect._cpu(made)
+    assert made.env.get("VLLM_CPU_KVCACHE_SPACE") == space
+    assert made.kwargs == {**kwargs, "dtype": "float32"}
+
+
+def test_threads_are_bound_where_a_spec_says_so() -> None:
+    made = dialect.Plan({"dtype": "bfloat16"}, {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}, [])
+    dialect._cpu(made)
+    assert made.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
+    assert made.kwargs == {"dtype": "bfloat16"}

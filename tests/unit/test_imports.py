@@ -1,0 +1,133 @@
+"""The shape of the package: no import cycle, nothing imports the plugin, target code stays within its means."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+
+PACKAGE = ROOT / "pytest_vllm_regress"
+TARGET = PACKAGE / "target_site" / "vllm_regress_target"
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "data" not in p.parts)
+OURS = [p for p in MODULES if "target_site" not in p.parts]
+FLOORS = (
+    "util", "environments", "processes", "engines", "cases", "reporting", "runner", "bisection", "audit", "conformance", "fuzz", "plugin", "cli",
+)  # fmt: skip
+"""The folders of the package from the ground up: each may import those before it, and none behind it."""
+FOREIGN = {"sim": {"vllm", "torch", "numpy"}, "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"}}
+GROUND = ("errors", "schemas", "target_site")
+"""What every folder may import; of the package's root and beside it."""
+
+
+def name_of(path: Path, root: Path = PACKAGE) -> str:
+    """The module's dotted name; of a package's ``__init__`` the package's."""
+    return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imports(path: Path, root: Path = PACKAGE) -> set[str]:
+    """Modules of the package that the file imports: lazily too, for type checking too, and as names of their package (``from ..a import b``)."""
+    package = root.name
+    known = {name_of(each, root) for each in root.rglob("*.py")}
+    here = name_of(path, root).split(".") + (["__init__"] if path.name == "__init__.py" else [])
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in known}
+        elif isinstance(node, ast.ImportFrom):
+            stem = ".".join(filter(None, [*(here[: len(here) - node.level] if node.level else []), node.module or ""]))
+            if stem.partition(".")[0] == package:
+                named = {f"{stem}.{alias.name}" for alias in node.names}
+                found |= (named & known) | ({stem} if named - known else set())
+    return found
+
+
+def cycle(graph: dict[str, set[str]]) -> list[str]:
+    """A cycle of imports, as the names on it; empty when there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        done.add(name)
+        return next(filter(None, (visit(other, (*path, name)) for other in sorted(graph.get(name, ())))), [])
+
+    return next(filter(None, (visit(name, ()) for name in sorted(graph))), [])
+
+
+def upwards(path: Path, root: Path = PACKAGE) -> list[str]:
+    """Imports of a module that lead to a folder above its own, or out of the ground."""
+    rank = {folder: number for number, folder in enumerate(FLOORS)}
+    floor = rank.get(path.relative_to(root).parts[0], -1)
+    parts = [(name, name.split(".")[1] if "." in name else "") for name in sorted(imports(path, root))]
+    return [f"{name_of(path, root)} -> {name}" for name, folder in parts if folder not in ("", *GROUND) and rank[folder] > floor]
+
+
+def test_no_cycle_even_counting_lazy_imports() -> None:
+    assert cycle({name_of(p): imports(p) - {name_of(p)} for p in MODULES}) == []
+
+
+@pytest.mark.parametrize("path", [p for p in OURS if p.parent != PACKAGE], ids=name_of)
+def test_folders_import_downwards_only(path: Path) -> None:
+    assert upwards(path) == []
+
+
+def test_every_folder_has_a_floor_and_room() -> None:
+    folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - set(GROUND)
+    assert folders == set(FLOORS)
+    crowded = {folder: count for folder in folders if (count := len(list((PACKAGE / folder).glob("*.py")))) > 15}  # 14 and __init__
+    assert crowded == {}
+
+
+TURNED_ROUND = (
+    "from ..cli import context",
+    "from ..cli.context import say",
+    "import sample.cli.context",
+    "def lazily():\n    from .. import cli",
+    "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..cli.context import say",
+)
+
+
+@pytest.mark.parametrize("line", TURNED_ROUND)
+def test_an_import_that_is_turned_round_is_seen(tmp_path: Path, line: str) -> None:
+    root = tmp_path / "sample"
+    for folder in ("util", "cli"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "__init__.py").touch()
+    (root / "__init__.py").touch()
+    (root / "cli" / "context.py").write_text("from ..util import paths\n")
+    (root / "util" / "paths.py").write_text(line + "\n")
+    assert upwards(root / "cli" / "context.py", root) == []
+    assert upwards(root / "util" / "paths.py", root)
+    if "from .. import" not in line:
+        assert "sample.util.paths" in cycle({name_of(p, root): imports(p, root) for p in root.rglob("*.py")})
+
+
+def test_nothing_imports_the_plugin() -> None:
+    assert not [p for p in MODULES if "pytest_vllm_regress.plugin" in imports(p) and p.parent != PACKAGE]
+
+
+@pytest.mark.parametrize("path", sorted(TARGET.rglob("*.py")), ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root")
+def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
+    """But for what vLLM itself loads (sim) and what drives one backend (grammars): those import that package, and what came with it."""
+    allowed = set(sys.stdlib_module_names) | FOREIGN.get(path.parent.name, set())
+    for node in ast.parse(path.read_text(), feature_version=(3, 9)).body:
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= allowed
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            assert (node.module or "").split(".")[0] in allowed
+
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)
+def test_modules_have_one_role(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
+
+
+def test_children_are_never_trusted_with_pickle() -> None:
+    assert not [p for p in OURS if "pickle" in p.read_text()]

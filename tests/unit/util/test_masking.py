@@ -1,0 +1,142 @@
+"""Secrets are kept from children and hidden in text, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.util import masking
+from pytest_vllm_regress.util.masking import HIDDEN, is_secret, mask, register, register_all, without_secrets
+
+SECRETS = {
+    "HF_TOKEN": "hf_AbCdEfGhIjKlMnOp",
+    "OPENAI_API_KEY": "not-even-random",
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_SESSION_TOKEN": "FwoGZXIvYXdzEBY",
+    "MY_PASSWORD": "hunter2!",
+    "DOCKER_AUTH_CONFIG": '{"auths": {"x": "y"}}',
+    "SSH_AUTH_SOCK": "/tmp/ssh-x/agent.1",
+    "GITHUB_PAT": "abcdef123",
+    "SENTRY_DSN": "https://abc@o1.example.org/2",
+    "SESSION_COOKIE": "abcdefgh",
+    "TLS_PRIVATE_KEY": "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----",
+    "DATABASE_URL": "postgres://me:pa55word@db/x",
+    "HTTPS_PROXY": "http://me:pa55word@proxy:3128",
+    "PIP_INDEX_URL": "https://__token__:pa55word@example.org/simple",
+}
+HARMLESS = {
+    "PATH": "/usr/bin",
+    "PWD": "/home/me",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TOKENIZER_MODE": "mistral",
+    "KEYBOARD": "german",
+    "AUTHOR": "somebody",
+    "XAUTHORITY": "/home/me/.Xauthority",
+    "HTTP_PROXY": "http://proxy:3128",
+    "HF_HOME": "/data/hf",
+    "VLLM_USE_V1": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_known", set())
+
+
+def test_secrets_are_not_inherited_and_the_rest_is() -> None:
+    assert without_secrets(SECRETS | HARMLESS) == HARMLESS
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_values_of_variables_are_hidden_in_every_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, SECRETS[name])
+    secret = "pa55word" if "pa55word" in SECRETS[name] else SECRETS[name]
+    value = SECRETS[name]
+    texts = [f"it is {value}.", json.dumps({"a": value}), repr([value]), f"{value}{value}"]
+    texts += [f"https://x/?t={quote(value, safe='')}"] if secret == value else []
+    for text in texts:
+        shown = mask(text)
+        assert HIDDEN in shown
+        for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")):
+            assert form not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Authorization: Bearer abcdefghij", "abcdefghij"),
+        ("{'authorization': 'Basic dXNlcjpwYXNz'}", "dXNlcjpwYXNz"),
+        ("headers={'X-Api-Key': 'abcdefgh'}", "abcdefgh"),
+        ("curl -H 'authorization: token abcdefgh'", "abcdefgh"),
+        ("Set-Cookie: session=abcdefgh; Path=/", "abcdefgh"),
+        ("password=correct-horse", "correct-horse"),
+        ('"db_password": "correct horse"', "correct"),
+        ("HF_TOKEN=xyzxyzxyz", "xyzxyzxyz"),
+        ("--api-key=abcdefgh", "abcdefgh"),
+        ("api_key: 'abcdefgh'", "abcdefgh"),
+        ("redis://:pa55word@host:6379/0", "pa55word"),
+        ("a hf_AbCdEfGhIjKlMnOpQrSt in a sentence", "hf_AbC"),
+        ("sk-proj-abcdefghijklmnopqrst", "sk-proj"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIA"),
+        ("ghp_abcdefghijklmnopqrst1234", "ghp_"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N", "eyJ"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc", "MIIE"),
+    ],
+)
+def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
+    assert secret not in mask(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "expected 8 results, got 1",
+        "Can't pickle local object 'build_token_enforcer_tokenizer_data.<locals>.decode_fn'",
+        "unexpected token: something_longer at 3",
+        "max_tokens=4096 stop_token_ids=[151643] eos_token: <|endoftext|>",
+        "tokenizer: PreTrainedTokenizerFast, tokenizer_pool_size=0",
+        "KeyError: 'model.layers.0'",
+        "http://127.0.0.1:20000/v1/models",
+        "the secret of good tests",
+        "https://github.com/vllm-project/vllm/issues/16140",
+    ],
+)
+def test_what_symptoms_are_made_of_stays(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in HARMLESS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MAX_TOKENS", "4096")
+    monkeypatch.setenv("SOME_SECRET", "got 1")  # too short to hide
+    assert mask(text) == text
+
+
+def test_lines_of_a_secret_that_a_log_breaks_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TLS_PRIVATE_KEY", SECRETS["TLS_PRIVATE_KEY"])
+    assert "MIIEvQ" not in mask("(worker) MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n")
+
+
+def test_what_a_shortened_repr_leaves_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_SECRET", "abcdefghijklmnopqrstuvwxyz")
+    assert mask("x = 'yes abcdefghijk...tuvwxyz no'") == f"x = 'yes {HIDDEN}...{HIDDEN} no'"
+    assert mask("abc...xyz") == "abc...xyz"  # too little to tell
+
+
+def test_secrets_that_a_child_was_given() -> None:
+    register_all({"MY_TOKEN": "handed-over", "VLLM_USE_V1": "1", "TOKENS": "123456", "INDEX": "https://me:pa55word@x/"})
+    assert mask("handed-over 123456") == f"{HIDDEN} 123456"
+    assert is_secret("INDEX", "https://me:pa55word@x/")
+    assert register("") == ""
+    assert mask("nothing") == "nothing"
+
+
+@given(st.text(min_size=6, alphabet=st.characters(exclude_categories=["Cs"])), st.text(), st.text())
+def test_no_registered_secret_survives(secret: str, before: str, after: str) -> None:
+    masking._known.clear()
+    register(secret)
+    shown = mask(before + secret + after)
+    assert secret in HIDDEN or secret not in shown.replace(HIDDEN, "\0")
+    assert mask(shown) == shown or HIDDEN in shown
