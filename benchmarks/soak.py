@@ -25,8 +25,16 @@ from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.util.deadline import Deadline, Timeouts
 
 MIB = 2**20
-ALLOWED = {"controller MiB": 8.0, "agent MiB": 8.0, "descriptors": 0.0, "agent descriptors": 0.0, "threads": 0.0, "processes": 0.0,
-           "shared memory": 0.0, "disk MiB": 8.0}
+ALLOWED = {
+    "controller MiB": 8.0,
+    "agent MiB": 8.0,
+    "descriptors": 0.0,
+    "agent descriptors": 0.0,
+    "threads": 0.0,
+    "processes": 0.0,
+    "shared memory": 0.0,
+    "disk MiB": 8.0,
+}
 """What may be more at the end than after the warm-up. Logs of engines that have ended stay until the session ends, and are small."""
 
 
@@ -40,7 +48,11 @@ class Sample:
     values: dict[str, float]
 
     def row(self) -> str:
-        return f"| {self.starts} | {self.requests} | {self.seconds:.0f} | " + " | ".join(f"{value:.6g}" for value in self.values.values()) + " |"
+        return (
+            f"| {self.starts} | {self.requests} | {self.seconds:.0f} | "
+            + " | ".join(f"{value:.6g}" for value in self.values.values())
+            + " |"
+        )
 
 
 def look(session: Session, starts: int, requests: int, began: float) -> Sample:
@@ -78,7 +90,9 @@ def main() -> int:
         print(f"{target.describe()}\n{versions}\n", flush=True)
         began = time.monotonic()
         for number in range(1, given.starts + 1):
-            spec = EngineSpec.create(generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1)
+            spec = EngineSpec.create(
+                generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1
+            )
             engine = session.engine(target, spec, "offline", user="soak", fresh=True)
             assert isinstance(engine, Engine)
             answers = engine.generate([f"request {n}" for n in range(each)], {"max_tokens": 4, "ignore_eos": True})
@@ -94,7 +108,11 @@ def main() -> int:
     finally:
         session.close()
     warm, end = samples[len(samples) // 5], samples[-1]
-    grown = {name: end.values[name] - warm.values[name] for name, most in ALLOWED.items() if end.values[name] - warm.values[name] > most}
+    grown = {
+        name: end.values[name] - warm.values[name]
+        for name, most in ALLOWED.items()
+        if end.values[name] - warm.values[name] > most
+    }
     print(f"\n{asked} requests, {left} leftovers; run directory {'still there' if Path(place).exists() else 'removed'}")
     print(f"grown since the warm-up ({warm.starts} starts): {grown or 'nothing'}")
     return 1 if grown or Path(place).exists() else 0

@@ -55,4 +55,8 @@ def _cell(item: pytest.Item) -> list[tuple[str, object]]:
     params.pop("vllm_env", None)
     generation = axes.pop("generation", "auto")
     words = [item.originalname.removeprefix("test_"), *map(str, axes.values()), *map(str, params.values())]
-    return [("section", item.path.stem.removeprefix("test_")), ("check", " ".join(words).replace("_", " ")), ("generation", generation)]
+    return [
+        ("section", item.path.stem.removeprefix("test_")),
+        ("check", " ".join(words).replace("_", " ")),
+        ("generation", generation),
+    ]

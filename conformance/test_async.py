@@ -15,7 +15,9 @@ def test_stream(vllm_engine: Engine, kind: str) -> None:
     (stream,) = vllm_engine.generate("Hello", {"max_tokens": 300, "ignore_eos": True}, output_kind=kind)
     counts = [len(result["outputs"][0]["token_ids"]) for result in stream]
     assert [result["finished"] for result in stream] == [False] * (len(stream) - 1) + [True]
-    assert len(counts) == 1 if kind == "final_only" else len(counts) > 1  # what piles up beside a busy reader comes at once
+    assert (
+        len(counts) == 1 if kind == "final_only" else len(counts) > 1
+    )  # what piles up beside a busy reader comes at once
     assert sum(counts) == 300 if kind == "delta" else counts[-1] == 300
 
 
@@ -33,7 +35,9 @@ def test_abort(vllm_engine: Engine) -> None:
 
 
 def test_200_at_once(vllm_engine: Engine) -> None:
-    streams = vllm_engine.generate([f"request {number}" for number in range(200)], {"max_tokens": 16, "ignore_eos": True})
+    streams = vllm_engine.generate(
+        [f"request {number}" for number in range(200)], {"max_tokens": 16, "ignore_eos": True}
+    )
     assert [len(stream[-1]["outputs"][0]["token_ids"]) for stream in streams] == [16] * 200
 
 

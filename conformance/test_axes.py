@@ -18,7 +18,9 @@ def use(engine: Engine) -> None:
     last = answers if engine.front == "offline" else [stream[-1] for stream in answers]
     assert [[len(each["token_ids"]) for each in answer["outputs"]] for answer in last] == [[8, 8]] * 4
     left = engine.stop()
-    if engine.spec.executor != "ray":  # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves
+    if (
+        engine.spec.executor != "ray"
+    ):  # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves
         leaves_nothing(left)
 
 

@@ -53,7 +53,9 @@ def test_seed_repeats(vllm_engine: Engine) -> None:
 
 def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
     alone = first(vllm_engine, GREEDY)["token_ids"]
-    among = [answer["outputs"][0]["token_ids"] for answer in vllm_engine.generate(["another", "Hello", "two" * 50], GREEDY)]
+    among = [
+        answer["outputs"][0]["token_ids"] for answer in vllm_engine.generate(["another", "Hello", "two" * 50], GREEDY)
+    ]
     assert among[1] == alone and among[0] != alone
 
 
@@ -90,7 +92,10 @@ def test_prompt_logprobs(vllm_engine: Engine) -> None:
     (answer,) = vllm_engine.generate("Hello", {"max_tokens": 1, "prompt_logprobs": 2})
     scores = answer["prompt_logprobs"]
     assert len(scores) == len(answer["prompt_token_ids"]) and scores[0] is None
-    assert all(str(token) in step and 2 <= len(step) <= 3 for token, step in zip(answer["prompt_token_ids"][1:], scores[1:], strict=True))
+    assert all(
+        str(token) in step and 2 <= len(step) <= 3
+        for token, step in zip(answer["prompt_token_ids"][1:], scores[1:], strict=True)
+    )
 
 
 def test_logit_bias(vllm_engine: Engine) -> None:
@@ -102,13 +107,17 @@ def test_allowed_token_ids(vllm_engine: Engine) -> None:
 
 
 def test_bad_words(vllm_engine: Engine) -> None:
-    byte = next(token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~"))  # a token that is one letter
+    byte = next(
+        token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~")
+    )  # a token that is one letter
     assert byte not in first(vllm_engine, {**GREEDY, "bad_words": [chr(byte)]})["token_ids"]
 
 
 def test_penalties(vllm_engine: Engine) -> None:
     """A repetition that a heavy penalty forbids."""
-    tokens = first(vllm_engine, {**GREEDY, "logit_bias": {"70": 10.0}, "frequency_penalty": 2.0, "presence_penalty": 2.0})["token_ids"]
+    tokens = first(
+        vllm_engine, {**GREEDY, "logit_bias": {"70": 10.0}, "frequency_penalty": 2.0, "presence_penalty": 2.0}
+    )["token_ids"]
     assert 1 <= tokens.count(70) < 32
 
 
@@ -120,7 +129,9 @@ def test_long_prompt_in_chunks(vllm_engine: Engine) -> None:
 
 
 def test_200_requests(vllm_engine: Engine) -> None:
-    answers = vllm_engine.generate([f"request {number}" for number in range(200)], {"max_tokens": 16, "ignore_eos": True})
+    answers = vllm_engine.generate(
+        [f"request {number}" for number in range(200)], {"max_tokens": 16, "ignore_eos": True}
+    )
     assert [len(answer["outputs"][0]["token_ids"]) for answer in answers] == [16] * 200
 
 

@@ -12,12 +12,19 @@ from pytest_vllm_regress.engines.server import Server
 
 pytestmark = pytest.mark.vllm_engine(front="serve", generation=["V0", "V1"])
 HELLO = [{"role": "user", "content": "Hello"}]
-SCHEMA = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
 
 
 def test_chat(vllm_server: Server) -> None:
     (choice,) = vllm_server.chat(HELLO, max_tokens=12, logprobs=True, top_logprobs=2)["choices"]
-    assert choice["finish_reason"] in ("stop", "length") and all(len(each["top_logprobs"]) == 2 for each in choice["logprobs"]["content"])
+    assert choice["finish_reason"] in ("stop", "length") and all(
+        len(each["top_logprobs"]) == 2 for each in choice["logprobs"]["content"]
+    )
 
 
 def test_n_8(vllm_server: Server) -> None:
@@ -58,7 +65,10 @@ def test_client_goes_away(vllm_server: Server) -> None:
 
 
 def test_200_at_once(vllm_server: Server) -> None:
-    bodies = [{"model": vllm_server.model, "prompt": f"request {number}", "max_tokens": 8, "ignore_eos": True} for number in range(200)]
+    bodies = [
+        {"model": vllm_server.model, "prompt": f"request {number}", "max_tokens": 8, "ignore_eos": True}
+        for number in range(200)
+    ]
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda body: vllm_server.client.post("/v1/completions", json=body, timeout=60), bodies))
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [8] * 200

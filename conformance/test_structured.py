@@ -36,7 +36,9 @@ def fits(kind: str, text: str) -> bool:
 @pytest.mark.vllm_engine(backend=["xgrammar", "guidance", "outlines", "lm-format-enforcer"], generation=["V0", "V1"])
 @pytest.mark.parametrize("kind", list(ASKED))
 def test_with(vllm_engine: Engine, kind: str) -> None:
-    answers = vllm_engine.generate([f"text {number}" for number in range(6)], {"max_tokens": 200, "structured_outputs": {kind: ASKED[kind]}})
+    answers = vllm_engine.generate(
+        [f"text {number}" for number in range(6)], {"max_tokens": 200, "structured_outputs": {kind: ASKED[kind]}}
+    )
     outputs = [answer["outputs"][0] for answer in answers]
     ended = [each["text"] for each in outputs if each["finish_reason"] == "stop"]
     assert ended, f"none of six came to its end: {sorted({each['finish_reason'] for each in outputs})}"

@@ -71,7 +71,16 @@ def row(artefact: Artefact, known: dict[str, str]) -> str:
     versions = ", ".join(name.rpartition(" ")[2] for name in failing)
     sound = ", ".join(name.rpartition(" ")[2] for name in fixed) or "-"
     seen = code(artefact.problem.words)
-    cells = (f"[{artefact.backend}]({artefact.name})", artefact.problem.outcome, code(schema), seen, versions, sound, claims, upstream)
+    cells = (
+        f"[{artefact.backend}]({artefact.name})",
+        artefact.problem.outcome,
+        code(schema),
+        seen,
+        versions,
+        sound,
+        claims,
+        upstream,
+    )
     return f"| {' | '.join(cells)} |"
 
 
@@ -96,7 +105,9 @@ def main() -> None:
             if any(answer == "STILL FAILS" for answer in each.others.values()):
                 each.save(PLACE)
     known = tomllib.loads(UPSTREAM.read_text()) if UPSTREAM.exists() else {}
-    artefacts = sorted((load(path) for path in PLACE.glob("*.json")), key=lambda a: (a.backend, a.problem.outcome, a.problem.key))
+    artefacts = sorted(
+        (load(path) for path in PLACE.glob("*.json")), key=lambda a: (a.backend, a.problem.outcome, a.problem.key)
+    )
     head = "| backend | outcome | schema | seen | fails in | sound in | claims | upstream |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
     lines = [head, *(row(each, known) for each in artefacts)]
     (PLACE / "README.md").write_text(HEAD + "\n".join(lines) + f"\n\n{len(artefacts)} findings.\n", encoding="utf-8")

@@ -53,7 +53,9 @@ def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iter
         if meaning := each.get("description", ""):
             yield f"| `{prefix}{name}` | {_cell(meaning)} |"
         if "$ref" in each.get("items", {}):
-            yield from _keys(f"{prefix}{name}[].", document["$defs"][each["items"]["$ref"].rpartition("/")[2]], document)
+            yield from _keys(
+                f"{prefix}{name}[].", document["$defs"][each["items"]["$ref"].rpartition("/")[2]], document
+            )
         yield from _keys(f"{prefix}{name}.", each, document)
 
 
@@ -65,7 +67,11 @@ def command_rows() -> Iterator[str]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         text = " ".join((command.help or "").split("\f")[0].split())
-        codes = re.search(r"Exit codes: (.*?\.)(?:$|\s)", f"{command.epilog or ''} {text}") if command.epilog or "Exit codes:" in text else None
+        codes = (
+            re.search(r"Exit codes: (.*?\.)(?:$|\s)", f"{command.epilog or ''} {text}")
+            if command.epilog or "Exit codes:" in text
+            else None
+        )
         first = re.sub(r"\s*Exit codes:.*", "", text).split(". ")[0].rstrip(".")
         yield f"| `{name}` | {_cell(first)} | {codes.group(1).rstrip('.') if codes else 'those of `vllm-regress`'} |"
 

@@ -18,7 +18,9 @@ pytest_plugins = ["pytester"]
 
 MakeTarget = Callable[..., Path]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background of a shell: what tests start must be interruptible
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a job in the background of a shell: what tests start must be interruptible
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -34,7 +36,9 @@ def make_target(tmp_path_factory: pytest.TempPathFactory) -> MakeTarget:
             name = package.replace("-", "_")
             metadata = site / f"{name}-{version}.dist-info"
             metadata.mkdir()
-            (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: {version}\n")
+            (metadata / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: {package.replace('_', '-')}\nVersion: {version}\n"
+            )
             (site / f"{name}.py").write_text(f"__version__ = {version!r}\n")
         return root / "bin" / "python"
 

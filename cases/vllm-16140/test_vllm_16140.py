@@ -30,7 +30,9 @@ def test_pool_with_clean_workers(vllm_probe: Any, vllm_model_path: str, pool_siz
 @clean
 def test_workaround_empty_runtime_env(vllm_probe: Any, vllm_model_path: str) -> None:
     settings: dict[str, Any] = {"runtime_env": {}}
-    assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=1, extra_config=settings)["token_ids"]
+    assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=1, extra_config=settings)[
+        "token_ids"
+    ]
 
 
 @no_pool
@@ -39,9 +41,13 @@ def test_workaround_no_pool(vllm_probe: Any, vllm_model_path: str, stale_workers
 
 
 @pytest.mark.parametrize("pool_size", [1, 2, 4])
-def test_pool_with_stale_workers(vllm_probe: Any, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int) -> None:
+def test_pool_with_stale_workers(
+    vllm_probe: Any, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int
+) -> None:
     size = pool_size if vllm_leg == "subject" else 0
-    assert vllm_probe("tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=size, extra_config=stale_workers)["token_ids"]
+    assert vllm_probe("tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=size, extra_config=stale_workers)[
+        "token_ids"
+    ]
 
 
 @clean

@@ -26,7 +26,9 @@ TOGETHER = 12  # results are lost in a race, and not in every request
 def forms(*kinds: str) -> list[Any]:
     """Every kind with every n, each with the variant of the failure that it shows."""
     return [
-        pytest.param(kind, n, marks=case("vllm-17173", variant="one" if n == 1 else None if kind == "cumulative" else "whole"))
+        pytest.param(
+            kind, n, marks=case("vllm-17173", variant="one" if n == 1 else None if kind == "cumulative" else "whole")
+        )
         for kind in kinds
         for n in NS
     ]
@@ -44,7 +46,9 @@ def ask_engine(engine: Any, n: int, kind: str | None = None) -> None:
     prompt = IMAGE_PROMPT if engine.spec.model == "vision" else "Hello"
     for answer in engine.generate([prompt] * TOGETHER, {**SAMPLING, "n": n}, output_kind=kind):
         tokens: dict[int, list[int]] = {}
-        for output in (output for chunk in (answer if isinstance(answer, list) else [answer]) for output in chunk["outputs"]):
+        for output in (
+            output for chunk in (answer if isinstance(answer, list) else [answer]) for output in chunk["outputs"]
+        ):
             before = tokens.get(output["index"], []) if kind == "delta" else []
             tokens[output["index"]] = before + output["token_ids"]
         check(list(tokens.items()), n)

@@ -13,7 +13,12 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type
 
 @pytest.mark.vllm_engine(front="serve")
 def test_unknown_tool_choice_is_refused(vllm_server: Any) -> None:
-    body = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "tools": [TOOL], "tool_choice": "bogus"}
+    body = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 4,
+        "tools": [TOOL],
+        "tool_choice": "bogus",
+    }
     answer = vllm_server.post("/v1/chat/completions", {"model": vllm_server.model, **body})
     assert 400 <= answer.status_code < 500, f"expected a 4xx, got {answer.status_code}: {answer.text[:500]}"
     vllm_server.check()

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.vllm_engine(front="serve", extra={"max_logprobs": 400})
 
 def ask(server: Any, wanted: int) -> int:
     """The number of alternatives that came for a position of the prompt."""
-    answer = server.post("/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 2, "prompt_logprobs": wanted})
+    answer = server.post(
+        "/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 2, "prompt_logprobs": wanted}
+    )
     assert answer.status_code == 200, f"expected 200, got {answer.status_code}: {answer.text[:500]}"
     server.check()
     positions = answer.json()["choices"][0]["prompt_logprobs"]

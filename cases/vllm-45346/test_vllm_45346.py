@@ -23,6 +23,11 @@ def test_engine_survives_an_empty_constraint(vllm_engine: Any) -> None:
 @pytest.mark.vllm_requires(vllm=">=0.11")  # before, HTTP had no word for it
 @pytest.mark.vllm_engine(front="serve", generation="V1", fresh=True)
 def test_server_survives_an_empty_constraint(vllm_server: Any) -> None:
-    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4, "structured_outputs": {"json_object": False}}
+    body = {
+        "model": vllm_server.model,
+        "prompt": "Hello",
+        "max_tokens": 4,
+        "structured_outputs": {"json_object": False},
+    }
     vllm_server.post("/v1/completions", body)  # any status
     vllm_server.check()

@@ -26,7 +26,9 @@ def ask(engine: Any, schema: dict[str, Any]) -> None:
         return
     for answer in answers:
         text = answer["outputs"][0]["text"]
-        value = json.loads(text) if text.endswith('"') and len(text) > 1 else text.removeprefix('"')  # or cut at max_tokens
+        value = (
+            json.loads(text) if text.endswith('"') and len(text) > 1 else text.removeprefix('"')
+        )  # or cut at max_tokens
         assert len(value) <= 2, f"expected at most 2 characters, got {value!r}"
 
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 # V1 of 0.7 takes a schema without a word and ignores it.
-pytestmark = [pytest.mark.vllm_requires(vllm=">=0.8"), pytest.mark.vllm_engine(structured_output_backend="xgrammar", generation="V1")]
+pytestmark = [
+    pytest.mark.vllm_requires(vllm=">=0.8"),
+    pytest.mark.vllm_engine(structured_output_backend="xgrammar", generation="V1"),
+]
 
 
 def ask(engine: Any, choices: list[str]) -> None:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 # What the probe looks at came with 0.8.
-pytestmark = [pytest.mark.vllm_requires(vllm=">=0.8"), pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)]
+pytestmark = [
+    pytest.mark.vllm_requires(vllm=">=0.8"),
+    pytest.mark.vllm_engine(front="async", generation="V1", fresh=True),
+]
 
 PROBE = Path(__file__).with_name("probe.py")
 ROUNDS = 5

@@ -15,7 +15,9 @@ def test_integration_imports(vllm_probe: Any) -> None:
     assert "build_vllm_logits_processor" in vllm_probe("offered_by_the_integration")
 
 
-@pytest.mark.vllm_requires(vllm=">=0.14")  # 0.12 and 0.13 have the same fault and show it otherwise: the request never ends
+@pytest.mark.vllm_requires(
+    vllm=">=0.14"
+)  # 0.12 and 0.13 have the same fault and show it otherwise: the request never ends
 @pytest.mark.vllm_engine(front="serve", structured_output_backend="lm-format-enforcer", fresh=True)
 def test_request_with_a_schema(vllm_server: Any) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}

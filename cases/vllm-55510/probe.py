@@ -15,7 +15,20 @@ SERVE = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = '
 def alive_after_kill(model, patient_s):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    command = [sys.executable, "-c", SERVE, "serve", model, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "256", "--enforce-eager"]
+    command = [
+        sys.executable,
+        "-c",
+        SERVE,
+        "serve",
+        model,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-model-len",
+        "256",
+        "--enforce-eager",
+    ]
     server = subprocess.Popen(command)
     try:
         while not _healthy(port):

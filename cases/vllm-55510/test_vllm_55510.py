@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.vllm_case("vllm-55510"), pytest.mark.vllm_requires(vllm=">=0.7")]  # the probe starts the `vllm` command
+pytestmark = [
+    pytest.mark.vllm_case("vllm-55510"),
+    pytest.mark.vllm_requires(vllm=">=0.7"),
+]  # the probe starts the `vllm` command
 
 PATIENT_S = 30
 

@@ -15,7 +15,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 
 
 def ask(engine: Any, seed: int) -> None:
-    (streamed,) = engine.generate("Hello", {"max_tokens": 60, "seed": seed, "structured_outputs": {"json": SCHEMA}}, timeout=60)
+    (streamed,) = engine.generate(
+        "Hello", {"max_tokens": 60, "seed": seed, "structured_outputs": {"json": SCHEMA}}, timeout=60
+    )
     text = streamed[-1]["outputs"][0]["text"]
     engine.check()
     try:

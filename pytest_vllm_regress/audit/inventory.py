@@ -108,15 +108,24 @@ def open_interpreter(python: Path) -> Interpreter:
     """Ask ``python`` (or the one in that environment's directory) where it looks. Raises ``UsageError`` when it does not start."""
     program = python / "bin" / "python" if python.is_dir() else python
     try:
-        done = subprocess.run([program, "-S", "-c", _ASK], capture_output=True, text=True, timeout=_START_S, stdin=subprocess.DEVNULL,
-                              env=without_secrets(os.environ), check=False)
+        done = subprocess.run(
+            [program, "-S", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=_START_S,
+            stdin=subprocess.DEVNULL,
+            env=without_secrets(os.environ),
+            check=False,
+        )
         if done.returncode:
             raise UsageError(f"{python}: cannot be asked for its packages: {mask(done.stderr.strip()[-500:])}")
         said = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise UsageError(f"{python}: gave no answer within {_START_S:g} s") from None
     except OSError as error:
-        raise UsageError(f"{python}: cannot be started: {error.strerror}. Give a Python interpreter, or the directory of an environment") from None
+        raise UsageError(
+            f"{python}: cannot be started: {error.strerror}. Give a Python interpreter, or the directory of an environment"
+        ) from None
     except ValueError:
         raise UsageError(f"{python}: is no Python interpreter: it answered {done.stdout[:100]!r}") from None
     path = dict.fromkeys(Path(each).absolute() for each in (*said["path"], *_with_pth(map(Path, said["site"]))))
@@ -141,7 +150,9 @@ def scan(folders: Iterable[Path]) -> Iterator[Package]:
                 if not dot or suffix not in ("dist-info", "egg-info"):
                     continue
                 place = Path(entry.path)
-                name, hyphen, version = re.sub(r"-py\d\.\d+$", "", stem).partition("-") if suffix == "egg-info" else stem.rpartition("-")
+                name, hyphen, version = (
+                    re.sub(r"-py\d\.\d+$", "", stem).partition("-") if suffix == "egg-info" else stem.rpartition("-")
+                )
                 if not hyphen:
                     name, version = _field(place, "Name") or "", _field(place, "Version") or ""
                 found = package(name, version, place)

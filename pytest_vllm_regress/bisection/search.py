@@ -55,7 +55,9 @@ class Notes:
         """Remember, at once."""
         self.found[release] = told
         plain = {name: {"state": each.state.value, "why": each.why} for name, each in self.found.items()}
-        write_whole(self._path, json.dumps({"schema": SCHEMA_VERSION, "search": self._key, "found": plain}, indent=1) + "\n")
+        write_whole(
+            self._path, json.dumps({"schema": SCHEMA_VERSION, "search": self._key, "found": plain}, indent=1) + "\n"
+        )
 
     def forget(self) -> None:
         """Remove the file."""
@@ -67,7 +69,9 @@ class Notes:
         try:
             document = json.loads(self._path.read_text(encoding="utf-8"))
             if document["schema"] != SCHEMA_VERSION or document["search"] != self._key:
-                raise UsageError(f"{self._path}: is of another bisection (case, releases or environment differ): {again}")
+                raise UsageError(
+                    f"{self._path}: is of another bisection (case, releases or environment differ): {again}"
+                )
             return {str(name): Told(State(each["state"]), str(each["why"])) for name, each in document["found"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(f"{self._path}: not the notes of a bisection ({error}): {again}") from None
@@ -76,8 +80,17 @@ class Notes:
 class Search:
     """Runs a case in one release after the other. ``build``: builds environments ahead; None: it does not."""
 
-    def __init__(self, case: Case, candidates: Sequence[Version], name_of: Callable[[str], str], notes: Notes, runner: runs.Runner,
-                 build: Callable[[str], None] | None, repeat: int, tell: runs.Say) -> None:
+    def __init__(
+        self,
+        case: Case,
+        candidates: Sequence[Version],
+        name_of: Callable[[str], str],
+        notes: Notes,
+        runner: runs.Runner,
+        build: Callable[[str], None] | None,
+        repeat: int,
+        tell: runs.Say,
+    ) -> None:
         self._case = case
         self._candidates = candidates
         self._name_of = name_of
@@ -89,7 +102,11 @@ class Search:
 
     def known(self) -> dict[int, State]:
         """What is known by now, by index."""
-        return {index: self._notes.found[str(each)].state for index, each in enumerate(self._candidates) if str(each) in self._notes.found}
+        return {
+            index: self._notes.found[str(each)].state
+            for index, each in enumerate(self._candidates)
+            if str(each) in self._notes.found
+        }
 
     def run(self) -> None:
         """Until nothing more is to be learnt."""
@@ -97,7 +114,9 @@ class Search:
         ends = f"{self._candidates[0]} to {self._candidates[-1]}"
         self._tell(f"{count} releases, {ends}: at most {bisection.most_runs(count)} runs if the failure changes once")
         if self._notes.found:
-            self._tell(f"resumed: {', '.join(f'{name} {told.state.value}' for name, told in self._notes.found.items())}")
+            self._tell(
+                f"resumed: {', '.join(f'{name} {told.state.value}' for name, told in self._notes.found.items())}"
+            )
         ahead = ThreadPoolExecutor(1, "build")
         try:
             while (index := bisection.next_release(count, self.known())) is not None:
@@ -144,6 +163,11 @@ class Search:
 
 
 def _why(found: Sequence[TestResult], state: State | None) -> str:
-    telling = {State.BAD: _BAD, State.GOOD: _GOOD, State.SKIPPED: (Verdict.NOT_APPLICABLE,), None: (Verdict.INCONCLUSIVE,)}[state]
+    telling = {
+        State.BAD: _BAD,
+        State.GOOD: _GOOD,
+        State.SKIPPED: (Verdict.NOT_APPLICABLE,),
+        None: (Verdict.INCONCLUSIVE,),
+    }[state]
     first = next((result for result in found if result.verdict in telling), None)
     return f"{first.verdict.value}: {excerpt(first.reason)}" if first else "no result"

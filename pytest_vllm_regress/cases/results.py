@@ -124,7 +124,9 @@ def write_whole(path: Path, content: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise UsageError(f"{path}: cannot be written: {error.strerror}. Give another place, or make room there") from None
+        raise UsageError(
+            f"{path}: cannot be written: {error.strerror}. Give another place, or make room there"
+        ) from None
 
 
 def read(path: Path) -> RunResult:

@@ -57,6 +57,7 @@ EPILOG = (
     "3 an environment could not be built; 4 internal error; 130 interrupted."
 )
 
+
 class LazyCommands(typer.core.TyperGroup):
     """The commands of this module, and those of ``MODULES``, whose module is imported when its command is asked for."""
 
@@ -204,9 +205,15 @@ def run(
 def new(
     context: typer.Context,
     upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
-    from_: Annotated[str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")] = None,
-    finding: Annotated[Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; a report is not needed then.")] = None,
-    front: Annotated[str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")] = "offline",
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")
+    ] = None,
+    finding: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; a report is not needed then.")
+    ] = None,
+    front: Annotated[
+        str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")
+    ] = "offline",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
     package: Annotated[
@@ -338,11 +345,8 @@ def _one_line(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-
-
 def _status(code: object) -> int:
     return code if isinstance(code, int) else OK if code is None else USAGE
-
 
 
 if __name__ == "__main__":

@@ -35,7 +35,10 @@ def audit(
     ] = None,
     python: Annotated[Path | None, typer.Option("--python", metavar="PATH", help="An interpreter to look at.")] = None,
     preflight: Annotated[bool, typer.Option("--preflight", help="Look at the environment itself too.")] = False,
-    ignore: Annotated[list[str] | None, typer.Option(metavar="ID", help="A case or a preflight check that does not count; repeatable.")] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A case or a preflight check that does not count; repeatable."),
+    ] = None,
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
 ) -> None:
@@ -99,4 +102,13 @@ def _print_concern(concern: Concern) -> None:
 def _field(name: str, text: str) -> None:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
     head = f"  {name + ':':13}"
-    say(textwrap.fill(text, max(width, 40), initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False, break_on_hyphens=False))
+    say(
+        textwrap.fill(
+            text,
+            max(width, 40),
+            initial_indent=head,
+            subsequent_indent=" " * len(head),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )

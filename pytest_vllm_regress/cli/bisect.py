@@ -29,21 +29,40 @@ app = typer.Typer(context_settings=HELP)
 def bisect(
     context: typer.Context,
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
-    find_fix: Annotated[bool, typer.Option("--find-fix", help="Look for the release that does not have the failure any more.")] = False,
-    find_break: Annotated[bool, typer.Option("--find-break", help="Look for the release that brought the failure.")] = False,
+    find_fix: Annotated[
+        bool, typer.Option("--find-fix", help="Look for the release that does not have the failure any more.")
+    ] = False,
+    find_break: Annotated[
+        bool, typer.Option("--find-break", help="Look for the release that brought the failure.")
+    ] = False,
     package: Annotated[str, typer.Option(metavar="NAME", help="The distribution whose releases are tried.")] = "vllm",
     wanted: Annotated[
-        str | None, typer.Option("--releases", metavar="SPECIFIER", help="Those to choose from, for example '>=0.7.3,<=0.9.2'.")
+        str | None,
+        typer.Option("--releases", metavar="SPECIFIER", help="Those to choose from, for example '>=0.7.3,<=0.9.2'."),
     ] = None,
     good: Annotated[str | None, typer.Option(metavar="VERSION", help="One end: a release without the failure.")] = None,
-    bad: Annotated[str | None, typer.Option(metavar="VERSION", help="The other end: a release with the failure.")] = None,
-    env: Annotated[str | None, typer.Option(metavar="NAME", help="With --package: the environment that takes its releases in turn.")] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device (default: each environment's own).")] = None,
-    repeat: Annotated[int, typer.Option(min=1, max=20, help="How often an INCONCLUSIVE release is run before it is skipped.")] = 2,
-    state: Annotated[Path | None, typer.Option(metavar="FILE", help="Where what was found is kept, and resumed from (default: the cache).")] = None,
+    bad: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The other end: a release with the failure.")
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --package: the environment that takes its releases in turn."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", help="Device (default: each environment's own).")
+    ] = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=20, help="How often an INCONCLUSIVE release is run before it is skipped.")
+    ] = 2,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where what was found is kept, and resumed from (default: the cache)."),
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Forget what an interrupted bisection had found.")] = False,
     prefetch: Annotated[bool, typer.Option(help="Build the next environments while one runs.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
+    ] = False,
 ) -> None:
     """Find the releases between which a failure goes or comes. Both ends are tried first; the case's own range is not believed.
 
@@ -51,6 +70,7 @@ def bisect(
     goes on from there).
     """
     from ..cases import proof
+
     check_device(device)
     if find_fix and find_break:
         raise UsageError("--find-fix and --find-break contradict each other: give one of them, or none for any change")
@@ -61,13 +81,30 @@ def bisect(
     candidates = choose(case, package, releases(package), wanted, good, bad)
     tell = warn if as_json else say
     options = runs.Options(device, None, ours.pytest_args)
-    key = [case.id, proof.fingerprint(case), package, name_of("X"), str(device), *map(str, candidates), *ours.pytest_args]
+    key = [
+        case.id,
+        proof.fingerprint(case),
+        package,
+        name_of("X"),
+        str(device),
+        *map(str, candidates),
+        *ours.pytest_args,
+    ]
     notes = Notes(state or cache_root() / "bisect" / f"{_digest(key)}.json", key)
     if restart:
         notes.forget()
     with runs.terminate_as_interrupt():
         build = runs.build_with_cache(tell)
-        search = Search(case, candidates, name_of, notes, runs.Runner(build, options, tell), build if prefetch else None, repeat, tell)
+        search = Search(
+            case,
+            candidates,
+            name_of,
+            notes,
+            runs.Runner(build, options, tell),
+            build if prefetch else None,
+            repeat,
+            tell,
+        )
         try:
             search.run()
         except KeyboardInterrupt:
@@ -94,16 +131,24 @@ def environment_names(case: Case, package: str, env: str | None) -> Callable[[st
         return lambda version: f"{package}-{version}"
     named = (*case.evidence.affected, *case.evidence.fixed)
     base = env or next(
-        (name for name in named if package in {canonicalize_name(Requirement(line).name) for line in resolve(name).overrides}),
+        (
+            name
+            for name in named
+            if package in {canonicalize_name(Requirement(line).name) for line in resolve(name).overrides}
+        ),
         next(iter(named), None),
     )
     if base is None:
-        raise UsageError(f"{case.id} names no evidence environment: give one by --env NAME, for example --env vllm-0.8.5")
+        raise UsageError(
+            f"{case.id} names no evidence environment: give one by --env NAME, for example --env vllm-0.8.5"
+        )
     resolve(base)
     return lambda version: f"{base}+{package}=={version}"
 
 
-def choose(case: Case, package: str, found: Sequence[Version], wanted: str | None, good: str | None, bad: str | None) -> tuple[Version, ...]:
+def choose(
+    case: Case, package: str, found: Sequence[Version], wanted: str | None, good: str | None, bad: str | None
+) -> tuple[Version, ...]:
     """The releases to search, oldest first: as asked for, else from the oldest that the case's evidence or range names to the newest."""
     if wanted is not None and (good or bad):
         raise UsageError("--releases and --good/--bad contradict each other: give the ends one way")
@@ -117,9 +162,13 @@ def choose(case: Case, package: str, found: Sequence[Version], wanted: str | Non
     try:
         chosen = between(tuple(found), SpecifierSet(text))
     except InvalidSpecifier:
-        raise UsageError(f"--releases {wanted!r}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'") from None
+        raise UsageError(
+            f"--releases {wanted!r}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
+        ) from None
     if len(chosen) < 2:
-        raise UsageError(f"{package} {text}: {len(chosen)} of {len(found)} releases; a bisection needs two. Give others by --releases")
+        raise UsageError(
+            f"{package} {text}: {len(chosen)} of {len(found)} releases; a bisection needs two. Give others by --releases"
+        )
     return chosen
 
 
@@ -127,14 +176,21 @@ def _oldest(case: Case, package: str) -> Version:
     """The oldest release of ``package`` that the case's evidence or range speaks of."""
     from ..environments.recipes import pinned, resolve
 
-    found = [Version(bound.version) for each in case.affected if each.package == package for bound in SpecifierSet(each.specifier)
-             if bound.operator in (">=", ">", "==", "~=") and "*" not in bound.version]
+    found = [
+        Version(bound.version)
+        for each in case.affected
+        if each.package == package
+        for bound in SpecifierSet(each.specifier)
+        if bound.operator in (">=", ">", "==", "~=") and "*" not in bound.version
+    ]
     for name in (*case.evidence.affected, *case.evidence.fixed):
         recipe = resolve(name)
         pins = [pin for line in (*recipe.requirements, *recipe.overrides) if (pin := pinned(line))]
         found += [Version(version) for distribution, version in pins if distribution == package]
     if not found:
-        raise UsageError(f"{case.id} names no version of {package}: say which releases to try by --releases '>=...,<=...'")
+        raise UsageError(
+            f"{case.id} names no version of {package}: say which releases to try by --releases '>=...,<=...'"
+        )
     return min(found)
 
 

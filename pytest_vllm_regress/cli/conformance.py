@@ -85,12 +85,19 @@ class Fault:
         )
 
 
-@app.command(epilog="Exit codes: 0 every failed cell is explained by an upstream fault; 1 not; 2 usage; 3 an environment could not be built.")
+@app.command(
+    epilog="Exit codes: 0 every failed cell is explained by an upstream fault; 1 not; 2 usage; 3 an environment could not be built."
+)
 def conformance(
     context: typer.Context,
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Environments to run; without any, only the table is written.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Environments to run; without any, only the table is written."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run those that the record has already.")] = False,
-    record: Annotated[Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")] = RECORD,
+    record: Annotated[
+        Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")
+    ] = RECORD,
     write: Annotated[Path, typer.Option(metavar="FILE.md", help="The table of everything in the record.")] = TABLE,
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
@@ -156,7 +163,9 @@ def merged(before: Ran, found: Ran) -> Ran:
 def read_report(name: str, report: Path) -> Ran:
     """What a JUnit report of the suite says."""
     root = ET.parse(report).getroot()
-    properties = {each.get("name", ""): each.get("value", "") for each in root.iterfind("./testsuite/properties/property")}
+    properties = {
+        each.get("name", ""): each.get("value", "") for each in root.iterfind("./testsuite/properties/property")
+    }
     cells = tuple(_cell(case) for case in root.iter("testcase"))
     if not cells or "device" not in properties:
         raise UsageError(f"{name}: the suite ran no test: see its output above")
@@ -190,23 +199,40 @@ def read_record(path: Path) -> dict[str, Ran]:
         return {}
     try:
         plain: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-        return {each["environment"]: Ran(**{**each, "cells": tuple(Cell(**cell) for cell in each["cells"])}) for each in plain}
+        return {
+            each["environment"]: Ran(**{**each, "cells": tuple(Cell(**cell) for cell in each["cells"])})
+            for each in plain
+        }
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path}: not a record of vllm-regress conformance: {error!r}. Give another file by --record") from None
+        raise UsageError(
+            f"{path}: not a record of vllm-regress conformance: {error!r}. Give another file by --record"
+        ) from None
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
     """The known upstream faults."""
     listed = tomllib.loads(path.read_text(encoding="utf-8")).get("fault", []) if path.exists() else []
     return tuple(
-        Fault(**{**each, "vllm": SpecifierSet(each["vllm"]), "checks": tuple(each["checks"]), "symptom": re.compile(each["symptom"])})
+        Fault(
+            **{
+                **each,
+                "vllm": SpecifierSet(each["vllm"]),
+                "checks": tuple(each["checks"]),
+                "symptom": re.compile(each["symptom"]),
+            }
+        )
         for each in listed
     )
 
 
 def unexplained(runs: Iterable[Ran], faults: Sequence[Fault]) -> list[tuple[Ran, Cell]]:
     """Failed cells that no known fault explains."""
-    return [(ran, cell) for ran in runs for cell in ran.cells if cell.outcome == _FAILED and not any(f.explains(ran, cell) for f in faults)]
+    return [
+        (ran, cell)
+        for ran in runs
+        for cell in ran.cells
+        if cell.outcome == _FAILED and not any(f.explains(ran, cell) for f in faults)
+    ]
 
 
 def table(runs: Iterable[Ran], faults: Sequence[Fault]) -> list[str]:
@@ -223,7 +249,12 @@ def table(runs: Iterable[Ran], faults: Sequence[Fault]) -> list[str]:
     ]
     for section in dict.fromkeys(cell.section for ran in ordered for cell in ran.cells):
         lines += ["", f"## {section}", "", *_section(section, ordered, faults)]
-    lines += ["", "## What was installed", "", f"| environment | device | {' | '.join(('vllm', *SHOWN))} | machine | day |"]
+    lines += [
+        "",
+        "## What was installed",
+        "",
+        f"| environment | device | {' | '.join(('vllm', *SHOWN))} | machine | day |",
+    ]
     lines.append("|" + " --- |" * (len(SHOWN) + 5))
     for ran in ordered:
         shown = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
@@ -232,7 +263,9 @@ def table(runs: Iterable[Ran], faults: Sequence[Fault]) -> list[str]:
 
 
 def _section(section: str, runs: Sequence[Ran], faults: Sequence[Fault]) -> list[str]:
-    rows = {(ran.environment, generation): ran for ran in runs for generation in ("V0", "V1") if _exists(ran, generation)}
+    rows = {
+        (ran.environment, generation): ran for ran in runs for generation in ("V0", "V1") if _exists(ran, generation)
+    }
     cells = {(ran.environment, c.generation, c.check): c for ran in runs for c in ran.cells if c.section == section}
     checks = list(dict.fromkeys(check for _, _, check in cells))
     notes: dict[str, int] = {}
@@ -254,7 +287,9 @@ def _exists(ran: Ran, generation: str) -> bool:
 def _word(ran: Ran, cell: Cell, faults: Sequence[Fault], notes: dict[str, int]) -> str:
     if cell.outcome == _PASSED:
         return _PASSED
-    known = next((fault.why for fault in faults if fault.explains(ran, cell)), None) if cell.outcome == _FAILED else None
+    known = (
+        next((fault.why for fault in faults if fault.explains(ran, cell)), None) if cell.outcome == _FAILED else None
+    )
     note = known or re.sub(r"\s+", " ", cell.reason.removeprefix("Skipped: "))[:300].replace("|", "/")
     note = note.replace(f"vLLM {ran.vllm}", "this vLLM")
     return f"{cell.outcome} [{notes.setdefault(note, len(notes) + 1)}]"

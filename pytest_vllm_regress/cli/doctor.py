@@ -47,7 +47,14 @@ def _row(trace: Trace, gone: bool, asked: bool) -> tuple[str, ...]:
 
 
 def _plain(trace: Trace, gone: bool) -> dict[str, str | int | float | bool]:
-    return {"what": trace.what, "name": trace.name, "owner": trace.owner, "since": trace.since, "size": trace.size, "removed": gone}
+    return {
+        "what": trace.what,
+        "name": trace.name,
+        "owner": trace.owner,
+        "since": trace.since,
+        "size": trace.size,
+        "removed": gone,
+    }
 
 
 def human(size: float) -> str:

@@ -14,7 +14,11 @@ from ..errors import RegressError, UsageError
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
 
-app = typer.Typer(help="Environments: list, build, lock, prune.", no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
+app = typer.Typer(
+    help="Environments: list, build, lock, prune.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 _DAY_S = 86400
 Names = Annotated[
     list[str] | None,
@@ -110,7 +114,9 @@ def lock(names: Names = None) -> None:
 def prune(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
-    older_than: Annotated[float | None, typer.Option(metavar="DAYS", min=0, help="Remove what was not used for so many days.")] = None,
+    older_than: Annotated[
+        float | None, typer.Option(metavar="DAYS", min=0, help="Remove what was not used for so many days.")
+    ] = None,
 ) -> None:
     """Remove environments that are not in use. Without NAME or option: those that no recipe gives any more, and what interrupted builds left.
 
@@ -173,7 +179,9 @@ def _stranger(file: EnvironmentFile, name: str) -> str:
     return "of an earlier recipe" if name in file.recipes else "made up from its name"
 
 
-def _row(name: str, device: str, built: bool, size: int | None, description: str, locked: bool) -> dict[str, str | bool | int | None]:
+def _row(
+    name: str, device: str, built: bool, size: int | None, description: str, locked: bool
+) -> dict[str, str | bool | int | None]:
     return {"name": name, "device": device, "built": built, "size": size, "locked": locked, "description": description}
 
 

@@ -34,25 +34,44 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 def fuzz(
     environments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ENV...", help="Environments: a package by itself (lm-format-enforcer-0.10.11, llguidance-1.7.6) or one with vLLM."),
+        typer.Argument(
+            metavar="ENV...",
+            help="Environments: a package by itself (lm-format-enforcer-0.10.11, llguidance-1.7.6) or one with vLLM.",
+        ),
     ] = None,
-    backend: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Backend to ask; repeatable (default: all the environment has).")] = None,
-    profile: Annotated[str | None, typer.Option(metavar="NAME", help="What schemas may use (default: what the backend claims to support).")] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Backend to ask; repeatable (default: all the environment has)."),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What schemas may use (default: what the backend claims to support)."),
+    ] = None,
     examples: Annotated[int, typer.Option(min=1, help="Questions drawn in each round of the search.")] = 200,
     nodes: Annotated[int, typer.Option(min=1, help="How large schemas get, in subschemas.")] = 12,
-    seed: Annotated[int | None, typer.Option(min=0, help="The same schemas everywhere (default: random, in CI 0).")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="What one question may take before the backend is killed.")] = 10.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="The same schemas everywhere (default: random, in CI 0).")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="What one question may take before the backend is killed.")
+    ] = 10.0,
     memory: Annotated[float, typer.Option(min=0.05, metavar="GIB", help="What the backend's process may use.")] = 2.0,
     minutes: Annotated[float | None, typer.Option(min=0.01, help="End each backend's search after this time.")] = None,
     corpus: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="Ask a checkout of the JSON Schema Test Suite too; repeatable.")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Ask a checkout of the JSON Schema Test Suite too; repeatable."),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where findings are written.")] = Path("findings"),
     engine: Annotated[
         list[str] | None,
-        typer.Option(metavar="FRONT", help="Then ask a whole engine (offline, serve) what the grammar alone does not explain; repeatable."),
+        typer.Option(
+            metavar="FRONT",
+            help="Then ask a whole engine (offline, serve) what the grammar alone does not explain; repeatable.",
+        ),
     ] = None,
-    statistics: Annotated[bool, typer.Option("--statistics", help="Print how often each feature is drawn, and ask nothing.")] = False,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Print how often each feature is drawn, and ask nothing.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Draw JSON schemas with valid and invalid instances, compare each backend with jsonschema, shrink what is wrong.
@@ -90,8 +109,18 @@ def fuzz(
 class _Run:
     """One backend's turn."""
 
-    def __init__(self, checker: Checker, profile: Profile | None, examples: int, nodes: int, seed: int | None, minutes: float | None, out: Path,
-                 peers: list[Checker], quiet: bool) -> None:
+    def __init__(
+        self,
+        checker: Checker,
+        profile: Profile | None,
+        examples: int,
+        nodes: int,
+        seed: int | None,
+        minutes: float | None,
+        out: Path,
+        peers: list[Checker],
+        quiet: bool,
+    ) -> None:
         self.checker, self.profile = checker, profile or _profile(checker.backend)
         self.examples, self.nodes, self.seed, self.minutes, self.out = examples, nodes, seed, minutes, out
         self.peers = [peer for peer in peers if peer is not checker]
@@ -115,7 +144,15 @@ class _Run:
         head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {drawn}"
         self._say(head)
         budget = Budget(nodes=self.nodes)
-        search = Search(self.checker.ask, self.profile, budget, examples=self.examples, seed_value=drawn, database=database, until=until)
+        search = Search(
+            self.checker.ask,
+            self.profile,
+            budget,
+            examples=self.examples,
+            seed_value=drawn,
+            database=database,
+            until=until,
+        )
         self.survey = survey = search.run()
         counts = ", ".join(f"{name} {count}" for name, count in survey.counts.most_common())
         speed = survey.checks / max(survey.asking_seconds, 1e-9) * 60
@@ -128,7 +165,9 @@ class _Run:
     def _keep(self, finding: Finding, seed: int, front: str = "grammar") -> None:
         from ..fuzz.artefact import as_text, of_finding
 
-        artefact = of_finding(finding, self.checker, seed=seed, profile=self.profile.name, front=front, others=self._others(finding))
+        artefact = of_finding(
+            finding, self.checker, seed=seed, profile=self.profile.name, front=front, others=self._others(finding)
+        )
         path = artefact.save(self.out)
         self.artefacts.append(artefact)
         self._say(f"\n  {finding.problem.outcome} ({finding.problem.key}): {as_text(artefact.question.schema)}")
@@ -157,10 +196,20 @@ class _Run:
         seed = self.seed if self.seed is not None else secrets.randbelow(10**6)
         until = time.monotonic() + (self.minutes or 5) * 60
         known = tuple(self.survey.findings)
-        search = Search(asker.ask, self.profile, Budget(nodes=self.nodes), examples=min(self.examples, 40), seed_value=seed, known=known, until=until)
+        search = Search(
+            asker.ask,
+            self.profile,
+            Budget(nodes=self.nodes),
+            examples=min(self.examples, 40),
+            seed_value=seed,
+            known=known,
+            until=until,
+        )
         found = search.run()
         counts = ", ".join(f"{name} {count}" for name, count in found.counts.most_common())
-        self._say(f"\n  {front} engine: {found.schemas} schemas: {counts}; {len(found.findings)} that the grammar alone does not explain")
+        self._say(
+            f"\n  {front} engine: {found.schemas} schemas: {counts}; {len(found.findings)} that the grammar alone does not explain"
+        )
         for finding in found.findings:
             self._keep(finding, seed, front)
 
@@ -173,7 +222,9 @@ class _Run:
         for group in claimed:
             for problem in self.checker.ask(group.question)[:1]:
                 self.groups.append((group.name, f"{problem.outcome}: {problem.words}"))
-        self._say(f"\n  corpus: {len(claimed) - len(self.groups)} of {len(claimed)} pass, {len(groups) - len(claimed)} use what the profile lacks")
+        self._say(
+            f"\n  corpus: {len(claimed) - len(self.groups)} of {len(claimed)} pass, {len(groups) - len(claimed)} use what the profile lacks"
+        )
         for name, words in self.groups:
             self._say(f"    {name}: {words}")
 
@@ -232,5 +283,6 @@ def _database(checker: Checker) -> ExampleDatabase:
     """What earlier searches found, kept per environment and backend."""
     from hypothesis.database import DirectoryBasedExampleDatabase
 
-    return DirectoryBasedExampleDatabase(cache_root() / "examples" / checker.environment.replace("/", "_") / checker.backend)
-
+    return DirectoryBasedExampleDatabase(
+        cache_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
+    )

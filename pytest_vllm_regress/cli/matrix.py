@@ -33,15 +33,32 @@ app = typer.Typer(context_settings=HELP)
 def matrix(
     context: typer.Context,
     case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
-    env: Annotated[list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")] = None,
-    versions: Annotated[
-        str | None, typer.Option(metavar="SPECIFIER", help="All environments of environments.toml with such a vLLM, for example '>=0.8,<0.12'.")
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own).")] = None,
-    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")] = False,
-    destination: Annotated[Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence there.")] = None,
+    versions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPECIFIER",
+            help="All environments of environments.toml with such a vLLM, for example '>=0.8,<0.12'.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")
+    ] = False,
+    destination: Annotated[
+        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence there.")
+    ] = None,
 ) -> None:
     """Run cases over many environments and show case by version. Arguments after -- go to pytest.
 
@@ -83,23 +100,36 @@ def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str 
         raise UsageError("--env and --versions contradict each other: give one of them")
     if versions is None:
         return list(env) or sorted(
-            {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)}, key=lambda name: _age(resolve(name).target)
+            {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},
+            key=lambda name: _age(resolve(name).target),
         )
     try:
         wanted = SpecifierSet(versions)
     except InvalidSpecifier:
-        raise UsageError(f"--versions {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'") from None
-    listed = [recipe for recipe in load(find_file()).recipes.values() if wanted.contains(recipe.target[1], prereleases=True)]
+        raise UsageError(
+            f"--versions {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'"
+        ) from None
+    listed = [
+        recipe for recipe in load(find_file()).recipes.values() if wanted.contains(recipe.target[1], prereleases=True)
+    ]
     if not listed:
-        raise UsageError(f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them")
+        raise UsageError(
+            f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them"
+        )
     return [recipe.name for recipe in sorted(listed, key=lambda recipe: _age(recipe.target))]
 
 
 class Matrix:
     """Runs jobs in parallel. One thread builds environments, in order, while others run; ``build`` and ``start`` as in ``runs.Runner``."""
 
-    def __init__(self, build: Callable[[str], None], options: runs.Options, journal: Journal, say: runs.Say,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        build: Callable[[str], None],
+        options: runs.Options,
+        journal: Journal,
+        say: runs.Say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._build = build
         self._options = options
         self._journal = journal
@@ -129,7 +159,9 @@ class Matrix:
                 for future in done:
                     job = pending.pop(future)
                     found.append(future.result())
-                    self._say(self._progress(job, found[-1], len(todo) - len(pending), len(todo), self._clock() - started))
+                    self._say(
+                        self._progress(job, found[-1], len(todo) - len(pending), len(todo), self._clock() - started)
+                    )
         except KeyboardInterrupt:
             interrupted = True
             self._interrupt()
@@ -183,7 +215,10 @@ class Matrix:
             runs.end_command(process)
 
     def _progress(self, job: runs.Job, found: RunResult, done: int, total: int, passed_s: float) -> str:
-        verdicts = ", ".join(f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}" for cell in cells(found.results))
+        verdicts = ", ".join(
+            f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}"
+            for cell in cells(found.results)
+        )
         left = f"; about {_minutes(passed_s / done * (total - done))} left" if done < total else ""
         return f"[{done}/{total}] {job.environment}: {verdicts or 'nothing'}{left}"
 

@@ -21,8 +21,12 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def replay(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE|DIR...", help="Findings of `vllm-regress fuzz`, or folders of them.")],
-    env: Annotated[str | None, typer.Option(metavar="NAME", help="Environment to ask instead of the one it was found in.")] = None,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE|DIR...", help="Findings of `vllm-regress fuzz`, or folders of them.")
+    ],
+    env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment to ask instead of the one it was found in.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Does it still fail? Answers STILL FAILS, FIXED or CANNOT RUN for each file."""
@@ -32,7 +36,9 @@ def replay(
     artefacts = [(path, load(path)) for path in _paths(files)]
     for path, artefact in artefacts:
         if env is None and "/" in artefact.environment:  # a file must not say which program is started
-            raise UsageError(f"{path}: was found with an interpreter, {shown(artefact.environment)}: name it, or an environment, by --env")
+            raise UsageError(
+                f"{path}: was found with an interpreter, {shown(artefact.environment)}: name it, or an environment, by --env"
+            )
     answers = []
     with bare_session() as session:
         for path, artefact in artefacts:

@@ -22,8 +22,13 @@ def report(
         typer.Argument(metavar="FILE|DIR", help="Result files, or directories of them (default: the last run)."),
     ] = None,
     as_json: AsJson = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page of verdicts and evidence there.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write Markdown there, for the summary of a CI job; - prints it.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page of verdicts and evidence there.")
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write Markdown there, for the summary of a CI job; - prints it."),
+    ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
 ) -> None:
     """Merge result files of several runs, shards and machines. Of two results for the same test the later one counts.

@@ -24,13 +24,29 @@ def validate(
     context: typer.Context,
     case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All cases.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="Those cases whose evidence is missing or of another day's case, test or lock.")] = False,
-    check: Annotated[bool, typer.Option("--check", help="Run nothing: say which evidence files are missing or stale.")] = False,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Those cases whose evidence is missing or of another day's case, test or lock."),
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Run nothing: say which evidence files are missing or stale.")
+    ] = False,
     trials: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=100, help=f"Run all tests N times (default: 1; {RACY_TRIALS} where the case is racy).")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100,
+            help=f"Run all tests N times (default: 1; {RACY_TRIALS} where the case is racy).",
+        ),
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own).")] = None,
-    results: Annotated[Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")
+    ] = None,
 ) -> None:
     """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed.
 
@@ -38,6 +54,7 @@ def validate(
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
     """
     from ..cases import proof
+
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
@@ -58,7 +75,9 @@ def validate(
             todo = [case for case in cases if wanted[case.id] > trial]
             jobs = runs.plan(todo, all_evidence=True)
             runs.check_environments(jobs)
-            outcome = runs.Runner(runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args), say).run(jobs)
+            outcome = runs.Runner(runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args), say).run(
+                jobs
+            )
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, cache_root() / "results", say)
             if outcome.interrupted:

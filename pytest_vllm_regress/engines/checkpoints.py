@@ -21,19 +21,52 @@ from typing import Any
 from ..errors import UsageError
 
 KINDS = ("text", "vision")
-_ARCHITECTURES: Mapping[str, str] = MappingProxyType({"text": "Qwen2ForCausalLM", "vision": "Qwen2_5_VLForConditionalGeneration"})
+_ARCHITECTURES: Mapping[str, str] = MappingProxyType(
+    {"text": "Qwen2ForCausalLM", "vision": "Qwen2_5_VLForConditionalGeneration"}
+)
 # What the target needs beside vLLM for a kind: the vision model's processor comes with it.
 NEEDS: Mapping[str, str] = MappingProxyType({"vision": "torchvision"})
 _WEIGHTS = "model.safetensors"
 _RECIPE = 2  # of the weights' values: raise it when they change. Everything else that is written is hashed as it is
 
 _SPECIALS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
 )
 # Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
 # Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
-_WORDS = ('":', '": "', '", "', '{"', '"}', '"]', "},", ' "', '":{"', '":["', " {", " [", "true", "false", "null",
-          "00", "10", "12", "123", " the", "ing", "and", "  ", "\n\n")
+_WORDS = (
+    '":',
+    '": "',
+    '", "',
+    '{"',
+    '"}',
+    '"]',
+    "},",
+    ' "',
+    '":{"',
+    '":["',
+    " {",
+    " [",
+    "true",
+    "false",
+    "null",
+    "00",
+    "10",
+    "12",
+    "123",
+    " the",
+    "ing",
+    "and",
+    "  ",
+    "\n\n",
+)
 # From the tokenizer of the Qwen2 releases. transformers 5 puts these two in place of whatever tokenizer.json says, so it must say these.
 _NORMALIZER = "NFC"
 _SPLIT = (
@@ -127,17 +160,25 @@ def _files(kind: str) -> tuple[int, dict[str, bytes]]:
     """The size of the vocabulary, and the content of every file but the weights, by name."""
     vocabulary, merges = _vocabulary()
     ids = {content: len(vocabulary) + number for number, content in enumerate(_SPECIALS)}
-    size = -(-(len(vocabulary) + len(ids)) // 64) * 64  # padded as real vocabularies are, and divisible between tensor-parallel ranks
+    size = (
+        -(-(len(vocabulary) + len(ids)) // 64) * 64
+    )  # padded as real vocabularies are, and divisible between tensor-parallel ranks
     documents: dict[str, Any] = {
         "config.json": _config(kind, size, ids),
-        "generation_config.json": {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": [ids["<|im_end|>"]], "pad_token_id": ids["<|endoftext|>"]},
+        "generation_config.json": {
+            "bos_token_id": ids["<|endoftext|>"],
+            "eos_token_id": [ids["<|im_end|>"]],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
         "tokenizer.json": _tokenizer(vocabulary, merges, ids),
         "tokenizer_config.json": _tokenizer_config(kind, ids),
         "vocab.json": vocabulary,
     }
     if kind == "vision":
         documents["preprocessor_config.json"] = dict(_PREPROCESSOR)
-        documents["chat_template.json"] = {"chat_template": _CHAT_TEMPLATE}  # where processors before transformers 5 look for it
+        documents["chat_template.json"] = {
+            "chat_template": _CHAT_TEMPLATE
+        }  # where processors before transformers 5 look for it
     files = {name: json.dumps(content, ensure_ascii=False, indent=1).encode() for name, content in documents.items()}
     files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
     return size, files
@@ -165,8 +206,17 @@ def _tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False,
-             "byte_fallback": False, "vocab": vocabulary, "merges": merges}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
     return {
         "version": "1.0",
         "truncation": None,
@@ -338,7 +388,9 @@ def _weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
             tensors[name] = np.ones(shape, np.float32)
             continue
         deviation = 0.02 if len(shape) == 1 else 1 / math.sqrt(math.prod(shape[1:]))
-        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(40)  # 24 bits: a float32 holds them exactly
+        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(
+            40
+        )  # 24 bits: a float32 holds them exactly
         unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
         tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
     return save(tensors, {"format": "pt"})
@@ -346,4 +398,6 @@ def _weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
 
 def _check_kind(kind: str) -> None:
     if kind not in KINDS:
-        raise UsageError(f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. A real one is named by --vllm-model")
+        raise UsageError(
+            f"no forged model is called {kind!r}; there are {', '.join(KINDS)}. A real one is named by --vllm-model"
+        )

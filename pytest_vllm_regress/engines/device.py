@@ -57,7 +57,8 @@ def require_gpus() -> tuple[Gpu, ...]:
     gpus, looked = find_gpus()
     if not gpus:
         raise UsageError(
-            "--vllm-gpu (device gpu) was asked for and no usable GPU was found. Looked for: " + "; ".join(looked)
+            "--vllm-gpu (device gpu) was asked for and no usable GPU was found. Looked for: "
+            + "; ".join(looked)
             + ". Run without --vllm-gpu to use the simulated device or CPU kernels."
         )
     return gpus
@@ -75,13 +76,21 @@ def find_gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return (), (f"NVML, the NVIDIA driver's management library: {error}", "devices /dev/nvidia*: "
-                    + (", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"))
+        return (), (
+            f"NVML, the NVIDIA driver's management library: {error}",
+            "devices /dev/nvidia*: "
+            + (", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"),
+        )
     with contextlib.ExitStack() as stack:
         stack.callback(pynvml.nvmlShutdown)
         handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
         gpus = tuple(
-            Gpu(i, _text(pynvml.nvmlDeviceGetName(h)), int(pynvml.nvmlDeviceGetMemoryInfo(h).total), _text(pynvml.nvmlDeviceGetUUID(h)))
+            Gpu(
+                i,
+                _text(pynvml.nvmlDeviceGetName(h)),
+                int(pynvml.nvmlDeviceGetMemoryInfo(h).total),
+                _text(pynvml.nvmlDeviceGetUUID(h)),
+            )
             for i, h in handles
         )
     return gpus, (f"NVML: {len(gpus)} devices",)

@@ -32,7 +32,9 @@ class StartReport:
 class Engine:
     """An engine that answers. Made by the session; tests get it from the fixture ``vllm_engine``."""
 
-    def __init__(self, child: Child, spec: EngineSpec, front: str, started: StartReport, deadline_for: DeadlineFor) -> None:
+    def __init__(
+        self, child: Child, spec: EngineSpec, front: str, started: StartReport, deadline_for: DeadlineFor
+    ) -> None:
         self.child = child
         self.spec = spec
         self.front = front
@@ -40,8 +42,15 @@ class Engine:
         self.schemas = SchemaFilter()
         self._deadline = deadline_for
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], sampling: Sampling | Sequence[Sampling] | None = None, *, output_kind: str | None = None,
-                 abort_after: int | None = None, timeout: float | None = None) -> list[Any]:
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        *,
+        output_kind: str | None = None,
+        abort_after: int | None = None,
+        timeout: float | None = None,
+    ) -> list[Any]:
         """Generate for every prompt.
 
         ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
@@ -64,14 +73,23 @@ class Engine:
             arguments["abort_after"] = abort_after
         return self._list("generate", timeout, **arguments)
 
-    def chat(self, messages: Sequence[Mapping[str, Any]], sampling: Mapping[str, Any] | None = None, *,
-             timeout: float | None = None) -> list[Any]:
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> list[Any]:
         """``LLM.chat`` on one conversation (offline front only)."""
-        return self._list("chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {}))
+        return self._list(
+            "chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {})
+        )
 
     def call(self, file: Path, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run a probe function with the engine object as its first argument, in the engine's process."""
-        return self.child.request("call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments)
+        return self.child.request(
+            "call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments
+        )
 
     def check(self) -> None:
         """Prove that the engine still works: one token is generated. Raises what ``generate`` raises."""
@@ -87,8 +105,14 @@ class Engine:
         return value
 
 
-def start_engine(child: Child, spec: EngineSpec, front: str, request: Mapping[str, Any], deadline_for: DeadlineFor,
-                 timeout: float | None = None) -> Engine:
+def start_engine(
+    child: Child,
+    spec: EngineSpec,
+    front: str,
+    request: Mapping[str, Any],
+    deadline_for: DeadlineFor,
+    timeout: float | None = None,
+) -> Engine:
     """Start the engine in ``child``; on any failure the child's family is ended before the error is raised."""
     try:
         plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=front)

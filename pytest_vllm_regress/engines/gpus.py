@@ -64,7 +64,8 @@ class GpuLease:
                     return ()
                 if deadline.passed:
                     return tuple(
-                        f"GPU {index}: {(now.used - self._before[index]) / GIB:.1f} GiB not released; {now.describe()}" for index, now in late.items()
+                        f"GPU {index}: {(now.used - self._before[index]) / GIB:.1f} GiB not released; {now.describe()}"
+                        for index, now in late.items()
                     )
                 time.sleep(min(POLL_S, deadline.left_s))  # NVML has no event for memory
         finally:
@@ -72,7 +73,9 @@ class GpuLease:
                 lock.release()
 
 
-def lease_gpus(count: int, deadline: Deadline, folder: Path | None = None, look: Callable[[int], Usage] | None = None) -> GpuLease:
+def lease_gpus(
+    count: int, deadline: Deadline, folder: Path | None = None, look: Callable[[int], Usage] | None = None
+) -> GpuLease:
     """Lease ``count`` GPUs, all or none; waits for other runs until the deadline.
 
     Raises ``Unsupported`` where the machine has fewer, or where those that are free have too little memory left, and names who holds it;
@@ -81,7 +84,9 @@ def lease_gpus(count: int, deadline: Deadline, folder: Path | None = None, look:
     look = look or usage
     gpus = visible(require_gpus())
     if len(gpus) < count:
-        raise Unsupported(f"needs {count} GPUs; {len(gpus)} can be used here: {', '.join(f'{g.index} ({g.name})' for g in gpus) or 'none'}")
+        raise Unsupported(
+            f"needs {count} GPUs; {len(gpus)} can be used here: {', '.join(f'{g.index} ({g.name})' for g in gpus) or 'none'}"
+        )
     folder = folder or _folder()
     folder.mkdir(parents=True, exist_ok=True)
     while True:
@@ -93,12 +98,20 @@ def lease_gpus(count: int, deadline: Deadline, folder: Path | None = None, look:
                 held.pop_all()
                 for _, lock in (pair for pair in taken if pair not in roomy):
                     lock.release()
-                return GpuLease([gpu for gpu, _ in roomy], [lock for _, lock in roomy], {gpu.index: now[gpu.index].used for gpu, _ in roomy})
+                return GpuLease(
+                    [gpu for gpu, _ in roomy],
+                    [lock for _, lock in roomy],
+                    {gpu.index: now[gpu.index].used for gpu, _ in roomy},
+                )
             if len(taken) == len(gpus):  # no other run of ours is to be waited for
-                full = "; ".join(f"GPU {index}: {each.free / GIB:.1f} GiB free, {each.describe()}" for index, each in now.items())
+                full = "; ".join(
+                    f"GPU {index}: {each.free / GIB:.1f} GiB free, {each.describe()}" for index, each in now.items()
+                )
                 raise Unsupported(f"needs {count} GPUs with {NEEDED_FREE / GIB:g} GiB free: {full}")
         if deadline.passed:
-            raise DeadlineExceeded(f"no {count} of {len(gpus)} GPUs became free: other runs hold them", phase=deadline.phase)
+            raise DeadlineExceeded(
+                f"no {count} of {len(gpus)} GPUs became free: other runs hold them", phase=deadline.phase
+            )
         time.sleep(min(POLL_S, deadline.left_s))  # several locks at once cannot be waited for otherwise
 
 

@@ -52,10 +52,18 @@ def look(get: Get, pause: Callable[[float], None]) -> Health:
     except httpx.TransportError as error:
         return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
     if before is None or after is None:
-        return Health(STUCK, "the server says it is healthy (/health: HTTP 200); it has no counters that would tell whether anything moves")
+        return Health(
+            STUCK,
+            "the server says it is healthy (/health: HTTP 200); it has no counters that would tell whether anything moves",
+        )
     moved = after.tokens - before.tokens
     if moved > 0:
-        return Health(SLOW, f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait")
+        return Health(
+            SLOW, f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait"
+        )
     if after.requests:
-        return Health(STUCK, f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s")
+        return Health(
+            STUCK,
+            f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s",
+        )
     return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")

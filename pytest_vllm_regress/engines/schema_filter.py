@@ -6,7 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-KEYS = ("structured_outputs", "guided_decoding", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "response_format")
+KEYS = (
+    "structured_outputs",
+    "guided_decoding",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "response_format",
+)
 """What sampling parameters and HTTP bodies call a structured output, in any version of vLLM."""
 
 

@@ -50,17 +50,25 @@ class Server:
     def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
         """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
         sent = self.schemas.apply(body)
-        return self._exchange(lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout))
+        return self._exchange(
+            lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout)
+        )
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
         """GET; as ``post``."""
-        return self._exchange(lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout))
+        return self._exchange(
+            lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
+        )
 
     def chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
         """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body, and from 500 on with the end of the server's log."""
-        return self._json(self.post("/v1/chat/completions", {"model": self.model, "messages": messages, **options}, timeout=timeout))
+        return self._json(
+            self.post("/v1/chat/completions", {"model": self.model, "messages": messages, **options}, timeout=timeout)
+        )
 
-    def stream_chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> list[dict[str, Any]]:
+    def stream_chat(
+        self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any
+    ) -> list[dict[str, Any]]:
         """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
@@ -74,7 +82,9 @@ class Server:
         lines = self._exchange(read, self._deadline("request", timeout))
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
-            raise RemoteError(f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request")
+            raise RemoteError(
+                f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request"
+            )
         return [json.loads(each) for each in data[:-1]]
 
     def engine_processes(self) -> list[psutil.Process]:
@@ -101,7 +111,9 @@ class Server:
         try:
             answer = ask(max(0.1, deadline.left_s))
         except httpx.TimeoutException:
-            raise self.child.hung(deadline, f"no HTTP answer within {deadline.allowed_s:g} s; {self.health().text}") from None
+            raise self.child.hung(
+                deadline, f"no HTTP answer within {deadline.allowed_s:g} s; {self.health().text}"
+            ) from None
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
             raise RemoteError(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
@@ -111,7 +123,9 @@ class Server:
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
             message = f"HTTP {response.status_code}: {response.text[:4000]}"
-            log = self.child.log_tail() if response.status_code >= 500 else ""  # the body of a 5xx seldom says what went wrong
+            log = (
+                self.child.log_tail() if response.status_code >= 500 else ""
+            )  # the body of a 5xx seldom says what went wrong
             raise RemoteError(message, phase="request", detail=log, type_name=f"http.{response.status_code}")
         value = response.json()
         assert isinstance(value, dict)
@@ -130,7 +144,9 @@ class Server:
                     answer = self.client.post("/v1/completions", json=body, timeout=limits)
                     if answer.is_success and answer.json()["choices"]:
                         return
-                    raise RemoteError(f"the first generation failed: HTTP {answer.status_code} {answer.text[:2000]}", phase="ready")
+                    raise RemoteError(
+                        f"the first generation failed: HTTP {answer.status_code} {answer.text[:2000]}", phase="ready"
+                    )
             except httpx.TransportError:
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
@@ -143,13 +159,21 @@ class Server:
             self.child.pause(min(_POLL_S, deadline.left_s))
 
 
-def start_server(child: Child, spec: EngineSpec, port: PortLease, request: Mapping[str, Any], deadline_for: DeadlineFor,
-                 timeout: float | None = None) -> Server:
+def start_server(
+    child: Child,
+    spec: EngineSpec,
+    port: PortLease,
+    request: Mapping[str, Any],
+    deadline_for: DeadlineFor,
+    timeout: float | None = None,
+) -> Server:
     """Start the server in ``child`` and wait until it is ready; on any failure everything is ended first."""
     key = masking.register(secrets.token_hex(16))
     server = Server(child, spec, port, key, deadline_for)
     try:
-        plan = child.request("serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key)
+        plan = child.request(
+            "serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key
+        )
         server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
         server._ready(deadline_for("ready", timeout))
     except BaseException as error:

@@ -54,7 +54,16 @@ class Target:
 
     def describe(self) -> str:
         """One line: versions that matter and the device."""
-        shown = ("vllm", "lm-format-enforcer", "xgrammar", "llguidance", "outlines-core", "torch", "transformers", "ray")
+        shown = (
+            "vllm",
+            "lm-format-enforcer",
+            "xgrammar",
+            "llguidance",
+            "outlines-core",
+            "torch",
+            "transformers",
+            "ray",
+        )
         versions = self.versions
         named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
         return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
@@ -66,7 +75,9 @@ DeadlineFor = Callable[[str, float | None], Deadline]
 class Session:
     """Made on first use, closed once. Not shared between threads."""
 
-    def __init__(self, settings: Settings, deadline_for: DeadlineFor, progress: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(
+        self, settings: Settings, deadline_for: DeadlineFor, progress: Callable[[str], None] = lambda line: None
+    ) -> None:
         self.settings = settings
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
         self._deadline = deadline_for
@@ -118,7 +129,9 @@ class Session:
     def _warn_of_newer(self, version: str) -> None:
         with contextlib.suppress(InvalidVersion):  # a build of one's own may be called anything
             if Version(version) > Version(NEWEST_TRIED):
-                self.progress(f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses")
+                self.progress(
+                    f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"
+                )
 
     def model_path(self, kind: str) -> str:
         """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
@@ -144,7 +157,9 @@ class Session:
             self._agents[key] = agent
         return agent
 
-    def engine(self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None) -> Engine | Server:
+    def engine(
+        self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None
+    ) -> Engine | Server:
         """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""
         if front not in FRONTS:
             raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
@@ -152,7 +167,9 @@ class Session:
         if fresh:
             self._engines.make_room(user)
             return self._start(target, spec, front, timeout)
-        return self._engines.acquire((target.name, spec, front), user, lambda: self._start(target, spec, front, timeout))
+        return self._engines.acquire(
+            (target.name, spec, front), user, lambda: self._start(target, spec, front, timeout)
+        )
 
     def drop(self, target: Target, spec: EngineSpec, front: str) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
@@ -192,7 +209,13 @@ class Session:
         lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
         environment = {**(lease.environment if lease else {}), **dict(spec.env)}
         try:
-            child = agent.fork(role, self._deadline("start", timeout), environment=environment, start_method=self.settings.start_method, label=front)
+            child = agent.fork(
+                role,
+                self._deadline("start", timeout),
+                environment=environment,
+                start_method=self.settings.start_method,
+                label=front,
+            )
         except BaseException:
             if lease:
                 lease.release(self._deadline("stop", 0))
@@ -219,12 +242,18 @@ class Session:
         if agent is None or not agent.alive:
             environment = {"VLLM_REGRESS_DEVICE": target.device}
             limits = self.settings.limits.as_request(self._until)
-            agent = Agent(target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits)
+            agent = Agent(
+                target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits
+            )
             agent.about = target.describe()
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
             self.progress(f"importing vLLM in {target.name} ({target.device})")
-            agent.warm(self._deadline("import", None), architectures=[architecture_of(kind) for kind in KINDS], fronts=["serve"])
+            agent.warm(
+                self._deadline("import", None),
+                architectures=[architecture_of(kind) for kind in KINDS],
+                fronts=["serve"],
+            )
         return agent
 
     def _interpreter(self, name: str) -> Path:
@@ -250,7 +279,9 @@ def named_interpreter(name: str) -> Path | None:
     if "/" in name:
         path = Path(name).expanduser()
         if not path.exists():
-            raise UsageError(f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name")
+            raise UsageError(
+                f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name"
+            )
         return path.absolute()
     return None
 

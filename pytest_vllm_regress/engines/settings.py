@@ -19,7 +19,13 @@ class Limits:
 
     def as_request(self, until: float | None) -> dict[str, float]:
         """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
-        known = {"memory": self.memory_bytes, "processes": self.processes, "log": self.log_bytes, "until": until, "session": self.session_s}
+        known = {
+            "memory": self.memory_bytes,
+            "processes": self.processes,
+            "log": self.log_bytes,
+            "until": until,
+            "session": self.session_s,
+        }
         return {name: value for name, value in known.items() if value is not None}
 
 

@@ -131,7 +131,9 @@ def _value_id(name: str, value: Json) -> str:
 
 def _freeze(name: str, value: Json) -> Json:
     if name in ("env", "extra") and isinstance(value, Mapping):
-        return tuple(sorted((str(k), str(v) if name == "env" else json.dumps(v, sort_keys=True)) for k, v in value.items()))
+        return tuple(
+            sorted((str(k), str(v) if name == "env" else json.dumps(v, sort_keys=True)) for k, v in value.items())
+        )
     if name == "tokenizer_pool_extra_config" and isinstance(value, Mapping):
         return json.dumps(value, sort_keys=True)
     return value

@@ -20,8 +20,10 @@ def preview(name: str, device: str) -> str:
         return f"{name}: not built yet; it is built before its first test"
     installed = read_installed(python)
     if not installed.usable:
-        raise UsageError(f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
-                         "or name an environment: `vllm-regress env list` shows them")
+        raise UsageError(
+            f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
+            "or name an environment: `vllm-regress env list` shows them"
+        )
     return Target(name, python, choose(device, installed), installed).describe()
 
 
@@ -41,7 +43,9 @@ def _site_packages(python: Path) -> list[Path]:
     if beside and (python.parent.parent / "pyvenv.cfg").exists():
         return beside
     try:
-        out = subprocess.run([python, "-c", _QUERY], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=True).stdout
+        out = subprocess.run(
+            [python, "-c", _QUERY], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         raise UsageError(f"{python} is not a Python interpreter that runs: {error}") from None
     return [Path(line) for line in dict.fromkeys(out.split())]

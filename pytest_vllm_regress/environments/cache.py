@@ -78,7 +78,9 @@ class EnvironmentCache:
                 progress(f"{recipe.name}: another process is building it; waiting")
                 lock.acquire()
         except OSError as error:
-            raise UsageError(f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can") from None
+            raise UsageError(
+                f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can"
+            ) from None
         try:
             fresh = not _complete(place)
             if fresh:
@@ -178,7 +180,9 @@ class EnvironmentCache:
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, OSError):
-                raise BuildError(uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)) from None
+                raise BuildError(
+                    uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)
+                ) from None
             raise
         progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {_size(place) / GIB:.1f} GiB")
 
@@ -198,7 +202,10 @@ class EnvironmentCache:
     def _abandoned(self, place: Path, then: Callable[[], None]) -> bool:
         """Whether ``place`` is half built and nobody's; if so ``then`` is called while its lock is held."""
         if not (place / _MARKER).exists():
-            with contextlib.suppress(Timeout, OSError), FileLock(f"{place}.lock", thread_local=False).acquire(timeout=0):
+            with (
+                contextlib.suppress(Timeout, OSError),
+                FileLock(f"{place}.lock", thread_local=False).acquire(timeout=0),
+            ):
                 if place.exists() and not (place / _MARKER).exists():
                     then()
                     return True
@@ -236,7 +243,12 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
                 return local
         if local:
             progress(f"no index has the builds in {local.name}: installing {lock.name}, a larger download")
-        uv.run([*into, "--no-deps", "--require-hashes", "-r", "-"], doing=f"{doing} from {lock}", progress=progress, stdin=exactly(lock))
+        uv.run(
+            [*into, "--no-deps", "--require-hashes", "-r", "-"],
+            doing=f"{doing} from {lock}",
+            progress=progress,
+            stdin=exactly(lock),
+        )
         return lock
     if recipe.relax_local:
         for more in tries:

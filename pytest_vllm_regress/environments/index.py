@@ -20,7 +20,17 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
 
     Asks pip, which knows the user's index settings. Raises ``BuildError`` when there is none, or the index cannot be reached.
     """
-    command = [sys.executable, "-m", "pip", "index", "versions", package, "--json", "--disable-pip-version-check", "--no-input"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "index",
+        "versions",
+        package,
+        "--json",
+        "--disable-pip-version-check",
+        "--no-input",
+    ]
     command += ["--only-binary=:all:", "--python-version", python]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
@@ -28,7 +38,9 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
         raise BuildError(f"the package index gave no list of the releases of {package} within {TIMEOUT_S} s") from None
     if done.returncode != 0:
         words = mask(" ".join(line for line in done.stderr.splitlines() if "WARNING" not in line)[-600:])
-        raise BuildError(f"the releases of {package} cannot be listed: {words or 'pip gave no reason'}. Check the name and pip's index settings")
+        raise BuildError(
+            f"the releases of {package} cannot be listed: {words or 'pip gave no reason'}. Check the name and pip's index settings"
+        )
     return parse(done.stdout)
 
 

@@ -122,7 +122,17 @@ def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
     """What the target pins those of ``names`` to that the recipe leaves to it, without the local part: read from its metadata."""
     requirement = "==".join(recipe.target)
     with scratch() as folder:
-        asking: list[str | Path] = ["pip", "install", "--quiet", "--no-deps", "--target", folder, "--python", recipe.python, requirement]
+        asking: list[str | Path] = [
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder,
+            "--python",
+            recipe.python,
+            requirement,
+        ]
         uv.run(asking, doing=f"{recipe.name}: reading what {requirement} asks for")
         metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
     theirs = {canonicalize_name(Requirement(each).name) for each in (*recipe.requirements, *recipe.overrides)}
@@ -135,7 +145,18 @@ def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
 
 
 def _exists_by(requirement: str, day: datetime.date) -> bool:
-    arguments = ["pip", "compile", "-", "--quiet", "--no-deps", "--no-header", "--python-version", "3.11", "--exclude-newer", day.isoformat()]
+    arguments = [
+        "pip",
+        "compile",
+        "-",
+        "--quiet",
+        "--no-deps",
+        "--no-header",
+        "--python-version",
+        "3.11",
+        "--exclude-newer",
+        day.isoformat(),
+    ]
     try:
         uv.run(arguments, doing=f"looking for {requirement}", stdin=requirement)
     except BuildError as error:
@@ -157,8 +178,14 @@ def _locked(package: dict[str, object], python: str) -> str:
         chosen = [package[key] for key in ("sdist", "archive") if key in package]
     hashes = sorted({each["hashes"]["sha256"] for each in chosen})
     if not hashes:
-        raise BuildError(f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}")
-    return f"{package['name']}=={package['version']}" + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes) + "\n"
+        raise BuildError(
+            f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}"
+        )
+    return (
+        f"{package['name']}=={package['version']}"
+        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes)
+        + "\n"
+    )
 
 
 def _fits(wheel: str, python: str) -> bool:
@@ -172,7 +199,9 @@ def _fits(wheel: str, python: str) -> bool:
     )
     pairs = {(tag.interpreter, tag.abi) for tag in known}
     for tag in parse_wheel_filename(wheel)[3]:
-        here = tag.platform == "any" or (tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}"))
+        here = tag.platform == "any" or (
+            tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
+        )
         if here and (tag.interpreter, tag.abi) in pairs:
             return True
     return False

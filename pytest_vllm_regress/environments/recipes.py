@@ -201,7 +201,9 @@ def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
     if wrong:
         raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in wrong))
     rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
-    recipes = {name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()}
+    recipes = {
+        name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()
+    }
     return EnvironmentFile(path, document["default"], MappingProxyType(recipes), rules)
 
 
@@ -212,7 +214,9 @@ def _recipe(path: Path, name: str, table: Mapping[str, Any]) -> Recipe:
         name,
         **lists,
         exclude_newer=table.get("exclude-newer"),
-        exclude_newer_package=tuple(sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())),
+        exclude_newer_package=tuple(
+            sorted((str(canonicalize_name(p)), day) for p, day in table.get("exclude-newer-package", {}).items())
+        ),
         **{key: table[key] for key in ("device", "python", "description") if key in table},
         lock=lock if lock.is_file() else None,
         lock_local=local if lock.is_file() and local.is_file() else None,

@@ -25,7 +25,9 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
     lock = folder / f"{name}.txt"
     if lock.parent != folder or not lock.is_file():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.txt"))) or "none"
-        raise UsageError(f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)")
+        raise UsageError(
+            f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)"
+        )
     place = cache_root() / LOCKS / f"{name}-{_tag(python)}"
     if place.is_dir():
         return place
@@ -33,8 +35,23 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
     part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
     try:
         progress(f"fetching the sidecar {name}")
-        uv.run(["pip", "install", "--quiet", "--no-deps", "--require-hashes", "--python", python, "--target", part, "-r", lock],
-               doing=f"fetching the sidecar {name}", progress=progress)
+        uv.run(
+            [
+                "pip",
+                "install",
+                "--quiet",
+                "--no-deps",
+                "--require-hashes",
+                "--python",
+                python,
+                "--target",
+                part,
+                "-r",
+                lock,
+            ],
+            doing=f"fetching the sidecar {name}",
+            progress=progress,
+        )
         try:
             os.rename(part, place)
         except OSError:

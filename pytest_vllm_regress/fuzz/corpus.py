@@ -57,7 +57,9 @@ def minima() -> Iterator[Group]:
 
 def _question(schema: Any, tests: list[Mapping[str, Any]]) -> Question | None:
     text = json.dumps(schema)
-    if not isinstance(schema, dict) or any(word in text for word in ("://", '"$id"', '"id"', '"$dynamicRef"', '"$anchor"')):
+    if not isinstance(schema, dict) or any(
+        word in text for word in ("://", '"$id"', '"id"', '"$dynamicRef"', '"$anchor"')
+    ):
         return None
     bare = {key: value for key, value in schema.items() if key != "$schema"}
     judge = validator(bare)
@@ -67,5 +69,8 @@ def _question(schema: Any, tests: list[Mapping[str, Any]]) -> Question | None:
         kept = [test for test in tests if judge.is_valid(test["data"]) == test["valid"]]
     except Exception:  # the reference library of jsonschema raises kinds of its own for what it cannot resolve
         return None
-    valid, invalid = (tuple(dict.fromkeys(spelt(test["data"]) for test in kept if test["valid"] is wanted)) for wanted in (True, False))
+    valid, invalid = (
+        tuple(dict.fromkeys(spelt(test["data"]) for test in kept if test["valid"] is wanted))
+        for wanted in (True, False)
+    )
     return Question(bare, valid[:10], invalid[:10]) if valid or invalid else None

@@ -9,8 +9,12 @@ from typing import Any
 from ..schemas import Feature, features
 from .oracle import Outcome, Problem, Question
 
-_EVERYWHERE = frozenset({*(f.value for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)),
-                         *(f.value for f in (Feature.ARRAY, Feature.OBJECT, Feature.NESTING))})
+_EVERYWHERE = frozenset(
+    {
+        *(f.value for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)),
+        *(f.value for f in (Feature.ARRAY, Feature.OBJECT, Feature.NESTING)),
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,7 +28,9 @@ class EngineChecker:
     def __init__(self, session: Session, target: Target, backend: str, front: str, generation: str = "auto") -> None:
         self.front = front
         self._session, self._target = session, target
-        self._spec = EngineSpec.create(structured_output_backend=_VLLM_NAMES.get(backend, backend), generation=generation)
+        self._spec = EngineSpec.create(
+            structured_output_backend=_VLLM_NAMES.get(backend, backend), generation=generation
+        )
         self._engine()  # what cannot start is said at once
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
@@ -55,22 +57,33 @@ class EngineChecker:
         prompts = [f"{question.seed} {number}" for number in range(max(1, question.walks))]
         most = 4 * question.max_tokens
         try:
-            texts = self._offline(question, prompts, most) if self.front == "offline" else self._served(question, prompts, most)
+            texts = (
+                self._offline(question, prompts, most)
+                if self.front == "offline"
+                else self._served(question, prompts, most)
+            )
         except RemoteError as error:
             if error.type_name == "http.500":
                 raise
-            yield Problem(Outcome.COMPILE_ERROR, kind_of(error.type_name, _reason(error)), f"refused by vLLM: {_reason(error)}")
+            yield Problem(
+                Outcome.COMPILE_ERROR, kind_of(error.type_name, _reason(error)), f"refused by vLLM: {_reason(error)}"
+            )
             return
         judge = validator(question.schema)
         for text in texts:
             if wrong := violated(judge, text):
-                yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"the engine answered {quoted(text)}: {wrong[1]}", text)
+                yield Problem(
+                    Outcome.ACCEPTED_INVALID, wrong[0], f"the engine answered {quoted(text)}: {wrong[1]}", text
+                )
 
     def _offline(self, question: Question, prompts: list[str], most: int) -> list[str]:
         engine = cast(Engine, self._engine())
         constrained = {"max_tokens": most, "structured_outputs": {"json": dict(question.schema)}}
         asked = [each for prompt in prompts for each in ((prompt, constrained), (f"plain {prompt}", _PLAIN))]
-        answers = [answer["outputs"][0] for answer in engine.generate([prompt for prompt, _ in asked], [sampling for _, sampling in asked])]
+        answers = [
+            answer["outputs"][0]
+            for answer in engine.generate([prompt for prompt, _ in asked], [sampling for _, sampling in asked])
+        ]
         _expect_plain(len(answer["token_ids"]) for answer in answers[1::2])
         return [answer["text"] for answer in answers[::2] if answer["finish_reason"] == "stop"]
 
@@ -95,7 +108,9 @@ def _expect_plain(counts: Iterable[int]) -> None:
     """Plain requests beside constrained ones get all they asked for."""
     wrong = [count for count in counts if count != _PLAIN_TOKENS]
     if wrong:
-        raise ChildDied(f"a plain request beside a constrained one brought {wrong[0]} tokens, not {_PLAIN_TOKENS}", phase="request")
+        raise ChildDied(
+            f"a plain request beside a constrained one brought {wrong[0]} tokens, not {_PLAIN_TOKENS}", phase="request"
+        )
 
 
 def _reason(error: RemoteError) -> str:

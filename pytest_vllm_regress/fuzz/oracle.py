@@ -66,7 +66,13 @@ class Problem:
 
 def problems(question: Question, reply: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Everything wrong in a reply of ``grammarhost.check_schema``, the worst first."""
-    found = [*_refused(question, reply), *_accepted(question, reply), *_walked(question, reply), *_carried(reply), *_raised(reply)]
+    found = [
+        *_refused(question, reply),
+        *_accepted(question, reply),
+        *_walked(question, reply),
+        *_carried(reply),
+        *_raised(reply),
+    ]
     order = list(Outcome)
     return tuple(sorted(found, key=lambda each: -order.index(each.outcome)))
 
@@ -108,7 +114,9 @@ def _accepted(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]
     for text, places in zip(question.invalid, reply["invalid"], strict=False):
         levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is None]
         if levels and (wrong := violated(validator(question.schema), text)):
-            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {quoted(text)} {' and '.join(levels)}: {wrong[1]}", text)
+            yield Problem(
+                Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {quoted(text)} {' and '.join(levels)}: {wrong[1]}", text
+            )
 
 
 def _walked(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:

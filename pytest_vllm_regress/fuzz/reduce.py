@@ -30,7 +30,11 @@ def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> 
             asked += 1
             if asked > MOST_ASKED:
                 return finding
-            same = [each for each in ask(question) if (each.outcome, each.key) == (finding.problem.outcome, finding.problem.key)]
+            same = [
+                each
+                for each in ask(question)
+                if (each.outcome, each.key) == (finding.problem.outcome, finding.problem.key)
+            ]
             if same:
                 smaller = Finding(question, same[0])
                 break
@@ -59,7 +63,13 @@ def _cut(finding: Finding) -> Iterator[Question]:
             strict = validator(_closed(schema))
             is_valid = {each: strict.is_valid(json.loads(each)) for each in _texts(question.valid)}
             broken = tuple(each for each in question.invalid if not _satisfies(judge, each))
-        except (SchemaError, KeyError, ValueError, RecursionError, AttributeError):  # no schema any more, or a reference to what was cut
+        except (
+            SchemaError,
+            KeyError,
+            ValueError,
+            RecursionError,
+            AttributeError,
+        ):  # no schema any more, or a reference to what was cut
             continue
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("jsonschema", "referencing"):

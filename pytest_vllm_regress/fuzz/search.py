@@ -62,8 +62,19 @@ class Search:
     findings not to look for again.
     """
 
-    def __init__(self, ask: Ask, profile: Profile, budget: Budget, *, examples: int, seed_value: int, database: ExampleDatabase | None = None,
-                 known: tuple[Finding, ...] = (), most: int = 40, until: float = float("inf")) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        profile: Profile,
+        budget: Budget,
+        *,
+        examples: int,
+        seed_value: int,
+        database: ExampleDatabase | None = None,
+        known: tuple[Finding, ...] = (),
+        most: int = 40,
+        until: float = float("inf"),
+    ) -> None:
         self.survey = Survey()
         self._ask_backend, self._profile, self._budget = ask, profile, budget
         self._examples, self._seed, self._database = examples, seed_value, database
@@ -84,8 +95,14 @@ class Search:
     def _round(self) -> Iterator[Finding]:
         @seed(self._seed)
         @settings(
-            backend=backend(), max_examples=self._examples, database=self._database, deadline=None, print_blob=False, report_multiple_bugs=True,
-            phases=[Phase.reuse, Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
+            backend=backend(),
+            max_examples=self._examples,
+            database=self._database,
+            deadline=None,
+            print_blob=False,
+            report_multiple_bugs=True,
+            phases=[Phase.reuse, Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
         )
         @given(questions(self._profile, self._budget))
         def one(question: Question) -> None:

@@ -149,7 +149,9 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
     evidence.phase = "start"
     evidence.spec = spec = spec.replace(**evidence.changes)
     with skipping():
-        engine = session.engine(target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
+        engine = session.engine(
+            target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout
+        )
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
     engine.schemas = evidence.schemas

@@ -28,7 +28,11 @@ _NEEDS_CONTROL = ("hang", "crash")
 def needs_control(item: pytest.Item, subject: Evidence) -> bool:
     """A hang or crash proves something only where the harness itself is proven to work, by a control leg."""
     case, _ = case_of(item)
-    return observe(subject).kind in _NEEDS_CONTROL and bool(case.control or case.symptom.kind in _NEEDS_CONTROL) and _target(item) is not None
+    return (
+        observe(subject).kind in _NEEDS_CONTROL
+        and bool(case.control or case.symptom.kind in _NEEDS_CONTROL)
+        and _target(item) is not None
+    )
 
 
 def judge(item: pytest.Item, subject: Evidence, control: Evidence | None) -> list[pytest.TestReport]:
@@ -61,7 +65,9 @@ def observe(evidence: Evidence) -> Observation:
     if evidence.skipped is not None:
         return Observation("not-applicable", evidence.phase, evidence.skipped)
     if evidence.replies == 0:
-        return Observation("exception", "test", "the test passed without one reply from the target: that proves nothing")
+        return Observation(
+            "exception", "test", "the test passed without one reply from the target: that proves nothing"
+        )
     return Observation("passed", evidence.phase, f"{evidence.replies} replies")
 
 
@@ -74,11 +80,17 @@ def case_of(item: pytest.Item) -> tuple[Case, str | None]:
     case = load_case_for(item.path)
     named = marker.args[0] if marker.args else marker.kwargs.get("id", case.id)
     if unknown or len(marker.args) > 1:
-        raise pytest.UsageError(f"{item.nodeid}: vllm_case takes an id and variant=, not {', '.join(unknown) or marker.args!r}")
+        raise pytest.UsageError(
+            f"{item.nodeid}: vllm_case takes an id and variant=, not {', '.join(unknown) or marker.args!r}"
+        )
     if named != case.id:
-        raise pytest.UsageError(f"{item.nodeid}: vllm_case({named!r}), but {item.path.with_name('case.toml')} has id {case.id!r}")
+        raise pytest.UsageError(
+            f"{item.nodeid}: vllm_case({named!r}), but {item.path.with_name('case.toml')} has id {case.id!r}"
+        )
     if variant is not None and variant not in case.variants:
-        raise pytest.UsageError(f"{item.nodeid}: {case.id} has no variant {variant!r}; it has {', '.join(sorted(case.variants)) or 'none'}")
+        raise pytest.UsageError(
+            f"{item.nodeid}: {case.id} has no variant {variant!r}; it has {', '.join(sorted(case.variants)) or 'none'}"
+        )
     return case, variant
 
 
@@ -92,7 +104,9 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
             try:
                 allowed = SpecifierSet("" if wanted == "*" else wanted)
             except InvalidSpecifier:
-                raise pytest.UsageError(f"{item.nodeid}: vllm_requires({name}={wanted!r}) is not a PEP 440 specifier") from None
+                raise pytest.UsageError(
+                    f"{item.nodeid}: vllm_requires({name}={wanted!r}) is not a PEP 440 specifier"
+                ) from None
             version = target.versions.get(package)
             if version is None or not allowed.contains(version.partition("+")[0], prereleases=True):
                 pytest.skip(f"needs {package} {wanted}; {target.name} has {version or 'none'}")
@@ -107,10 +121,18 @@ def _target(item: pytest.Item) -> Target | None:
         return None
 
 
-def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decision: Decision, observed: Observation,
-             control: Evidence | None) -> list[pytest.TestReport]:
+def _rewrite(
+    item: pytest.Item,
+    subject: Evidence,
+    target: Target | None,
+    decision: Decision,
+    observed: Observation,
+    control: Evidence | None,
+) -> list[pytest.TestReport]:
     reports = subject.reports
-    deciding = next((r for r in reports if r.failed or r.skipped), None) or next((r for r in reports if r.when == "call"), reports[0])
+    deciding = next((r for r in reports if r.failed or r.skipped), None) or next(
+        (r for r in reports if r.when == "call"), reports[0]
+    )
     message = f"{decision.verdict.name}: {decision.reason}"
     case, variant = case_of(item)
     if decision.verdict is not Verdict.FIXED and case.upstream:
@@ -135,8 +157,16 @@ def _rewrite(item: pytest.Item, subject: Evidence, target: Target | None, decisi
     return reports
 
 
-def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidence, target: Target | None, decision: Decision,
-            observed: Observation, control: Evidence | None) -> TestResult:
+def _result(
+    item: pytest.Item,
+    case: Case,
+    variant: str | None,
+    subject: Evidence,
+    target: Target | None,
+    decision: Decision,
+    observed: Observation,
+    control: Evidence | None,
+) -> TestResult:
     session = session_of(item.config)
     name = target.name if target else session.environment_names()[0]
     command = f"pytest {test_id(item)!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
@@ -162,5 +192,3 @@ def _result(item: pytest.Item, case: Case, variant: str | None, subject: Evidenc
 
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")[:500]
-
-

@@ -61,7 +61,11 @@ class Found:
 
 def features(spec: EngineSpec, *, schema: bool) -> tuple[Rung, ...]:
     """The rungs below this spec; ``schema``: the test's requests have one."""
-    return tuple(rung for rung in RUNGS if (schema if rung.plain else any(getattr(spec, name) != value for name, value in rung.changes.items())))
+    return tuple(
+        rung
+        for rung in RUNGS
+        if (schema if rung.plain else any(getattr(spec, name) != value for name, value in rung.changes.items()))
+    )
 
 
 def walk(rungs: tuple[Rung, ...], failed: Outcome, attempt: Callable[[tuple[Rung, ...]], Outcome]) -> Found:
@@ -94,9 +98,15 @@ def walk(rungs: tuple[Rung, ...], failed: Outcome, attempt: Callable[[tuple[Rung
 def describe(spec: EngineSpec, rungs: tuple[Rung, ...], found: Found) -> str:
     """What to report: the two engines, every rung that was tried, and what was seen at both ends."""
     lines = [f"smallest engine that still fails: {_spec(spec, rungs, found.smallest)}"]
-    lines.append(f"largest engine that works: {_spec(spec, rungs, found.largest)}" if found.largest is not None else "no engine that works was found")
+    lines.append(
+        f"largest engine that works: {_spec(spec, rungs, found.largest)}"
+        if found.largest is not None
+        else "no engine that works was found"
+    )
     lines += ["", "tried:", *(f"  {_spec(spec, rungs, kept)}: {each.seen}" for kept, each in found.tried.items())]
-    ends = [("smallest that fails", found.smallest)] + ([("largest that works", found.largest)] if found.largest is not None else [])
+    ends = [("smallest that fails", found.smallest)] + (
+        [("largest that works", found.largest)] if found.largest is not None else []
+    )
     for title, kept in ends:
         lines += ["", f"---- {title}: {_spec(spec, rungs, kept)} ----", found.tried[kept].text]
     return "\n".join(lines)

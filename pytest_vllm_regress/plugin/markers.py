@@ -32,7 +32,9 @@ def engine_marker(node: Any) -> EngineMarker:
     given: dict[str, Any] = {}
     for marker in node.iter_markers("vllm_engine"):
         if marker.args:
-            raise UsageError(f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])")
+            raise UsageError(
+                f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"
+            )
         given = {**marker.kwargs, **given}
     own = {key: given.pop(key) for key in _OWN_KEYS if key in given}
     front = own.get("front", "offline")

@@ -21,7 +21,12 @@ MAX_TEXT = 20000
 
 def minimize(item: pytest.Item, subject: Evidence, run_leg: Callable[[Evidence], Evidence]) -> str:
     """The report of the ladder; empty where the test passed, could not be, or has no engine. ``run_leg`` fills evidence."""
-    if not item.config.stash[SETTINGS].minimize or subject.error is None or isinstance(subject.error, Unsupported) or subject.spec is None:
+    if (
+        not item.config.stash[SETTINGS].minimize
+        or subject.error is None
+        or isinstance(subject.error, Unsupported)
+        or subject.spec is None
+    ):
         return ""
     failure = judge.observe(subject)
     # Without its schema an output is another one: that says nothing about a wrong result.
@@ -60,4 +65,3 @@ def _signature(seen: Observation, evidence: Evidence) -> tuple[str, ...]:
     """What two failures must share to be taken for one."""
     error = evidence.error
     return (seen.kind, seen.phase, type(error).__name__, error.type_name if isinstance(error, RemoteError) else "")
-

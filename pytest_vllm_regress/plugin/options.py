@@ -38,20 +38,62 @@ class _Option:
 
 OPTIONS = (
     _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
-    _Option("vllm_device", "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu", choices=("auto", "sim", "cpu", "gpu")),
-    _Option("vllm_env", "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable", "NAME|PATH", many=True),
+    _Option(
+        "vllm_device",
+        "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu",
+        choices=("auto", "sim", "cpu", "gpu"),
+    ),
+    _Option(
+        "vllm_env",
+        "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable",
+        "NAME|PATH",
+        many=True,
+    ),
     _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
-    _Option("vllm_fail_on_known", "a documented failure that is reproduced fails the test instead of being expected", flag=True),
-    _Option("vllm_minimize", "run a failed test again on smaller engines: reports the smallest that fails and the largest that works", flag=True),
+    _Option(
+        "vllm_fail_on_known",
+        "a documented failure that is reproduced fails the test instead of being expected",
+        flag=True,
+    ),
+    _Option(
+        "vllm_minimize",
+        "run a failed test again on smaller engines: reports the smallest that fails and the largest that works",
+        flag=True,
+    ),
     _Option("vllm_report", "write the verdicts to this JSON file", "FILE"),
-    _Option("vllm_leftovers", "what an engine leaves behind: warn (default) or fail the test that left it", choices=("warn", "fail")),
+    _Option(
+        "vllm_leftovers",
+        "what an engine leaves behind: warn (default) or fail the test that left it",
+        choices=("warn", "fail"),
+    ),
     _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
-    _Option("vllm_max_memory", "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)", "GIB"),
+    _Option(
+        "vllm_max_memory",
+        "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)",
+        "GIB",
+    ),
     _Option("vllm_max_processes", f"processes that an engine may have (default {Limits.processes})", "N"),
-    _Option("vllm_max_log", f"MiB that an engine's log may have; else its middle goes (default {Limits.log_bytes / MIB:g})", "MIB"),
-    _Option("vllm_session_timeout", "seconds for all tests together; then engines are ended and none is started (default: no limit)", "SECONDS"),
-    _Option("vllm_start_method", "how engine processes start: fork from the warm agent (default) or spawn", choices=("fork", "spawn")),
-    *(_Option(f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS") for phase in PHASES),
+    _Option(
+        "vllm_max_log",
+        f"MiB that an engine's log may have; else its middle goes (default {Limits.log_bytes / MIB:g})",
+        "MIB",
+    ),
+    _Option(
+        "vllm_session_timeout",
+        "seconds for all tests together; then engines are ended and none is started (default: no limit)",
+        "SECONDS",
+    ),
+    _Option(
+        "vllm_start_method",
+        "how engine processes start: fork from the warm agent (default) or spawn",
+        choices=("fork", "spawn"),
+    ),
+    *(
+        _Option(
+            f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS"
+        )
+        for phase in PHASES
+    ),
 )
 
 
@@ -60,10 +102,24 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
     for option in OPTIONS:
         if option.flag:
-            group.addoption(option.flag_name, dest=option.name, action="store_const", const=True, default=None, help=option.argparse_help)
+            group.addoption(
+                option.flag_name,
+                dest=option.name,
+                action="store_const",
+                const=True,
+                default=None,
+                help=option.argparse_help,
+            )
         else:
-            group.addoption(option.flag_name, dest=option.name, action="append" if option.many else "store", default=None,
-                            metavar=option.metavar, choices=option.choices, help=option.argparse_help)
+            group.addoption(
+                option.flag_name,
+                dest=option.name,
+                action="append" if option.many else "store",
+                default=None,
+                metavar=option.metavar,
+                choices=option.choices,
+                help=option.argparse_help,
+            )
         kind = "bool" if option.flag else "args" if option.many else "string"
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
 
@@ -128,7 +184,9 @@ def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  #
     value = config.getini(name)
     option = next(o for o in OPTIONS if o.name == name)
     if value and option.choices and value not in option.choices:
-        raise pytest.UsageError(f"ini option {name} = {value!r} (in {config.inipath}): allowed are {', '.join(option.choices)}")
+        raise pytest.UsageError(
+            f"ini option {name} = {value!r} (in {config.inipath}): allowed are {', '.join(option.choices)}"
+        )
     return value
 
 

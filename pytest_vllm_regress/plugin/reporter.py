@@ -58,7 +58,9 @@ class Recorder:
             terminalreporter.write_line(f"{user}:\n{describe_leftovers(left)}")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
         """After the last test of a case the file is brought up to date: what is finished survives the end of this process."""
         done = yield
         if self._found and nextitem is not None and nextitem.path.parent != item.path.parent:

@@ -88,7 +88,9 @@ def renew_timeout(item: pytest.Item) -> None:
 def outer_timeout(item: pytest.Item) -> float:
     """Seconds pytest-timeout gives this test, 0 for none: marker over command line over environment over ini file."""
     marker = item.get_closest_marker("timeout")
-    candidates: list[Any] = [marker.args[0] if marker and marker.args else marker.kwargs.get("timeout") if marker else None]
+    candidates: list[Any] = [
+        marker.args[0] if marker and marker.args else marker.kwargs.get("timeout") if marker else None
+    ]
     candidates += [item.config.getoption("timeout", None), os.environ.get("PYTEST_TIMEOUT")]
     with contextlib.suppress(ValueError, KeyError):
         candidates.append(item.config.getini("timeout"))

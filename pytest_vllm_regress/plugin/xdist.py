@@ -8,7 +8,9 @@ import pytest
 
 from .markers import engine_marker
 
-_NOT_IN_A_NAME = re.compile(r"[^\w.=]+")  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
+_NOT_IN_A_NAME = re.compile(
+    r"[^\w.=]+"
+)  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
 
 
 def mark(items: list[pytest.Item]) -> None:
@@ -28,7 +30,12 @@ def write(items: list[pytest.Item]) -> None:
     """From pytest 9.2 on what xdist 3.8 does to a test's id has no effect, and it groups nothing (pytest-xdist#1386): do it for xdist."""
     for item in items:
         group = item.get_closest_marker("xdist_group")
-        if group is None or not getattr(item.config.option, "loadgroup", False) or item.nodeid != test_id(item) or not hasattr(item, "_id"):
+        if (
+            group is None
+            or not getattr(item.config.option, "loadgroup", False)
+            or item.nodeid != test_id(item)
+            or not hasattr(item, "_id")
+        ):
             continue
         name = group.args[0] if group.args else group.kwargs.get("name", "default")
         item._id = type(item._id).parse(f"{item.nodeid}@{name}")
@@ -37,4 +44,8 @@ def write(items: list[pytest.Item]) -> None:
 def test_id(item: pytest.Item) -> str:
     """The test's id without xdist's group: what pytest takes on its command line."""
     stem, at, group = item.nodeid.rpartition("@")
-    return stem if at and "]" not in group and "/" not in group and "::" not in group and item.get_closest_marker("xdist_group") else item.nodeid
+    return (
+        stem
+        if at and "]" not in group and "/" not in group and "::" not in group and item.get_closest_marker("xdist_group")
+        else item.nodeid
+    )

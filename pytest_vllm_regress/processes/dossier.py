@@ -33,8 +33,15 @@ _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,
 _LATE: list[subprocess.Popen[str]] = []
 
 
-def compile_dossier(*, title: str, processes: Sequence[psutil.Process], logs: Sequence[Path], ray_dir: Path | None = None,
-                    facts: Sequence[str] = (), resume: bool = True) -> str:
+def compile_dossier(
+    *,
+    title: str,
+    processes: Sequence[psutil.Process],
+    logs: Sequence[Path],
+    ray_dir: Path | None = None,
+    facts: Sequence[str] = (),
+    resume: bool = True,
+) -> str:
     """A text dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
     py-spy), then the tails of the logs.
 
@@ -129,16 +136,31 @@ def _stack(process: psutil.Process, until: float) -> str:
     left = until - time.monotonic()
     if left <= 0:
         return f"(no stack: the {STACKS_S:g} s for all stacks were used up)"
-    command = [program, "dump", "--pid", str(process.pid), "--nonblocking"]  # a stopped process cannot be paused by ptrace
+    command = [
+        program,
+        "dump",
+        "--pid",
+        str(process.pid),
+        "--nonblocking",
+    ]  # a stopped process cannot be paused by ptrace
     try:
-        spy = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", stdin=subprocess.DEVNULL)
+        spy = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+        )
     except OSError as error:
         return f"(no stack: {error})"
     try:
         out, said = spy.communicate(timeout=left)
     except subprocess.TimeoutExpired:
         spy.kill()
-        _LATE.append(spy)  # not waited for: it may be reading libraries of gigabytes from a slow disk, which even KILL does not interrupt
+        _LATE.append(
+            spy
+        )  # not waited for: it may be reading libraries of gigabytes from a slow disk, which even KILL does not interrupt
         return f"(no stack: py-spy gave none within {left:.1f} s)"
     if spy.returncode:
         return f"(no stack: {said.strip().splitlines()[-1] if said.strip() else 'py-spy failed'})"
@@ -148,14 +170,25 @@ def _stack(process: psutil.Process, until: float) -> str:
 def _headline(process: psutil.Process, state: str | None) -> str:
     facts = []
     with contextlib.suppress(psutil.Error), process.oneshot():
-        facts = [state or process.status(), f"{process.memory_info().rss >> 20} MiB", f"{process.num_threads()} threads",
-                 f"{sum(process.cpu_times()[:2]):.1f} s of CPU", f"parent {process.ppid()}"]
+        facts = [
+            state or process.status(),
+            f"{process.memory_info().rss >> 20} MiB",
+            f"{process.num_threads()} threads",
+            f"{sum(process.cpu_times()[:2]):.1f} s of CPU",
+            f"parent {process.ppid()}",
+        ]
     return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
 
 
 def _ray_logs(ray_dir: Path) -> list[Path]:
     """Ray's own logs that say why a worker or a raylet failed, newest first."""
     wanted = ("raylet.err", "raylet.out", "gcs_server.err")
-    found = [p for p in ray_dir.glob("session_*/logs/*") if p.is_file() and not p.parent.parent.is_symlink()
-             and (p.name in wanted or p.name.startswith("worker-")) and p.stat().st_size]
+    found = [
+        p
+        for p in ray_dir.glob("session_*/logs/*")
+        if p.is_file()
+        and not p.parent.parent.is_symlink()
+        and (p.name in wanted or p.name.startswith("worker-"))
+        and p.stat().st_size
+    ]
     return sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:8]

@@ -45,7 +45,9 @@ class Trace:
 
 def sweep() -> tuple[str, ...]:
     """Remove what abandoned runs left; returns a line about each trace."""
-    return tuple(f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}" for trace in of_runs())
+    return tuple(
+        f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}" for trace in of_runs()
+    )
 
 
 def of_runs() -> Iterator[Trace]:
@@ -56,7 +58,14 @@ def of_runs() -> Iterator[Trace]:
     for process, owner in orphans:
         segments |= dict.fromkeys((Path(each) for each in mapped_shm([process.pid])), owner)
         with contextlib.suppress(psutil.Error):
-            yield Trace("process", family.describe(process), owner, process.create_time(), process.memory_info().rss, partial(_end, process))
+            yield Trace(
+                "process",
+                family.describe(process),
+                owner,
+                process.create_time(),
+                process.memory_info().rss,
+                partial(_end, process),
+            )
     ours = {process.pid for process, _ in orphans}
     strangers = _mapped_by_others(ours) if segments else set()
     for path, owner in segments.items():
@@ -67,7 +76,9 @@ def of_runs() -> Iterator[Trace]:
     for run in abandoned:
         with contextlib.suppress(OSError):
             path, owner = run.run.path, _controller(run.controller_pid)
-            yield Trace("run directory", str(path), owner, path.stat().st_mtime, size_of(path), partial(_remove_run, run))
+            yield Trace(
+                "run directory", str(path), owner, path.stat().st_mtime, size_of(path), partial(_remove_run, run)
+            )
 
 
 def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
@@ -76,12 +87,26 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
     for place in cache.unfinished():
         with contextlib.suppress(OSError):
             since, size = place.stat().st_mtime, size_of(place)
-            yield Trace("half-built environment", str(place), "a build that ended early", since, size, partial(cache.remove_unfinished, place))
+            yield Trace(
+                "half-built environment",
+                str(place),
+                "a build that ended early",
+                since,
+                size,
+                partial(cache.remove_unfinished, place),
+            )
     for place in sorted((cache_root() / "sidecars").glob(".*-*/")):
         with contextlib.suppress(OSError):
             since = place.stat().st_mtime
             if time.time() - since > _DOWNLOAD_S:  # no lock says that it goes on; none takes a day
-                yield Trace("half-fetched sidecar", str(place), "a download that ended early", since, size_of(place), partial(_rmtree, place))
+                yield Trace(
+                    "half-fetched sidecar",
+                    str(place),
+                    "a download that ended early",
+                    since,
+                    size_of(place),
+                    partial(_rmtree, place),
+                )
 
 
 def size_of(path: Path) -> int:
@@ -99,7 +124,11 @@ def _orphans() -> Iterator[tuple[psutil.Process, str]]:
     head = f"{TAG}=".encode()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
-            if process.uids().real != os.getuid() or process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+            if (
+                process.uids().real != os.getuid()
+                or process.pid == os.getpid()
+                or process.status() == psutil.STATUS_ZOMBIE
+            ):
                 continue
             variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             tag = next((each[len(head) :].decode(errors="replace") for each in variables if each.startswith(head)), "")

@@ -13,12 +13,51 @@ import psutil
 
 _PROC = Path("/proc")
 # System calls by number, where the first argument is a descriptor, a process, or neither. From the kernel's tables of each architecture.
-_X86 = {0: "read", 45: "recvfrom", 47: "recvmsg", 43: "accept", 288: "accept4", 73: "flock", 1: "write", 44: "sendto", 46: "sendmsg",
-        232: "epoll_wait", 281: "epoll_pwait", 441: "epoll_pwait2", 7: "poll", 271: "ppoll", 23: "select", 270: "pselect6",
-        61: "wait4", 247: "waitid", 202: "futex", 449: "futex_waitv", 35: "nanosleep", 230: "clock_nanosleep"}
-_ARM = {63: "read", 207: "recvfrom", 212: "recvmsg", 202: "accept", 242: "accept4", 32: "flock", 64: "write", 206: "sendto", 211: "sendmsg",
-        22: "epoll_pwait", 441: "epoll_pwait2", 73: "ppoll", 72: "pselect6", 260: "wait4", 95: "waitid", 98: "futex", 449: "futex_waitv",
-        101: "nanosleep", 115: "clock_nanosleep"}
+_X86 = {
+    0: "read",
+    45: "recvfrom",
+    47: "recvmsg",
+    43: "accept",
+    288: "accept4",
+    73: "flock",
+    1: "write",
+    44: "sendto",
+    46: "sendmsg",
+    232: "epoll_wait",
+    281: "epoll_pwait",
+    441: "epoll_pwait2",
+    7: "poll",
+    271: "ppoll",
+    23: "select",
+    270: "pselect6",
+    61: "wait4",
+    247: "waitid",
+    202: "futex",
+    449: "futex_waitv",
+    35: "nanosleep",
+    230: "clock_nanosleep",
+}
+_ARM = {
+    63: "read",
+    207: "recvfrom",
+    212: "recvmsg",
+    202: "accept",
+    242: "accept4",
+    32: "flock",
+    64: "write",
+    206: "sendto",
+    211: "sendmsg",
+    22: "epoll_pwait",
+    441: "epoll_pwait2",
+    73: "ppoll",
+    72: "pselect6",
+    260: "wait4",
+    95: "waitid",
+    98: "futex",
+    449: "futex_waitv",
+    101: "nanosleep",
+    115: "clock_nanosleep",
+}
 _CALLS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {})
 _ON_DESCRIPTOR = frozenset({"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"})
 _MOST = 6
@@ -80,7 +119,13 @@ class Waits:
         return f" of {what}" + (f" held by {', '.join(found[:_MOST])}" if found else "")
 
     def _holders(self, pid: int, target: str) -> list[str]:
-        wanted = self._peers.get(target) if target.startswith("socket:") else target if target.startswith(("pipe:", "/")) else None
+        wanted = (
+            self._peers.get(target)
+            if target.startswith("socket:")
+            else target
+            if target.startswith(("pipe:", "/"))
+            else None
+        )
         if wanted is None:
             return []
         return [_name(each) for each in self._family if each.pid != pid and wanted in self._files[each.pid].values()]
@@ -98,7 +143,10 @@ def _targets(pid: int) -> dict[int, str]:
 def _watched(pid: int, epoll: int) -> list[int]:
     """The descriptors that an epoll instance looks at (proc(5), fdinfo)."""
     with contextlib.suppress(OSError):
-        return [int(number) for number in re.findall(r"tfd:\s*(\d+)", (_PROC / str(pid) / "fdinfo" / str(epoll)).read_text())]
+        return [
+            int(number)
+            for number in re.findall(r"tfd:\s*(\d+)", (_PROC / str(pid) / "fdinfo" / str(epoll)).read_text())
+        ]
     return []
 
 

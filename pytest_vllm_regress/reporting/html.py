@@ -116,13 +116,20 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     found = cells(run.results)
     environments = oldest_first(run.results)
     entries = [_entry(number, cell, known.get(cell.case_id), run.tool_version) for number, cell in enumerate(found)]
-    rows = [_row(case_id, known.get(case_id), environments, entries) for case_id in dict.fromkeys(cell.case_id for cell in found)]
+    rows = [
+        _row(case_id, known.get(case_id), environments, entries)
+        for case_id in dict.fromkeys(cell.case_id for cell in found)
+    ]
     style, script = _asset("page.css"), _asset("page.js")
     html: str = _template().render(
         rows=rows,
         environments=[_shown(name, MAX_LINE) for name in environments],
         entries=[entry for row in rows for cell in row.cells for entry in cell],
-        counts=[(v.value, SIGNS[v], text, n) for v, text in VERDICTS.items() if (n := sum(cell.verdict is v for cell in found))],
+        counts=[
+            (v.value, SIGNS[v], text, n)
+            for v, text in VERDICTS.items()
+            if (n := sum(cell.verdict is v for cell in found))
+        ],
         unexpected=sum(not cell.expected for cell in found),
         problems=[_shown(problem, MAX_TEXT) for problem in run.problems],
         simulated=any(cell.device == "sim" for cell in found),
@@ -142,8 +149,12 @@ def _row(case_id: str, case: Case | None, environments: Sequence[str], entries: 
         case=_shown(case_id, MAX_LINE),
         title=_shown(case.title, MAX_LINE) if case else "",
         affected=_shown(case.affected_text(), MAX_LINE) if case else "",
-        links=tuple((_link_name(url), url) for url in (*case.upstream, *case.fixed_by) if url.startswith("https://")) if case else (),
-        cells=tuple(tuple(entry for entry in mine if entry.environment == _shown(name, MAX_LINE)) for name in environments),
+        links=tuple((_link_name(url), url) for url in (*case.upstream, *case.fixed_by) if url.startswith("https://"))
+        if case
+        else (),
+        cells=tuple(
+            tuple(entry for entry in mine if entry.environment == _shown(name, MAX_LINE)) for name in environments
+        ),
     )
 
 
@@ -187,7 +198,11 @@ def _proof(result: TestResult) -> Proof:
 def _issue(cell: Cell, case: Case | None, versions: Sequence[tuple[str, str]], tool: str) -> str:
     """An upstream report of this cell, in the sections of vLLM's bug form."""
     worst = next((result for result in cell.results if result.verdict is cell.verdict), cell.results[0])
-    simulated = "a simulated device (every part of vLLM is real but the model's arithmetic)" if cell.device == "sim" else f"device {cell.device}"
+    simulated = (
+        "a simulated device (every part of vLLM is real but the model's arithmetic)"
+        if cell.device == "sim"
+        else f"device {cell.device}"
+    )
     known = f"Known as {', '.join(case.upstream)}; affected as documented: {case.affected_text()}." if case else ""
     return _FORM.format(
         versions="\n".join(f"- {name} {version}" for name, version in versions) or "unknown",
@@ -232,5 +247,7 @@ def _digest(content: str) -> str:
 def _template() -> Any:
     import jinja2
 
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(_asset("page.html"))

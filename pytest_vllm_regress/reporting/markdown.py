@@ -30,7 +30,9 @@ def markdown_text(run: RunResult) -> str:
     environments = oldest_first(run.results)
     lines = ["| case | " + " | ".join(map(_plain, environments)) + " |", "| --- |" + " --- |" * len(environments)]
     for case_id in dict.fromkeys(cell.case_id for cell in found):
-        row = ["; ".join(_cell(c) for c in found if (c.case_id, c.environment) == (case_id, name)) for name in environments]
+        row = [
+            "; ".join(_cell(c) for c in found if (c.case_id, c.environment) == (case_id, name)) for name in environments
+        ]
         lines.append(f"| {_plain(case_id)} | " + " | ".join(row) + " |")
     unexpected = [cell for cell in found if not cell.expected]
     lines += ["", f"{len(unexpected)} of {len(found)} cells are not as expected." if unexpected else "All as expected."]
@@ -39,7 +41,9 @@ def markdown_text(run: RunResult) -> str:
     for cell in unexpected:
         lines += ["", f"**{_plain(cell.case_id)} in {_plain(cell.environment)} on {cell.device}**", ""]
         lines += [f"- {_plain(line)}" for line in cell.why()]
-    return "\n".join([*lines, *(f"\nProblem: {_plain(excerpt(problem, MAX_REASON))}" for problem in run.problems)]) + "\n"
+    return (
+        "\n".join([*lines, *(f"\nProblem: {_plain(excerpt(problem, MAX_REASON))}" for problem in run.problems)]) + "\n"
+    )
 
 
 def junit_xml(run: RunResult) -> str:
@@ -59,9 +63,16 @@ def junit_xml(run: RunResult) -> str:
 
 
 def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
-    case = ElementTree.SubElement(suite, "testcase", classname=_xml(result.case_id), name=_xml(result.test), time=f"{result.duration_s:.3f}")
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=_xml(result.case_id), name=_xml(result.test), time=f"{result.duration_s:.3f}"
+    )
     properties = ElementTree.SubElement(case, "properties")
-    told = {"vllm_case": result.case_id, "vllm_verdict": result.verdict.value, "vllm_device": result.device, "vllm_command": result.command}
+    told = {
+        "vllm_case": result.case_id,
+        "vllm_verdict": result.verdict.value,
+        "vllm_device": result.device,
+        "vllm_command": result.command,
+    }
     for name, value in {**told, "vllm_version": result.versions.get("vllm", "")}.items():
         if value:
             ElementTree.SubElement(properties, "property", name=name, value=_xml(value))

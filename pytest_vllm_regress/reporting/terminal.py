@@ -19,7 +19,9 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
     shown = []
     for (case, environment, device), results in sorted(groups.items()):
         verdict = combine(r.verdict for r in results)
-        counts = ", ".join(f"{sum(r.verdict is v for r in results)} {v.name}" for v in dict.fromkeys(r.verdict for r in results))
+        counts = ", ".join(
+            f"{sum(r.verdict is v for r in results)} {v.name}" for v in dict.fromkeys(r.verdict for r in results)
+        )
         simulated = " (simulated device)" if device == "sim" else ""
         shown.append(f"{verdict.name:19} {case} on {environment}, device {device}{simulated}: {counts}")
         faults: dict[tuple[str, str], list[str]] = {}

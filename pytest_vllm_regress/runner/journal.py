@@ -53,7 +53,10 @@ class Journal:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _file(self, job: Job, case: Case) -> Path:
-        return self.directory / f"{_digest(job.environment, proof.lock_of(job.environment), case.id, proof.fingerprint(case))}.json"
+        return (
+            self.directory
+            / f"{_digest(job.environment, proof.lock_of(job.environment), case.id, proof.fingerprint(case))}.json"
+        )
 
 
 def _digest(*parts: str) -> str:

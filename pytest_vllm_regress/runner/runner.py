@@ -272,7 +272,9 @@ def pytest_environment(scratch: Path) -> dict[str, str]:
 
 
 def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[str]:
-    command = pytest_command(scratch, job.cases[0].directory.parent, [case.directory for case in job.cases], OUTER_TIMEOUT_S)
+    command = pytest_command(
+        scratch, job.cases[0].directory.parent, [case.directory for case in job.cases], OUTER_TIMEOUT_S
+    )
     command += [f"--vllm-env={job.environment}", f"--vllm-report={report}"]
     if options.device:
         command.append(f"--vllm-device={options.device}")

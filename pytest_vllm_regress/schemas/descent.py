@@ -99,7 +99,9 @@ def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     room = 0 if surplus.is_empty else min(ROOM, most - len(must), len(names))
     # Some backends write properties in the order of the schema only.
     order = {name: at for at, name in enumerate(dict.fromkeys((*drawn, *required, *_NAMES)))}
-    declared = st.fixed_dictionaries(must, optional=may).map(lambda value: dict(sorted(value.items(), key=lambda item: order[item[0]])))
+    declared = st.fixed_dictionaries(must, optional=may).map(
+        lambda value: dict(sorted(value.items(), key=lambda item: order[item[0]]))
+    )
     if room <= 0:
         return declared.filter(lambda value: least <= len(value) <= most)
     extra = st.dictionaries(st.sampled_from(names), surplus, max_size=room)

@@ -146,7 +146,11 @@ def features(schema: Any) -> frozenset[str]:
 
 
 def sample(
-    count: int, *, profile: Profile | str = "full", budget: Budget | int = Budget(), seed_value: int = 0  # noqa: B008
+    count: int,
+    *,
+    profile: Profile | str = "full",
+    budget: Budget | int = Budget(),  # noqa: B008  # frozen
+    seed_value: int = 0,
 ) -> list[dict[str, Any]]:
     """At most ``count`` schemas, the same ones for the same seed and the same Hypothesis release."""
     drawn: list[dict[str, Any]] = []

@@ -51,7 +51,9 @@ class _Place:
     def deeper(self, *, guarded: bool = False, inside: bool = False) -> _Place:
         """A place below: ``guarded`` where an instance may leave it out, ``inside`` where it is about a part of the value."""
         reachable = self.open_names if guarded else self.reachable
-        return replace(self, depth=self.depth + 1, reachable=reachable, entered=self.open_names if inside else self.entered)
+        return replace(
+            self, depth=self.depth + 1, reachable=reachable, entered=self.open_names if inside else self.entered
+        )
 
     @property
     def may_nest(self) -> bool:
@@ -98,7 +100,9 @@ def _kinds(place: _Place) -> list[str]:
 def _callable_names(place: _Place) -> list[str]:
     if Feature.RECURSION not in place.profile:
         return []
-    return [name for name in place.reachable if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)]
+    return [
+        name for name in place.reachable if name in place.entered and (name != "#" or Feature.ROOT_REF in place.profile)
+    ]
 
 
 @st.composite

@@ -42,7 +42,9 @@ class Owner:
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Owner:
         """What ``dataclasses.asdict`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
-        return cls(int(plain["pid"]), int(plain["ticks"]), int(plain["namespace"]), str(plain["boot"]), str(plain["host"]))
+        return cls(
+            int(plain["pid"]), int(plain["ticks"]), int(plain["namespace"]), str(plain["boot"]), str(plain["host"])
+        )
 
     @classmethod
     def from_tag(cls, tag: str) -> Owner | None:

@@ -53,6 +53,11 @@ TESTS = """
 @pytest.mark.usefixtures("user_caches")
 def test_errors_are_told_and_harm_nobody(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    arguments = (f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "--vllm-timeout-start=60", "--vllm-timeout-ready=60")
+    arguments = (
+        f"--vllm-env={ENVIRONMENT}",
+        "--vllm-leftovers=fail",
+        "--vllm-timeout-start=60",
+        "--vllm-timeout-ready=60",
+    )
     result = pytester.runpytest_subprocess(*arguments, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=9)

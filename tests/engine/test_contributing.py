@@ -29,7 +29,12 @@ def test_the_guide_leads_to_a_proven_case(tmp_path: Path) -> None:
             assert named
             (tmp_path / named[1]).write_text(text)
             continue
-        done = subprocess.run(["bash", "-ec", text], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-ec", text], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+        )
         assert done.returncode == 0, f"{text}{done.stdout[-4000:]}{done.stderr[-2000:]}"
     proof = json.loads((tmp_path / "my-cases/vllm-17173/evidence.json").read_text())
-    assert [(each["environment"], each["verdict"]) for each in proof["environments"]] == [("vllm-0.8.4", "REPRODUCED"), ("vllm-0.8.5", "FIXED")]
+    assert [(each["environment"], each["verdict"]) for each in proof["environments"]] == [
+        ("vllm-0.8.4", "REPRODUCED"),
+        ("vllm-0.8.5", "FIXED"),
+    ]

@@ -15,6 +15,8 @@ pytestmark = pytest.mark.engine
 @pytest.mark.usefixtures("user_caches")
 def test_examples_run(pytester: pytest.Pytester) -> None:
     for page in ("README.md", "docs/tutorial.md", "docs/guides.md"):
-        for number, example in enumerate(re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)):
+        for number, example in enumerate(
+            re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+        ):
             Path(pytester.path, f"test_{Path(page).stem.lower()}_{number}.py").write_text(example)
     pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider").assert_outcomes(passed=5)

@@ -77,7 +77,9 @@ TESTS = """
 @pytest.mark.usefixtures("user_caches")
 def test_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=11, skipped=2)
     result.stdout.fnmatch_lines([f"*vllm-regress: {ENVIRONMENT}:*simulated device*"])
     result.stdout.fnmatch_lines(["*SKIPPED*pipeline parallelism*"])

@@ -17,7 +17,12 @@ from tests.helpers import ROOT
 pytestmark = pytest.mark.engine
 ENV = "vllm-0.8.5"
 FINDINGS = ROOT / "docs" / "findings"
-OBJECT = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"], "additionalProperties": False}
+OBJECT = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +38,16 @@ def test_an_engine_is_asked_and_lives_on(session: Session, front: str) -> None:
     (refused,) = asker.ask(Question({"type": "no such type"}))
     assert refused.outcome is Outcome.COMPILE_ERROR
     assert refused.words.startswith("refused by vLLM")
-    wrong = asker.ask(Question({"type": "integer", "multipleOf": 1000003}, walks=4))  # vLLM 0.8.5 takes it and lets xgrammar ignore it
+    wrong = asker.ask(
+        Question({"type": "integer", "multipleOf": 1000003}, walks=4)
+    )  # vLLM 0.8.5 takes it and lets xgrammar ignore it
     assert {(each.outcome, each.key) for each in wrong} == {(Outcome.ACCEPTED_INVALID, "multipleOf")}
     assert asker.ask(Question(OBJECT)) == ()
 
 
-def test_an_engine_that_dies_is_a_crash_and_the_next_one_answers(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_dies_is_a_crash_and_the_next_one_answers(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asker = EngineChecker(session, session.target(ENV), "xgrammar", "offline")
     with monkeypatch.context() as patch:
 
@@ -54,7 +63,9 @@ def test_an_engine_that_dies_is_a_crash_and_the_next_one_answers(session: Sessio
     assert asker.ask(Question(OBJECT)) == ()
 
 
-def test_a_plain_request_that_gets_too_little_is_not_overlooked(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_request_that_gets_too_little_is_not_overlooked(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asker = EngineChecker(session, session.target(ENV), "xgrammar", "offline")
     monkeypatch.setattr("pytest_vllm_regress.fuzz.on_engine._PLAIN_TOKENS", 9)
     (hurt,) = asker.ask(Question(OBJECT))
@@ -76,7 +87,9 @@ def ask(session: Session) -> Callable[[Artefact], tuple[Answer, str]]:
     return replayed
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment))
+@pytest.mark.parametrize(
+    "name", sorted(path.name for path in FINDINGS.glob("*.json") if "vllm" not in load(path).environment)
+)
 def test_a_finding_still_fails(ask: Callable[[Artefact], tuple[Answer, str]], name: str) -> None:
     """In the environment it was found in: a package alone, built in seconds."""
     answer, words = ask(load(FINDINGS / name))

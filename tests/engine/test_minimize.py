@@ -23,15 +23,19 @@ TESTS = """
 
 def test_smallest_that_fails_and_largest_that_works(pytester: pytest.Pytester, user_caches: None) -> None:
     pytester.makepyfile(TESTS)
-    result = pytester.runpytest_subprocess("--vllm-env", "vllm-0.8.5", "--vllm-device", "sim", "--vllm-minimize", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "--vllm-env", "vllm-0.8.5", "--vllm-device", "sim", "--vllm-minimize", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines([
-        "*test_planted without tokenizer pool: fails",
-        "*test_planted without tokenizer pool, tensor parallel: works",
-        "*--- minimized ---*",
-        "smallest engine that still fails: tensor_parallel_size=2, generation=V1, structured_output_backend=xgrammar",
-        "largest engine that works: generation=V1, tokenizer_pool_size=2, structured_output_backend=xgrammar",
-        "*max_tokens must be at least 1, got 0*",
-        "*an engine that works*",
-    ])
+    result.stdout.fnmatch_lines(
+        [
+            "*test_planted without tokenizer pool: fails",
+            "*test_planted without tokenizer pool, tensor parallel: works",
+            "*--- minimized ---*",
+            "smallest engine that still fails: tensor_parallel_size=2, generation=V1, structured_output_backend=xgrammar",
+            "largest engine that works: generation=V1, tokenizer_pool_size=2, structured_output_backend=xgrammar",
+            "*max_tokens must be at least 1, got 0*",
+            "*an engine that works*",
+        ]
+    )
     result.stdout.no_fnmatch_line("*test_fine without*")

@@ -16,10 +16,21 @@ pytestmark = pytest.mark.engine
 
 def test_lost_results_are_red_on_0_8_4_and_green_on_0_8_5(tmp_path: Path) -> None:
     environments = ["--env", "vllm-0.8.4", "--env", "vllm-0.8.5"]
-    command = [sys.executable, "-m", "pytest_vllm_regress", "run", "vllm-17173", *environments, "--results", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_vllm_regress",
+        "run",
+        "vllm-17173",
+        *environments,
+        "--results",
+        str(tmp_path),
+    ]
     done = subprocess.run([*command, "--", "-k", "offline or async"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     run = results.merge(results.read(file) for file in tmp_path.glob("*.json"))
-    verdicts = {name: combine(r.verdict for r in run.results if r.environment == name) for name in ("vllm-0.8.4", "vllm-0.8.5")}
+    verdicts = {
+        name: combine(r.verdict for r in run.results if r.environment == name) for name in ("vllm-0.8.4", "vllm-0.8.5")
+    }
     assert verdicts == {"vllm-0.8.4": Verdict.REPRODUCED, "vllm-0.8.5": Verdict.FIXED}
     assert {r.device for r in run.results} == {"sim"}

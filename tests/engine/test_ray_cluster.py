@@ -27,7 +27,9 @@ DAEMONS = {"raylet", "gcs_server"}
 
 @pytest.fixture
 def target() -> Iterator[tuple[Session, Target]]:
-    session = Session(Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 240))
+    session = Session(
+        Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 240)
+    )
     yield session, session.target(ENV)
     session.close()
 
@@ -37,10 +39,30 @@ def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
     """A head node as docs/dialect.md says to start one: its address and its process."""
     place = tempfile.mkdtemp(prefix="vr-")  # a short one: Ray's sockets lie below it
     port = lease_port()
-    command = [str(target.python), "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port.number}", "--num-cpus=2", "--num-gpus=2",
-               "--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={place}", "--node-ip-address=127.0.0.1"]
-    around = {"PYTHONPATH": str(TARGET_SITE), "VLLM_REGRESS_DEVICE": "sim", "RAY_DISABLE_IMPORT_WARNING": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **around}) as started:
+    command = [
+        str(target.python),
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        f"--port={port.number}",
+        "--num-cpus=2",
+        "--num-gpus=2",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        f"--temp-dir={place}",
+        "--node-ip-address=127.0.0.1",
+    ]
+    around = {
+        "PYTHONPATH": str(TARGET_SITE),
+        "VLLM_REGRESS_DEVICE": "sim",
+        "RAY_DISABLE_IMPORT_WARNING": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **around}
+    ) as started:
         head = psutil.Process(started.pid)
         try:
             assert started.stdout is not None

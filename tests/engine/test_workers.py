@@ -40,13 +40,17 @@ TESTS = """
 
 @pytest.mark.parametrize("round_number", range(ROUNDS))
 @pytest.mark.usefixtures("user_caches")
-def test_two_workers_share_nothing_and_start_no_engine_twice(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, round_number: int) -> None:
+def test_two_workers_share_nothing_and_start_no_engine_twice(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, round_number: int
+) -> None:
     notes = pytester.path / "notes"
     monkeypatch.setenv("NOTES", str(notes))
     monkeypatch.setenv("VLLM_REGRESS_TEST_MARK", str(notes))
     pytester.makepyfile(TESTS)
     before = shared_memory.unused()
-    result = pytester.runpytest_subprocess("-n2", "--dist=loadgroup", "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "-n2", "--dist=loadgroup", "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=18)
 
     seen = [json.loads(line) for line in notes.read_text().splitlines()]
@@ -69,6 +73,8 @@ def _marked(mark: str) -> list[str]:
     """Processes that were started by the run and live on."""
     found = []
     for process in psutil.process_iter(["environ", "name", "status"]):
-        if (process.info["environ"] or {}).get("VLLM_REGRESS_TEST_MARK") == mark and process.info["status"] != psutil.STATUS_ZOMBIE:
+        if (process.info["environ"] or {}).get("VLLM_REGRESS_TEST_MARK") == mark and process.info[
+            "status"
+        ] != psutil.STATUS_ZOMBIE:
             found.append(f"{process.pid} {process.info['name']}")
     return found

@@ -54,7 +54,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if not session.config.getoption("faults_record", False) or not done:
         return
     when, machine = time.strftime("%Y-%m-%d"), f"{platform.machine()}, Python {platform.python_version()}"
-    RECORD.write_text(json.dumps({"at": when, "machine": machine, "cells": [dataclasses.asdict(each) for each in done]}, indent=1) + "\n")
-    rows = [f"| {each.where} | {each.fault} | {each.phase} | {each.outcome.replace('|', '/')} | {each.late_s:g} |" for each in done]
+    RECORD.write_text(
+        json.dumps({"at": when, "machine": machine, "cells": [dataclasses.asdict(each) for each in done]}, indent=1)
+        + "\n"
+    )
+    rows = [
+        f"| {each.where} | {each.fault} | {each.phase} | {each.outcome.replace('|', '/')} | {each.late_s:g} |"
+        for each in done
+    ]
     table = ["| where | fault | phase | outcome | s after the deadline |", "| --- | --- | --- | --- | --- |", *rows]
-    PAGE.write_text(HEAD + "\n".join([*table, "", f"{len(done)} cells, {when}, {machine}. The record: `docs/records/faults.json`.", ""]))
+    PAGE.write_text(
+        HEAD
+        + "\n".join([*table, "", f"{len(done)} cells, {when}, {machine}. The record: `docs/records/faults.json`.", ""])
+    )

@@ -71,19 +71,31 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {phase}{str(error.args[0]).splitlines()[0]}".replace(str(Path.home()), "~")[:160]
 
 
-def survivors(run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), shared: frozenset[str] = frozenset()) -> tuple[str, ...]:
+def survivors(
+    run: RunDir, seen: Seen, *, spared: frozenset[int] = frozenset(), shared: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
     """What of a run is still there: processes with its tag (not the ``spared``), shared memory that is not among ``shared`` of before,
     listening ports, files that had to go."""
     living = [process for process in family.tagged(run.tag) if process.pid not in spared]
     found = [f"process {family.describe(process)}" for process in family.wait_gone(living, GONE_S)]
-    found += [f"shared memory {path}" for path in {str(path) for path in run.segments()} | shared_memory.left_since(shared)]
+    found += [
+        f"shared memory {path}" for path in {str(path) for path in run.segments()} | shared_memory.left_since(shared)
+    ]
     found += [f"port {port}" for port in seen.ports if _listens(port)]
     found += [f"file {path}" for path in seen.files if path.exists()]
     return tuple(found)
 
 
 @contextlib.contextmanager
-def cell(cells: list[Cell], run: RunDir, where: str, fault: str, phase: str, *, spared: Callable[[], frozenset[int]] = frozenset) -> Iterator[Seen]:
+def cell(
+    cells: list[Cell],
+    run: RunDir,
+    where: str,
+    fault: str,
+    phase: str,
+    *,
+    spared: Callable[[], frozenset[int]] = frozenset,
+) -> Iterator[Seen]:
     """One cell: whatever happens inside, what was seen is written down, and judged at the end."""
     seen = Seen()
     shared = shared_memory.unused()

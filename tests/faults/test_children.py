@@ -28,7 +28,11 @@ FAULTS: dict[str, tuple[str, str, float]] = {
     "hang_deaf_to_term": (HANG, HANG, DEADLINE_S),
     "exit_in_silence": (CRASH, CRASH, SLOW_S),
     "segfault": (CRASH, CRASH, SLOW_S),
-    "raise_error": ("RemoteError", "no error", SLOW_S),  # Python prints what a function for the exit raises, and goes on
+    "raise_error": (
+        "RemoteError",
+        "no error",
+        SLOW_S,
+    ),  # Python prints what a function for the exit raises, and goes on
     "garbage": (GARBAGE, GARBAGE, SLOW_S),
     "truncated": (f"{GARBAGE} or {CRASH}", f"{GARBAGE} or {CRASH}", SLOW_S),
     "oversized": (GARBAGE, GARBAGE, SLOW_S),
@@ -58,7 +62,9 @@ def agent() -> Iterator[Agent]:
 
 
 def ask(child: Child, function: str, seconds: float, **arguments: Any) -> Any:
-    return child.request("call", Deadline.after("request", seconds), file=str(PROBE), function=function, arguments=arguments)
+    return child.request(
+        "call", Deadline.after("request", seconds), file=str(PROBE), function=function, arguments=arguments
+    )
 
 
 def following(agent: Agent) -> None:
@@ -68,7 +74,12 @@ def following(agent: Agent) -> None:
 
 
 CELLS = [
-    pytest.param(fault, phase, method, marks=[pytest.mark.sample] if fault in SAMPLE and (phase, method) == ("request", "fork") else [])
+    pytest.param(
+        fault,
+        phase,
+        method,
+        marks=[pytest.mark.sample] if fault in SAMPLE and (phase, method) == ("request", "fork") else [],
+    )
     for fault in FAULTS
     for phase, method in (("request", "fork"), ("stop", "fork"), ("request", "spawn"))
 ]

@@ -57,7 +57,18 @@ def project(tmp_path: Path) -> Path:
 
 
 def command(project: Path, target: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--vllm-env={target}", f"--rootdir={project}", *arguments, str(project)]
+    return [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--vllm-env={target}",
+        f"--rootdir={project}",
+        *arguments,
+        str(project),
+    ]
 
 
 def environment(project: Path) -> dict[str, str]:
@@ -65,12 +76,16 @@ def environment(project: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def running(project: Path, target: Path, function: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], RunDir]]:
+def running(
+    project: Path, target: Path, function: str, *arguments: str
+) -> Iterator[tuple[subprocess.Popen[bytes], RunDir]]:
     """A pytest whose child is at work, and its run."""
     (project / "test_demo.py").write_text(TESTS.format(function=function))
     options = [*arguments, "--vllm-timeout-stop=300"]
     log = (project / "log").open("wb")
-    process = subprocess.Popen(command(project, target, *options), env=environment(project), stdout=log, stderr=log, start_new_session=True)
+    process = subprocess.Popen(
+        command(project, target, *options), env=environment(project), stdout=log, stderr=log, start_new_session=True
+    )
     try:
         wait_until(lambda: (project / "armed").exists(), process)
         tag = next(found for found in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if found)
@@ -107,7 +122,11 @@ def next_run(project: Path, target: Path) -> Callable[[], None]:
 
 
 CELLS = [
-    pytest.param(name, phase, marks=[pytest.mark.sample] if (name, phase) in [("KILL", "request"), ("Ctrl-C twice", "request")] else [])
+    pytest.param(
+        name,
+        phase,
+        marks=[pytest.mark.sample] if (name, phase) in [("KILL", "request"), ("Ctrl-C twice", "request")] else [],
+    )
     for name in SIGNALS
     for phase in PHASES
 ]
@@ -115,7 +134,10 @@ CELLS = [
 
 @pytest.mark.parametrize(("name", "phase"), CELLS)
 def test_pytest(project: Path, fixed_target: Path, cells: list[Cell], name: str, phase: str) -> None:
-    with running(project, fixed_target, PHASES[phase]) as (process, run), cell(cells, run, "pytest", name, phase) as seen:
+    with (
+        running(project, fixed_target, PHASES[phase]) as (process, run),
+        cell(cells, run, "pytest", name, phase) as seen,
+    ):
         seen.files.append(run.path)
         began = time.monotonic()
         for number in SIGNALS[name]:

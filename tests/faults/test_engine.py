@@ -66,7 +66,11 @@ def find(rig: Rig, role: str, nannies: frozenset[int]) -> psutil.Process | None:
     new = [each for agent in rig.agents for each in psutil.Process(agent).children() if each.pid not in nannies]
     chain: list[psutil.Process] = new[:1]
     for _ in ("engine process", "engine core", "worker"):
-        below = [each for each in chain[-1].children() if "resource_tracker" not in " ".join(each.cmdline())] if chain else []
+        below = (
+            [each for each in chain[-1].children() if "resource_tracker" not in " ".join(each.cmdline())]
+            if chain
+            else []
+        )
         chain += below[:1] or []
     at = {"nanny": 0, "engine process": 1, "engine core": 2, "worker": 3}[role]
     return chain[at] if len(chain) > at else None
@@ -121,7 +125,9 @@ def harm_at_start(rig: Rig, role: str, number: signal.Signals, before: frozenset
     thread.join()
 
 
-def harm(rig: Rig, engine: Engine, phase: str, role: str, number: signal.Signals, before: frozenset[int], seen: Seen) -> None:
+def harm(
+    rig: Rig, engine: Engine, phase: str, role: str, number: signal.Signals, before: frozenset[int], seen: Seen
+) -> None:
     victim = wait_for(lambda: find(rig, role, before))
     if phase == "request":
         core = wait_for(lambda: find(rig, "engine core", before))
@@ -148,5 +154,9 @@ def harm(rig: Rig, engine: Engine, phase: str, role: str, number: signal.Signals
 
 def test_errors_name_the_phase(cells: list[Cell]) -> None:
     """Every error of a target that was seen says in which phase it was."""
-    seen = [each.outcome for each in cells if each.outcome.startswith(tuple(kind.__name__ for kind in ChildError.__subclasses__()))]
+    seen = [
+        each.outcome
+        for each in cells
+        if each.outcome.startswith(tuple(kind.__name__ for kind in ChildError.__subclasses__()))
+    ]
     assert all("[" in outcome for outcome in seen)

@@ -60,7 +60,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one MiB."""
     place = tmp_path / "full"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, text=True
+    )
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
     yield place
@@ -81,9 +83,16 @@ def test_no_room_for_the_log(run: RunDir, cells: list[Cell], function: str) -> N
     agent.start(Deadline.after("import", 20))
     (run.logs / "agent-probe-1.log").symlink_to("/dev/full")
     try:
-        with cell(cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: own(agent)) as seen:
+        with cell(
+            cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: own(agent)
+        ) as seen:
             child = agent.fork("probe", Deadline.after("start", 20))
-            seen.call(lambda: child.request("call", Deadline.after("request", 30), file=str(PROBE), function=function, arguments={}), 30)
+            seen.call(
+                lambda: child.request(
+                    "call", Deadline.after("request", 30), file=str(PROBE), function=function, arguments={}
+                ),
+                30,
+            )
             outcome = seen.outcome
             seen.call(lambda: child.stop(Deadline.after("stop", 10)), 10)
             seen.outcome = outcome
@@ -125,7 +134,12 @@ def test_clock_set_back(run: RunDir, cells: list[Cell], monkeypatch: pytest.Monk
             child = agent.fork("probe", Deadline.after("start", 20))
             timer = threading.Timer(0.3, lambda: monkeypatch.setattr(time, "time", lambda: real() - 3600))
             timer.start()
-            seen.call(lambda: child.request("call", Deadline.after("request", 1.5), file=str(PROBE), function="hang", arguments={}), 1.5)
+            seen.call(
+                lambda: child.request(
+                    "call", Deadline.after("request", 1.5), file=str(PROBE), function="hang", arguments={}
+                ),
+                1.5,
+            )
             timer.join()
             assert seen.outcome.startswith("DeadlineExceeded")
             seen.following(lambda: answers(agent))
@@ -137,7 +151,10 @@ def test_two_builds_of_one_environment(run: RunDir, cells: list[Cell], tmp_path:
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path)}
     command = [sys.executable, "-m", "pytest_vllm_regress.cli", "env", "build", LIGHT]
     with cell(cells, run, "cache", "two runs at once", "build") as seen:
-        both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+        both = [
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            for _ in range(2)
+        ]
         said = [process.communicate(timeout=300)[0] for process in both]
         assert [process.returncode for process in both] == [0, 0], said
         assert sum("built in" in text for text in said) == 1
@@ -153,7 +170,10 @@ def test_environment_deleted_while_in_use(run: RunDir, cells: list[Cell], tmp_pa
     def look(agent: Agent) -> None:
         child = agent.fork("probe", Deadline.after("start", 20))
         try:
-            assert child.request("call", Deadline.after("request", 30), file=str(probe), function="look", arguments={}) == "lmformatenforcer"
+            assert (
+                child.request("call", Deadline.after("request", 30), file=str(probe), function="look", arguments={})
+                == "lmformatenforcer"
+            )
         finally:
             child.stop(Deadline.after("stop", 10))
 
@@ -184,7 +204,10 @@ def made() -> Iterator[Callable[..., Session]]:
     open_ones: list[Session] = []
 
     def make(**settings: str) -> Session:
-        found = Session(Settings(environments=(ENV,), device="sim", **settings), lambda phase, seconds: Deadline.after(phase, seconds or 60))  # type: ignore[arg-type]
+        found = Session(
+            Settings(environments=(ENV,), device="sim", **settings),
+            lambda phase, seconds: Deadline.after(phase, seconds or 60),
+        )  # type: ignore[arg-type]
         open_ones.append(found)
         return found
 
@@ -208,7 +231,9 @@ def test_checkpoint_deleted(cells: list[Cell], made: Callable[..., Session], pha
         session = made(model=str(ensure_checkpoint("text", Path(folder))))
         session.target(ENV)
         session._agent(session.target(ENV))
-        with cell(cells, session.run, "engine on sim", "checkpoint deleted", phase, spared=lambda: agents(session)) as seen:
+        with cell(
+            cells, session.run, "engine on sim", "checkpoint deleted", phase, spared=lambda: agents(session)
+        ) as seen:
             if phase == "start":
                 shutil.rmtree(session.settings.model or "")
                 seen.call(lambda: start(session).stop(), 60)
@@ -263,7 +288,9 @@ def test_ray_left_running(cells: list[Cell], made: Callable[..., Session], tmp_p
     def call(function: str, seen: Seen | None = None, **arguments: object) -> None:
         child = session.probe(target)
         try:
-            child.request("call", Deadline.after("request", 60), file=str(probe), function=function, arguments=arguments)
+            child.request(
+                "call", Deadline.after("request", 60), file=str(probe), function=function, arguments=arguments
+            )
         finally:
             child.stop(Deadline.after("stop", 20))
 

@@ -27,7 +27,10 @@ class JsonSchemaParser:
         return "" if ended else '"' if not self.text or len(self.text) > 3 else 'ab"'
 
     def add_character(self, letter):
-        return type(self)({**self.schema, "title": self.schema.get("title") if self.schema.get("title") == "dead" else ""}, self.text + letter)
+        return type(self)(
+            {**self.schema, "title": self.schema.get("title") if self.schema.get("title") == "dead" else ""},
+            self.text + letter,
+        )
 
     def can_end(self):
         return len(self.text) > 1 and self.text.endswith('"')
@@ -52,5 +55,7 @@ class TokenEnforcer:
         parser = self.parser
         for letter in self.data.decoder(taken):
             parser = parser.add_character(letter)
-        found = [number for number, text, _ in self.data.tokens if len(text) == 1 and text in parser.get_allowed_characters()]
+        found = [
+            number for number, text, _ in self.data.tokens if len(text) == 1 and text in parser.get_allowed_characters()
+        ]
         return [*found, self.data.eos] if parser.can_end() else found

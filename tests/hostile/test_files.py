@@ -35,7 +35,13 @@ MAX_MESSAGE = 20_000
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.just("x" * 5000) | st.just("\x1b[2J\n"),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.just("x" * 5000)
+    | st.just("\x1b[2J\n"),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
@@ -48,7 +54,11 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
     for _ in range(draw(st.integers(1, 3))):
         place = changed
         while isinstance(place, (dict, list)) and place:
-            key = draw(st.sampled_from(sorted(place))) if isinstance(place, dict) else draw(st.integers(0, len(place) - 1))
+            key = (
+                draw(st.sampled_from(sorted(place)))
+                if isinstance(place, dict)
+                else draw(st.integers(0, len(place) - 1))
+            )
             action = draw(st.sampled_from(["descend", "replace", "remove", "add"]))
             if action == "descend" and isinstance(place[key], (dict, list)):
                 place = place[key]
@@ -78,7 +88,11 @@ def as_toml(value: Any) -> str:
 @same_folder
 def test_case_files(tmp_path: Path, document: Any) -> None:
     file = tmp_path / "case.toml"
-    text = "\n".join(f"{json.dumps(key)} = {as_toml(value)}" for key, value in document.items()) if isinstance(document, dict) else str(document)
+    text = (
+        "\n".join(f"{json.dumps(key)} = {as_toml(value)}" for key, value in document.items())
+        if isinstance(document, dict)
+        else str(document)
+    )
     file.write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
         case = load_case(file)
@@ -103,7 +117,16 @@ def test_case_files_of_any_bytes(tmp_path: Path, content: bytes) -> None:
         load_case(tmp_path / "case.toml")
 
 
-TRAPS = ["<script>alert(1)</script>", "]]>", "\x1b[2J\x07", "\u202e", "javascript:alert(1)", "|`*_[x](y)", "a\r\n# b", ""]
+TRAPS = [
+    "<script>alert(1)</script>",
+    "]]>",
+    "\x1b[2J\x07",
+    "\u202e",
+    "javascript:alert(1)",
+    "|`*_[x](y)",
+    "a\r\n# b",
+    "",
+]
 TEXTS = st.text(max_size=60) | st.sampled_from(TRAPS)
 RESULTS = st.builds(
     TestResult,
@@ -124,7 +147,11 @@ RESULTS = st.builds(
     control=st.sampled_from(["", "passed", "failed"]),
     not_expected_because=TEXTS,
 )
-RUNS = st.builds(lambda results, problems: RunResult(tuple(results), tuple(problems)), st.lists(RESULTS, max_size=4), st.lists(TEXTS, max_size=2))
+RUNS = st.builds(
+    lambda results, problems: RunResult(tuple(results), tuple(problems)),
+    st.lists(RESULTS, max_size=4),
+    st.lists(TEXTS, max_size=2),
+)
 
 
 @given(RUNS)
@@ -182,9 +209,11 @@ def test_reports_hold_any_text_as_text(run: RunResult, width: int) -> None:
     assert "\u202e" not in table
 
 
-@given(st.binary(max_size=300) | st.text(alphabet="vlmray=0.8.4\n-#;[]{}\":,<>\\ ", max_size=200).map(str.encode))
+@given(st.binary(max_size=300) | st.text(alphabet='vlmray=0.8.4\n-#;[]{}":,<>\\ ', max_size=200).map(str.encode))
 @example(b"[[package]]\nname = 1\nversion = 2\n")
-@example(b'{"components": [{"name": 1, "version": [], "purl": {}, "externalRefs": [{"referenceType": "purl"}]}], "@graph": [1], "installed": [{}]}')
+@example(
+    b'{"components": [{"name": 1, "version": [], "purl": {}, "externalRefs": [{"referenceType": "purl"}]}], "@graph": [1], "installed": [{}]}'
+)
 @example(b'{"default": {"vllm": {"version": 1}}, "packages": {"a": 1}, "install": [{"metadata": 1}]}')
 @example(b"a @ file:///x.whl\nvllm @ https://[::1\n")
 @settings(deadline=None)

@@ -34,7 +34,9 @@ def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
 
 
 @given(FRAMES, st.data())
-def test_frames_arrive_whole_and_in_order_however_they_are_cut(frames: list[dict[str, object]], data: st.DataObject) -> None:
+def test_frames_arrive_whole_and_in_order_however_they_are_cut(
+    frames: list[dict[str, object]], data: st.DataObject
+) -> None:
     stream = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
     got = []

@@ -43,7 +43,11 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in CALLS:
                 yield f"line {node.lineno}: {node.func.id}()"
-            if isinstance(node.func, ast.Attribute) and node.func.attr == "load" and ast.unparse(node.func.value) in ("np", "numpy", "torch"):
+            if (
+                isinstance(node.func, ast.Attribute)
+                and node.func.attr == "load"
+                and ast.unparse(node.func.value) in ("np", "numpy", "torch")
+            ):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             for keyword in node.keywords:
                 if isinstance(keyword.value, ast.Constant) and (keyword.arg, keyword.value.value) in UNSAFE_KEYWORDS:
@@ -60,7 +64,14 @@ def test_the_controller_runs_and_unpickles_nothing_it_is_given(path: Path) -> No
 
 @pytest.mark.parametrize(
     "code",
-    ["import pickle", "from pickle import loads", "torch.load(x)", "eval(x)", "subprocess.run(x, shell=True)", "np.load(x, allow_pickle=True)"],
+    [
+        "import pickle",
+        "from pickle import loads",
+        "torch.load(x)",
+        "eval(x)",
+        "subprocess.run(x, shell=True)",
+        "np.load(x, allow_pickle=True)",
+    ],
 )
 def test_the_search_finds_what_it_is_for(code: str) -> None:
     assert list(unsafe(ast.parse(code)))
@@ -73,10 +84,14 @@ def test_every_package_of_every_lock_has_a_hash() -> None:
         text = lock.read_text().replace("\\\n", " ")
         for line in text.splitlines():
             if line.strip() and not line.startswith("#"):
-                assert re.fullmatch(r"[A-Za-z0-9._-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+\s*", line), f"{lock.name}: {line[:100]}"
+                assert re.fullmatch(r"[A-Za-z0-9._-]+==\S+(\s+--hash=sha256:[0-9a-f]{64})+\s*", line), (
+                    f"{lock.name}: {line[:100]}"
+                )
 
 
-def test_locks_are_installed_with_hashes_and_without_dependencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_are_installed_with_hashes_and_without_dependencies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[list[str]] = []
 
     def note(arguments: list[object], **_: object) -> str:
@@ -117,7 +132,7 @@ CASE = (ROOT / "cases" / "vllm-17173" / "case.toml").read_text()
         ("n results asked, one returned", "\\u202egnp.exe"),
         ("n results asked, one returned", "x" * 201),
         ("https://github.com/vllm-project/vllm/issues/17173", "javascript:alert(1)"),
-        ("https://github.com/vllm-project/vllm/issues/17173", "https://example.org/\\\"><script>"),
+        ("https://github.com/vllm-project/vllm/issues/17173", 'https://example.org/\\"><script>'),
         ("https://github.com/vllm-project/vllm/issues/17173", "file:///etc/passwd"),
         ('affected = ["vllm-0.8.4", "vllm-0.7.3"]', 'affected = ["../../x"]'),
         ('affected = ["vllm-0.8.4", "vllm-0.7.3"]', 'affected = ["/usr/bin/python3"]'),
@@ -128,7 +143,9 @@ CASE = (ROOT / "cases" / "vllm-17173" / "case.toml").read_text()
         ('title = "', f'# {"x" * MAX_BYTES}\ntitle = "'),
     ],
 )
-def test_hostile_case_files_are_refused_in_plain_words(tmp_path: Path, before: str, after: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_case_files_are_refused_in_plain_words(
+    tmp_path: Path, before: str, after: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "cases" / "demo"
     folder.mkdir(parents=True)
     assert before in CASE
@@ -175,11 +192,19 @@ def test_hostile_results_stay_text(tmp_path: Path) -> None:
 
 
 def test_oversized_fields_are_cut_or_refused(tmp_path: Path) -> None:
-    write(tmp_path / "large.json", RunResult((TestResult("a", "t", Verdict.FIXED, "x" * 10**6, "sim", "e", dossier="y" * 10**7),)))
+    write(
+        tmp_path / "large.json",
+        RunResult((TestResult("a", "t", Verdict.FIXED, "x" * 10**6, "sim", "e", dossier="y" * 10**7),)),
+    )
     run = read(tmp_path / "large.json")
     assert len(run.results[0].dossier) <= MAX_DOSSIER
     plain = json.loads((tmp_path / "large.json").read_text())
-    for key, value in (("case_id", "a" * 10**6), ("dossier", "y" * 10**6), ("versions", {str(n): "1" for n in range(6000)}), ("duration_s", 1e300)):
+    for key, value in (
+        ("case_id", "a" * 10**6),
+        ("dossier", "y" * 10**6),
+        ("versions", {str(n): "1" for n in range(6000)}),
+        ("duration_s", 1e300),
+    ):
         bad = {**plain, "results": [{**plain["results"][0], key: value}]}
         (tmp_path / "bad.json").write_text(json.dumps(bad))
         with pytest.raises(UsageError, match=rf"results\[0\]\.{key}") as caught:
@@ -187,7 +212,10 @@ def test_oversized_fields_are_cut_or_refused(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("content", ["[" * 10**6, '{"schema": 1e999}', '{"schema": NaN}', "\x00", '{"schema": 1, "schema": 2}', '{"a":' * 10**5])
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 10**6, '{"schema": 1e999}', '{"schema": NaN}', "\x00", '{"schema": 1, "schema": 2}', '{"a":' * 10**5],
+)
 def test_documents_that_are_traps(tmp_path: Path, content: str) -> None:
     (tmp_path / "trap.json").write_text(content)
     with pytest.raises(UsageError, match=r"trap\.json"):

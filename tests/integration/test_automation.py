@@ -28,13 +28,17 @@ def tox_environments() -> dict[str, set[str]]:
 def sections() -> set[str]:
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "tox.ini")
-    return {name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:") and "{" not in name}
+    return {
+        name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:") and "{" not in name
+    }
 
 
 def test_tox_has_every_environment_and_no_other() -> None:
     recipes = load(ROOT / "environments.toml").recipes
     plain = {"sim": re.compile(r"vllm-([\d.]+)"), "cpu": re.compile(r"vllm-cpu-([\d.]+)")}
-    listed = {device: {found[1] for name in recipes if (found := form.fullmatch(name))} for device, form in plain.items()}
+    listed = {
+        device: {found[1] for name in recipes if (found := form.fullmatch(name))} for device, form in plain.items()
+    }
     named = tox_environments()
     assert {device: named[device] for device in ("sim", "cpu")} == listed
     assert named["gpu"] <= listed["sim"]
@@ -59,7 +63,9 @@ def steps(workflow: Any) -> Iterator[dict[str, Any]]:
 def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
-    named = sections() | {f"vllm{version}-{device}" for device, versions in tox_environments().items() for version in versions}
+    named = sections() | {
+        f"vllm{version}-{device}" for device, versions in tox_environments().items() for version in versions
+    }
     for job in workflow["jobs"].values():
         assert job["timeout-minutes"] <= 120
         assert "permissions" not in job
@@ -69,7 +75,9 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
             continue
         command = step["run"].split()
-        assert command[:2] == ["tox", "run"] or "install tox" in step["run"] or "GITHUB_STEP_SUMMARY" in step["run"], step
+        assert command[:2] == ["tox", "run"] or "install tox" in step["run"] or "GITHUB_STEP_SUMMARY" in step["run"], (
+            step
+        )
         if command[:2] == ["tox", "run"] and "$" not in command[3]:
             assert command[3] in named
         assert "${{ github.event" not in step["run"]

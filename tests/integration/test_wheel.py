@@ -23,7 +23,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
     uv.run(["venv", "--quiet", "--python", sys.executable, root / "venv"], doing="making an environment")
     (wheel,) = root.glob("*.whl")
-    uv.run(["pip", "install", "--quiet", "--python", root / "venv" / "bin" / "python", wheel], doing="installing the wheel")
+    uv.run(
+        ["pip", "install", "--quiet", "--python", root / "venv" / "bin" / "python", wheel], doing="installing the wheel"
+    )
     return root / "venv" / "bin"
 
 
@@ -31,7 +33,15 @@ def test_pytest_in_an_empty_project(installed: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     said = {}
     for option in OPTIONS:
-        done = subprocess.run([installed / "pytest", option], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [installed / "pytest", option],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode in (0, NO_TESTS), f"{option}: {done.stdout}{done.stderr}"
         assert not done.stderr or option == "--version", f"{option}: {done.stderr}"
         said[option] = " ".join(done.stdout.split())

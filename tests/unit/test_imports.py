@@ -18,7 +18,10 @@ FLOORS = (
     "util", "environments", "processes", "engines", "cases", "reporting", "runner", "bisection", "audit", "conformance", "fuzz", "plugin", "cli",
 )  # fmt: skip
 """The folders of the package from the ground up: each may import those before it, and none behind it."""
-FOREIGN = {"sim": {"vllm", "torch", "numpy"}, "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"}}
+FOREIGN = {
+    "sim": {"vllm", "torch", "numpy"},
+    "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"},
+}
 GROUND = ("errors", "schemas", "target_site")
 """What every folder may import; of the package's root and beside it."""
 
@@ -65,7 +68,11 @@ def upwards(path: Path, root: Path = PACKAGE) -> list[str]:
     rank = {folder: number for number, folder in enumerate(FLOORS)}
     floor = rank.get(path.relative_to(root).parts[0], -1)
     parts = [(name, name.split(".")[1] if "." in name else "") for name in sorted(imports(path, root))]
-    return [f"{name_of(path, root)} -> {name}" for name, folder in parts if folder not in ("", *GROUND) and rank[folder] > floor]
+    return [
+        f"{name_of(path, root)} -> {name}"
+        for name, folder in parts
+        if folder not in ("", *GROUND) and rank[folder] > floor
+    ]
 
 
 def test_no_cycle_even_counting_lazy_imports() -> None:
@@ -80,7 +87,9 @@ def test_folders_import_downwards_only(path: Path) -> None:
 def test_every_folder_has_a_floor_and_room() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - set(GROUND)
     assert folders == set(FLOORS)
-    crowded = {folder: count for folder in folders if (count := len(list((PACKAGE / folder).glob("*.py")))) > 15}  # 14 and __init__
+    crowded = {
+        folder: count for folder in folders if (count := len(list((PACKAGE / folder).glob("*.py")))) > 15
+    }  # 14 and __init__
     assert crowded == {}
 
 
@@ -112,7 +121,9 @@ def test_nothing_imports_the_plugin() -> None:
     assert not [p for p in MODULES if "pytest_vllm_regress.plugin" in imports(p) and p.parent != PACKAGE]
 
 
-@pytest.mark.parametrize("path", sorted(TARGET.rglob("*.py")), ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root")
+@pytest.mark.parametrize(
+    "path", sorted(TARGET.rglob("*.py")), ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root"
+)
 def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
     """But for what vLLM itself loads (sim) and what drives one backend (grammars): those import that package, and what came with it."""
     allowed = set(sys.stdlib_module_names) | FOREIGN.get(path.parent.name, set())
@@ -121,7 +132,6 @@ def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
             assert {alias.name.split(".")[0] for alias in node.names} <= allowed
         elif isinstance(node, ast.ImportFrom) and not node.level:
             assert (node.module or "").split(".")[0] in allowed
-
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)

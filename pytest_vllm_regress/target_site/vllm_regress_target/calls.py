@@ -35,7 +35,9 @@ def load_function(file: str, name: str) -> Operation:
     function = getattr(module, name, None)
     if not inspect.isfunction(function) or name.startswith("_"):
         offered = sorted(n for n, f in vars(module).items() if inspect.isfunction(f) and not n.startswith("_"))
-        raise LookupError("{} has no probe function {!r}; it offers {}".format(file, name, ", ".join(offered) or "none"))
+        raise LookupError(
+            "{} has no probe function {!r}; it offers {}".format(file, name, ", ".join(offered) or "none")
+        )
     return function
 
 

@@ -19,8 +19,12 @@ def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
     if command is not None and _has_distribution("vllm"):
         return ["vllm", "serve", str(made.kwargs["model"]), *words], command
     module = "vllm.entrypoints.openai.api_server"
-    made.notes.append("served by {}: the distribution is not called vllm, and the vllm command needs that".format(module))
-    return [module, "--model", str(made.kwargs["model"]), *words], lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
+    made.notes.append(
+        "served by {}: the distribution is not called vllm, and the vllm command needs that".format(module)
+    )
+    return [module, "--model", str(made.kwargs["model"]), *words], lambda: runpy.run_module(
+        module, run_name="__main__", alter_sys=True
+    )
 
 
 def _serve_words(made: Plan) -> List[str]:

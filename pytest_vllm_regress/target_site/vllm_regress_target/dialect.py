@@ -36,8 +36,14 @@ class Plan:
 def warm(architectures: List[str], fronts: List[str]) -> None:
     """Import vLLM and do once what every engine start would do again. Raises what ``import vllm`` raises."""
     importlib.import_module("vllm")
-    for name in ("vllm.engine.arg_utils", "vllm.entrypoints.llm", "vllm.v1.engine.async_llm", "vllm.v1.engine.core",
-                 "vllm.v1.executor.multiproc_executor", "vllm.executor.mp_distributed_executor"):
+    for name in (
+        "vllm.engine.arg_utils",
+        "vllm.entrypoints.llm",
+        "vllm.v1.engine.async_llm",
+        "vllm.v1.engine.core",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.executor.mp_distributed_executor",
+    ):
         _import_if_there(name)
     if not _generation_is_read_at_import():
         _import_if_there("vllm.engine.async_llm_engine")
@@ -58,7 +64,9 @@ def refusal() -> Optional[str]:
     """Why no engine can run on this device with this vLLM, whatever its spec; None where engines can."""
     has_plugins = hasattr(importlib.import_module("vllm.platforms"), "resolve_current_platform_cls_qualname")
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim" and not has_plugins:
-        return "vLLM {} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only".format(version())
+        return "vLLM {} has no platform plug-ins (they came with 0.7): on the simulated device it can run probes only".format(
+            version()
+        )
     return None
 
 
@@ -91,7 +99,9 @@ def enter(made: Plan) -> None:
     """Set the plan's variables in this process, before the engine is made."""
     os.environ.update(made.env)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu" and spawning.quicken(os.getcwd()):
-        made.notes.append("what vLLM spawns is forked from a process that has imported vLLM")  # its CPU platform wants no other method
+        made.notes.append(
+            "what vLLM spawns is forked from a process that has imported vLLM"
+        )  # its CPU platform wants no other method
     if _generation_is_read_at_import():
         # This module chose between V0 and V1 when the agent imported it; a process of its own would have chosen by its own variable.
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
@@ -114,9 +124,7 @@ def engine_fields(front: str = "offline") -> Set[str]:
 
 def has_v1() -> bool:
     """V1 is usable: the engine is there and the switch or the default leads to it."""
-    return importlib.util.find_spec("vllm.v1") is not None and (
-        "VLLM_USE_V1" in _known_environment() or not has_v0()
-    )
+    return importlib.util.find_spec("vllm.v1") is not None and ("VLLM_USE_V1" in _known_environment() or not has_v0())
 
 
 def has_v0() -> bool:
@@ -213,7 +221,9 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
 
     arguments = dict(given)
     if "logit_bias" in arguments:
-        arguments["logit_bias"] = {int(token): bias for token, bias in arguments["logit_bias"].items()}  # JSON's keys are text
+        arguments["logit_bias"] = {
+            int(token): bias for token, bias in arguments["logit_bias"].items()
+        }  # JSON's keys are text
     structured = arguments.pop("structured_outputs", None)
     if structured is not None:
         if hasattr(module, "StructuredOutputsParams"):
@@ -247,7 +257,9 @@ def _generation(spec: Spec, front: str, made: Plan) -> None:
     if wanted == "V1" and spec.get("pipeline_parallel_size", 1) > 1 and _v1_refuses_pipelines():
         raise Unsupported("vLLM {} has no pipeline parallelism in V1".format(version()))
     if wanted == "V0" and front == "offline" and spec.get("pipeline_parallel_size", 1) > 1:
-        raise Unsupported("V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server")
+        raise Unsupported(
+            "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server"
+        )
 
 
 def _v1_refuses_pipelines() -> bool:
@@ -268,14 +280,18 @@ def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
         made.kwargs[name] = size
     if spec.get("data_parallel_size", 1) > 1:
         if front == "offline":
-            raise Unsupported("one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1")
+            raise Unsupported(
+                "one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1"
+            )
         if spec.get("generation") == "V0":
             raise Unsupported("V0 has no data parallelism: the engine would wait for ranks that nobody starts")
     executor = spec.get("executor", "auto")
     if executor == "ray":
         _ray(spec, made)
     if executor != "auto":
-        made.kwargs["distributed_executor_backend"] = None if executor == "uni" and spec.get("generation") == "V0" else executor
+        made.kwargs["distributed_executor_backend"] = (
+            None if executor == "uni" and spec.get("generation") == "V0" else executor
+        )
 
 
 def _ray(spec: Spec, made: Plan) -> None:
@@ -283,7 +299,11 @@ def _ray(spec: Spec, made: Plan) -> None:
         raise Unsupported("Ray is not installed beside vLLM {}".format(version()))
     if spec["device"] == "sim":
         # A local Ray is to believe in as many GPUs as there are ranks; and its channels are to be shared memory, not NCCL.
-        ranks = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1) * spec.get("data_parallel_size", 1)
+        ranks = (
+            spec.get("tensor_parallel_size", 1)
+            * spec.get("pipeline_parallel_size", 1)
+            * spec.get("data_parallel_size", 1)
+        )
         made.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks}))
         made.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")
 
@@ -302,11 +322,15 @@ def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:
             made.notes.append("vLLM {} accepts tokenizer_pool_size and ignores it".format(version()))
     elif "renderer_num_workers" in fields:
         if extra_config is not None:
-            raise Unsupported("vLLM {} has a thread pool (renderer_num_workers), which takes no Ray settings".format(version()))
+            raise Unsupported(
+                "vLLM {} has a thread pool (renderer_num_workers), which takes no Ray settings".format(version())
+            )
         made.kwargs["renderer_num_workers"] = max(1, size or 0)
         made.notes.append("tokenizer pool is the thread pool renderer_num_workers here")
     elif size or extra_config:
-        raise Unsupported("vLLM {} has no tokenizer pool (removed after 0.8, thread pool from about 0.21)".format(version()))
+        raise Unsupported(
+            "vLLM {} has no tokenizer pool (removed after 0.8, thread pool from about 0.21)".format(version())
+        )
 
 
 def tokenizer_pool_is_ray() -> bool:
@@ -357,7 +381,9 @@ def _choose_vector_instructions() -> None:
     with contextlib.suppress(Exception):
         from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
-        if "CompilationMode.NONE" not in inspect.getsource(CPUModelRunner.warming_up_model):  # else an eager engine compiles nothing
+        if "CompilationMode.NONE" not in inspect.getsource(
+            CPUModelRunner.warming_up_model
+        ):  # else an eager engine compiles nothing
             importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
 
 

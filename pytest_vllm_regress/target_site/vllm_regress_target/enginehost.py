@@ -35,8 +35,13 @@ class EngineHost:
         generation = dialect.generation_of(self._engine)
         return {"kwargs": _jsonable(made.kwargs), "env": made.env, "notes": made.notes, "generation": generation}
 
-    def generate(self, prompts: List[Prompt], sampling: Union[Json, List[Json]], output_kind: Optional[str] = None,
-                 abort_after: Optional[int] = None) -> List[Any]:
+    def generate(
+        self,
+        prompts: List[Prompt],
+        sampling: Union[Json, List[Json]],
+        output_kind: Optional[str] = None,
+        abort_after: Optional[int] = None,
+    ) -> List[Any]:
         """Offline: one result per prompt. Async: per prompt the list of results as they were streamed."""
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(each) != len(prompts):
@@ -52,7 +57,9 @@ class EngineHost:
         """``LLM.chat`` (offline only)."""
         if self._front != "offline":
             raise Unsupported("chat is a method of the offline engine; use a server for chat completions")
-        return [_result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)]
+        return [
+            _result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)
+        ]
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""

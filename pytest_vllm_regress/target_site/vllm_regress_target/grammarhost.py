@@ -63,10 +63,17 @@ def check_schema(
         for kind, texts in (("valid", valid), ("invalid", invalid)):
             for text in texts:
                 during = "{} text {}".format(kind, text)
-                reply[kind].append([working.refused_at(grammar, text), grammars.follow(grammar.walk(), working.vocabulary, text, whole=True)])
+                reply[kind].append(
+                    [
+                        working.refused_at(grammar, text),
+                        grammars.follow(grammar.walk(), working.vocabulary, text, whole=True),
+                    ]
+                )
         for number in range(walks):
             during = "walk {}".format(number)
-            reply["walks"].append(_walk(grammar, working.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock))
+            reply["walks"].append(
+                _walk(grammar, working.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock)
+            )
         if walks:
             during = "sending the state"
             reply["carried"] = _carry(grammar, working.vocabulary, reply["walks"][0]["tokens"])
@@ -99,7 +106,9 @@ def _backend(name: str, tokenizer: str) -> grammars.Backend:
     return _WORKING[name, tokenizer]
 
 
-def _walk(grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, rng: random.Random, most: int, clock: Optional[_Clock]) -> Dict[str, Any]:
+def _walk(
+    grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, rng: random.Random, most: int, clock: Optional[_Clock]
+) -> Dict[str, Any]:
     tokens: List[int] = []
     walk, end = grammar.walk(), _CUT
     while len(tokens) < most:

@@ -17,13 +17,22 @@ def breach(pids: Sequence[int], limits: Limits) -> Optional[str]:
     if until is not None and time.monotonic() > until:
         return "the session's budget of {:g} s is used up (--vllm-session-timeout)".format(limits["session"])
     if len(pids) > limits.get("processes", len(pids)):
-        return "it has {} processes, and {:g} is the limit (--vllm-max-processes)".format(len(pids), limits["processes"])
+        return "it has {} processes, and {:g} is the limit (--vllm-max-processes)".format(
+            len(pids), limits["processes"]
+        )
     most = limits.get("memory")
-    if most is not None and sum(map(_resident, pids)) > most:  # an upper bound that is cheap: shared pages count in each process
+    if (
+        most is not None and sum(map(_resident, pids)) > most
+    ):  # an upper bound that is cheap: shared pages count in each process
         used = {pid: _proportional(pid) for pid in pids}
         if sum(used.values()) > most:
-            named = ", ".join("{} {} {}".format(pid, _name(pid), _human(used[pid])) for pid in sorted(used, key=lambda p: -used[p])[:_NAMED])
-            return "it uses {} of memory, and {} is the limit (--vllm-max-memory): {}".format(_human(sum(used.values())), _human(most), named)
+            named = ", ".join(
+                "{} {} {}".format(pid, _name(pid), _human(used[pid]))
+                for pid in sorted(used, key=lambda p: -used[p])[:_NAMED]
+            )
+            return "it uses {} of memory, and {} is the limit (--vllm-max-memory): {}".format(
+                _human(sum(used.values())), _human(most), named
+            )
     return None
 
 
@@ -40,7 +49,9 @@ def trim(path: str, most: float) -> None:
         log.seek(size - keep)
         last = log.read(keep)
         log.truncate(0)  # who appends goes on at the new end, and so do we: nothing of theirs is overwritten
-        note = "\n[... {} bytes left out: a log is limited to {} (--vllm-max-log) ...]\n".format(size - head - keep, _human(most))
+        note = "\n[... {} bytes left out: a log is limited to {} (--vllm-max-log) ...]\n".format(
+            size - head - keep, _human(most)
+        )
         log.write(first + note.encode() + last)
 
 

@@ -44,7 +44,12 @@ def quicken(folder: str) -> bool:
     """
     base = os.path.join(os.path.abspath(folder), "spawn-{}".format(os.getpid()))
     program, address = base + ".py", base + ".sock"
-    if LEAVE in os.environ or len(os.listdir("/proc/self/task")) > 1 or len(address) > _LONGEST_SOCKET or len(sys.executable) > _LONGEST_SHEBANG:
+    if (
+        LEAVE in os.environ
+        or len(os.listdir("/proc/self/task")) > 1
+        or len(address) > _LONGEST_SOCKET
+        or len(sys.executable) > _LONGEST_SHEBANG
+    ):
         return False
     place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     descriptor = os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)

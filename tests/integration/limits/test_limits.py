@@ -25,7 +25,13 @@ MIB = 2**20
 @pytest.fixture
 def agent(run_dir: RunDir) -> Iterator[Agent]:
     session = 3600.0
-    given = {"memory": 200.0 * MIB, "processes": 40.0, "log": 1.0 * MIB, "until": time.monotonic() + session, "session": session}
+    given = {
+        "memory": 200.0 * MIB,
+        "processes": 40.0,
+        "log": 1.0 * MIB,
+        "until": time.monotonic() + session,
+        "session": session,
+    }
     started = Agent(Path(sys.executable), run_dir, limits=given)
     started.start(Deadline.after("import", 20))
     yield started

@@ -57,8 +57,17 @@ Demo = Callable[..., Path]
 def demo(pytester: pytest.Pytester) -> Demo:
     """Writes the case: ``demo("raises", kind="exception")``; ``test`` replaces the test file."""
 
-    def write(function: str = "fine", *, control: str = "fine", kind: str = "exception", affected: str = "<0.8.5",
-              pattern: str = "the documented words", devices: str = '["sim", "cpu", "gpu"]', arguments: str = "", test: str = TEST) -> Path:
+    def write(
+        function: str = "fine",
+        *,
+        control: str = "fine",
+        kind: str = "exception",
+        affected: str = "<0.8.5",
+        pattern: str = "the documented words",
+        devices: str = '["sim", "cpu", "gpu"]',
+        arguments: str = "",
+        test: str = TEST,
+    ) -> Path:
         pytester.makefile(".toml", case=CASE.format(kind=kind, affected=affected, pattern=pattern, devices=devices))
         pytester.makepyfile(probe=PROBE, test_demo=test.format(function=function, control=control, arguments=arguments))
         return pytester.path

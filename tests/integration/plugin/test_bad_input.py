@@ -17,7 +17,10 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
     [
         (["--vllm-device=tpu"], ["*invalid choice: 'tpu'*"]),
         (["--vllm-gpu", "--vllm-device=sim"], ["*--vllm-gpu and --vllm-device sim contradict*"]),
-        (["--vllm-timeout-start=soon"], ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"]),
+        (
+            ["--vllm-timeout-start=soon"],
+            ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"],
+        ),
         (["--vllm-env=vllm-0.8.44x"], ["*unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
         (["--vllm-env=/no/such/python"], ["*no such interpreter*"]),
     ],
@@ -57,7 +60,10 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
     ("test", "words"),
     [
         ('@pytest.mark.vllm_case("demo-2")\ndef test_bad(vllm_probe): pass', "vllm_case('demo-2')*has id 'demo-1'"),
-        ('@pytest.mark.vllm_case("demo-1", variant="odd")\ndef test_bad(vllm_probe): pass', "no variant 'odd'; it has other"),
+        (
+            '@pytest.mark.vllm_case("demo-1", variant="odd")\ndef test_bad(vllm_probe): pass',
+            "no variant 'odd'; it has other",
+        ),
         ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not 'varient'"),
         ('@pytest.mark.vllm_requires(vllm="=>1")\ndef test_bad(vllm_probe): pass', "not a PEP 440 specifier"),
     ],
@@ -73,18 +79,26 @@ def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path, t
 @pytest.mark.parametrize(
     ("arguments", "fixtures", "words"),
     [
-        ("tensor_parallel=2", "vllm_engine", "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size?*"),
+        (
+            "tensor_parallel=2",
+            "vllm_engine",
+            "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size?*",
+        ),
         ("tp=[1, 0]", "vllm_engine", "*tensor_parallel_size=0 is not a whole number of at least 1*"),
         ("tp=[]", "vllm_engine", "*an axis needs at least one value*"),
         ('front="sync"', "vllm_engine", "*front='sync' is not one of offline, async, serve*"),
         ("tp=[1, 2]", "vllm_env", "*uses none of the fixtures engine_spec, vllm_engine, vllm_server*"),
     ],
 )
-def test_engine_marker(pytester: pytest.Pytester, affected_target: Path, arguments: str, fixtures: str, words: str) -> None:
+def test_engine_marker(
+    pytester: pytest.Pytester, affected_target: Path, arguments: str, fixtures: str, words: str
+) -> None:
     pytester.makepyfile(ENGINE.format(arguments, fixtures))
     done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
     assert done.ret != 0
-    (done.stderr if "Error" in done.stderr.str() or "ERROR" in done.stderr.str() else done.stdout).fnmatch_lines([words])
+    (done.stderr if "Error" in done.stderr.str() or "ERROR" in done.stderr.str() else done.stdout).fnmatch_lines(
+        [words]
+    )
 
 
 def test_malformed_case_file(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:

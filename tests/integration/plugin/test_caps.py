@@ -22,7 +22,9 @@ def test_demo(vllm_probe, number):
 
 def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
     demo(test=BUDGET)
-    ran = pytester.runpytest_subprocess("--vllm-session-timeout=8", "--vllm-report=out.json", f"--vllm-env={affected_target}")
+    ran = pytester.runpytest_subprocess(
+        "--vllm-session-timeout=8", "--vllm-report=out.json", f"--vllm-env={affected_target}"
+    )
     assert ran.ret == 1
     first, *others = read(pytester.path / "out.json").results
     assert first.verdict.value == "UNEXPECTEDLY_FIXED"

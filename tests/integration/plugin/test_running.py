@@ -23,15 +23,21 @@ def test_demo(vllm_probe, function):
 """
 
 
-def test_two_workers_and_two_environments(demo: Demo, pytester: pytest.Pytester, affected_target: Path, fixed_target: Path) -> None:
+def test_two_workers_and_two_environments(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, fixed_target: Path
+) -> None:
     demo("raises")
-    done = pytester.runpytest_subprocess("-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json")
+    done = pytester.runpytest_subprocess(
+        "-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json"
+    )
     done.assert_outcomes(xfailed=1, failed=1)
     assert len(results.read(pytester.path / "out.json").results) == 2
     done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
 
 
-def test_newer_version_than_any_tried_runs_with_a_warning(demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]) -> None:
+def test_newer_version_than_any_tried_runs_with_a_warning(
+    demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]
+) -> None:
     demo("fine")
     done = pytester.runpytest_subprocess(f"--vllm-env={make_target(vllm='99.1')}")
     done.assert_outcomes(passed=1)
@@ -70,7 +76,16 @@ def test_collecting_the_cases_imports_no_vllm() -> None:
 
 
 def test_plugin_is_light_where_it_is_not_used(pytester: pytest.Pytester) -> None:
-    heavy = ("numpy", "httpx", "rich", "jsonschema", "psutil", "typer", "safetensors", "pytest_vllm_regress.engines.session")
+    heavy = (
+        "numpy",
+        "httpx",
+        "rich",
+        "jsonschema",
+        "psutil",
+        "typer",
+        "safetensors",
+        "pytest_vllm_regress.engines.session",
+    )
     pytester.makepyfile(f"import sys\n\ndef test_it():\n    assert not set({heavy!r}) & set(sys.modules)\n")
     options = ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:timeout"]
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)

@@ -87,7 +87,9 @@ def test_fixture(vllm_probe, broken):
 """
 
 
-def test_ten_planted_secrets_are_nowhere(pytester: pytest.Pytester, demo: Demo, affected_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_planted_secrets_are_nowhere(
+    pytester: pytest.Pytester, demo: Demo, affected_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     demo(test=TEST.replace("{", "{{").replace("}", "}}"))
     (pytester.path / "probe.py").write_text(PROBE)
     (pytester.path / "secrets.json").write_text(json.dumps(SECRETS))
@@ -118,7 +120,9 @@ def test_ten_planted_secrets_are_nowhere(pytester: pytest.Pytester, demo: Demo, 
         assert said in dossiers, "the outputs that were searched hold what the child said"
 
 
-def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
+    pytester: pytest.Pytester, affected_target: Path
+) -> None:
     pytester.makepyfile(
         probe="import os\ndef value(): return os.environ['MY_TOKEN']\ndef fail(): raise ValueError(os.environ['MY_TOKEN'])",
         test_given="""

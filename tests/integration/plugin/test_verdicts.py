@@ -16,7 +16,9 @@ def run(pytester: pytest.Pytester, target: Path, *options: str) -> tuple[pytest.
     return done, results.read(pytester.path / "out.json").results[0]
 
 
-@pytest.mark.parametrize(("function", "kind"), [("raises", "exception"), ("hangs", "hang"), ("crashes", "crash"), ("one", "wrong-result")])
+@pytest.mark.parametrize(
+    ("function", "kind"), [("raises", "exception"), ("hangs", "hang"), ("crashes", "crash"), ("one", "wrong-result")]
+)
 def test_reproduced_is_xfailed_and_names_upstream_and_the_fix(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, kind: str
 ) -> None:
@@ -89,13 +91,20 @@ def test_pass_without_a_reply_is_inconclusive(demo: Demo, pytester: pytest.Pytes
     assert "without one reply" in result.reason
 
 
-def test_control_leg_that_changes_nothing_is_inconclusive(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
-    demo(kind="hang", test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    vllm_probe("hangs", timeout=1)\n')
+def test_control_leg_that_changes_nothing_is_inconclusive(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
+    demo(
+        kind="hang",
+        test='import pytest\n@pytest.mark.vllm_case("demo-1")\ndef test_demo(vllm_probe):\n    vllm_probe("hangs", timeout=1)\n',
+    )
     assert "the same as the subject" in run(pytester, affected_target)[1].reason
 
 
 @pytest.mark.parametrize("options", [{"function": "cannot"}, {"function": "raises", "devices": '["gpu"]'}])
-def test_not_applicable_is_skipped(demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: dict[str, str]) -> None:
+def test_not_applicable_is_skipped(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: dict[str, str]
+) -> None:
     demo(**options)
     done, result = run(pytester, affected_target)
     done.assert_outcomes(skipped=1)

@@ -28,7 +28,9 @@ def child(agent: Agent, request: pytest.FixtureRequest) -> Child:
 
 
 def ask(child: Child, function: str, seconds: float = 20.0, **arguments: Any) -> Any:
-    return child.request("call", Deadline.after("probe", seconds), file=str(PROBE), function=function, arguments=arguments)
+    return child.request(
+        "call", Deadline.after("probe", seconds), file=str(PROBE), function=function, arguments=arguments
+    )
 
 
 def gone(pid: int) -> bool:
@@ -47,7 +49,9 @@ def test_answers_and_stops(agent: Agent, child: Child) -> None:
     assert nothing_left(agent)
 
 
-@pytest.mark.parametrize("function", ["hang", "hang_in_native_code", "hang_and_ignore_term", "leave_grandchild_and_hang"])
+@pytest.mark.parametrize(
+    "function", ["hang", "hang_in_native_code", "hang_and_ignore_term", "leave_grandchild_and_hang"]
+)
 def test_hang_ends_at_its_deadline_with_a_dossier(agent: Agent, child: Child, function: str) -> None:
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:

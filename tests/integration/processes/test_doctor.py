@@ -55,7 +55,9 @@ class Killed:
 
 @contextlib.contextmanager
 def controller(*, kill: bool) -> Iterator[Killed]:
-    process = subprocess.Popen([sys.executable, "-c", CONTROLLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     path, tag, pid, mapped, noted = process.stdout.readline().split()
     killed = Killed(Path(path), tag, psutil.Process(int(pid)), Path(mapped), Path(noted))
@@ -88,7 +90,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def named(killed: Killed) -> list[str]:
     """What is found of the killed run, whatever else lies about on this machine."""
     ours = (str(killed.path), str(killed.mapped), str(killed.noted))
-    return [trace.what for trace in leftovers.of_runs() if trace.name in ours or trace.name.startswith(f"{killed.escaped.pid} ")]
+    return [
+        trace.what
+        for trace in leftovers.of_runs()
+        if trace.name in ours or trace.name.startswith(f"{killed.escaped.pid} ")
+    ]
 
 
 def test_doctor_shows_and_touches_nothing_then_removes(killed: Killed, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,7 +134,9 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
         assert stranger.stdout is not None
         stranger.stdout.readline()
     monkeypatch.setattr("tempfile.tempdir", str(killed.path.parent))
-    folders = {name: killed.path.with_name(f"{killed.path.name}-{name}") for name in ("empty", "text", "foreign", "link")}
+    folders = {
+        name: killed.path.with_name(f"{killed.path.name}-{name}") for name in ("empty", "text", "foreign", "link")
+    }
     folders["link"].symlink_to(killed.path)
     for name in ("empty", "text", "foreign"):
         folders[name].mkdir()
@@ -217,7 +225,9 @@ def test_half_built_environments(cache: Path, capsys: pytest.CaptureFixture[str]
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
     build = "import sys, filelock; lock = filelock.FileLock(sys.argv[1]); lock.acquire(); print(flush=True); sys.stdin.read()"
-    builder = subprocess.Popen([sys.executable, "-c", build, f"{places['building']}.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    builder = subprocess.Popen(
+        [sys.executable, "-c", build, f"{places['building']}.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert builder.stdout is not None
     builder.stdout.readline()
     try:
@@ -240,7 +250,9 @@ def test_a_clean_machine_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_files_of_the_moment_are_found_too() -> None:
     """What a killed command had in its scratch folder."""
     program = "import sys\nfrom pytest_vllm_regress.util.rundir import scratch\nwith scratch() as folder: print(folder, flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
         leftovers.sweep()

@@ -92,7 +92,9 @@ if __name__ == "__main__":
 def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
     file = tmp_path / f"program_{quick}.py"
     file.write_text(PROGRAM.format(site=str(TARGET_SITE), folder=str(tmp_path), quick=quick))
-    with subprocess.Popen([sys.executable, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         below = psutil.Process(process.pid).children(recursive=True)

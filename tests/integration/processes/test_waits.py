@@ -69,7 +69,10 @@ def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
     [
         (PIPE, "in read of pipe held by"),
         (TCP.format(wait="ours.recv(1)"), "in recvfrom of socket held by"),
-        (TCP.format(wait="import select; p = select.epoll(); p.register(ours, 1); p.poll()"), "over 1 descriptors; among them of socket held by"),
+        (
+            TCP.format(wait="import select; p = select.epoll(); p.register(ours, 1); p.poll()"),
+            "over 1 descriptors; among them of socket held by",
+        ),
         (CHILD, "for its children"),
     ],
     ids=["pipe", "tcp", "epoll", "child"],
@@ -84,7 +87,9 @@ def test_the_other_end_is_named(program: str, call: str) -> None:
 def test_a_process_that_runs_stopped_or_gone() -> None:
     with family("print('up', flush=True)\nwhile True: pass") as processes:
         used = processes[0].cpu_times().user
-        assert seen(processes, lambda text: processes[0].cpu_times().user > used) == "waits: no, it runs"  # it has come back from its write
+        assert (
+            seen(processes, lambda text: processes[0].cpu_times().user > used) == "waits: no, it runs"
+        )  # it has come back from its write
         processes[0].suspend()
         assert "waits: it is stopped" in seen(processes, lambda text: "stopped" in text)
         assert Waits(processes, {processes[0].pid}).describe(processes[0]) == "waits: no, it ran"
@@ -93,5 +98,7 @@ def test_a_process_that_runs_stopped_or_gone() -> None:
 
 
 def test_a_lock(tmp_path: object) -> None:
-    with family("import threading\nprint('up', flush=True)\na = threading.Lock(); a.acquire(); a.acquire()") as processes:
+    with family(
+        "import threading\nprint('up', flush=True)\na = threading.Lock(); a.acquire(); a.acquire()"
+    ) as processes:
         assert "futex: a lock" in seen(processes, lambda text: "futex" in text)

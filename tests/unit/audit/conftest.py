@@ -17,14 +17,22 @@ def install(tmp_path: Path) -> Install:
     """``install(site, "vllm", "0.8.4", requires=(...))`` writes a distribution's metadata into tmp_path/site."""
 
     def write(
-        site: str, name: str, version: str, *, requires: tuple[str, ...] = (), files: Mapping[str, str] | None = None, entry_points: str = ""
+        site: str,
+        name: str,
+        version: str,
+        *,
+        requires: tuple[str, ...] = (),
+        files: Mapping[str, str] | None = None,
+        entry_points: str = "",
     ) -> Path:
         folder = tmp_path / site
         place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         place.mkdir(parents=True)
         licence = "License: first line\n        \n        second line\n"  # as vllm's: a line of blanks inside a field
         lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
-        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{licence}{lines}\nRequires-Dist: not a header\n")
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{licence}{lines}\nRequires-Dist: not a header\n"
+        )
         if entry_points:
             (place / "entry_points.txt").write_text(entry_points)
         for path, text in (files or {}).items():
@@ -40,7 +48,12 @@ def ray(install: Install) -> Callable[[str, str], Path]:
     """``ray(site, version)`` installs a Ray that says which it is."""
 
     def write(site: str, version: str) -> Path:
-        return install(site, "ray", version, files={"ray/__init__.py": "", "ray/_version.py": f'commit = "x"\nversion = "{version}"\n'})
+        return install(
+            site,
+            "ray",
+            version,
+            files={"ray/__init__.py": "", "ray/_version.py": f'commit = "x"\nversion = "{version}"\n'},
+        )
 
     return write
 

@@ -85,7 +85,15 @@ def audit(cases: Path, *arguments: object) -> int:
 def test_text(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(cases, affected) == 1
     shown = capsys.readouterr().out
-    for words in ("demo: it breaks", "exception (start or ready)", "boom", "vllm 0.8.4 is in", "v0: only V1", "vllm 0.8.5", "https://example.org/1"):
+    for words in (
+        "demo: it breaks",
+        "exception (start or ready)",
+        "boom",
+        "vllm 0.8.4 is in",
+        "v0: only V1",
+        "vllm 0.8.5",
+        "https://example.org/1",
+    ):
         assert words in shown
     assert audit(cases, fine) == 0
     assert "no documented failures" in capsys.readouterr().out
@@ -124,7 +132,9 @@ def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
 
 
-def test_ignored_cases_do_not_count_and_are_named(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ignored_cases_do_not_count_and_are_named(
+    cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert audit(cases, affected, "--ignore", "demo") == 0
     assert "ignored: demo" in capsys.readouterr().out
     assert audit(cases, affected, "--ignore", "demi") == 2
@@ -174,4 +184,6 @@ def test_nothing_heavy_is_imported(affected_target: Path) -> None:
 
 def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", "--help"]) == 0
-    assert re.search(r"0 nothing found; 1 something found; 2 usage", " ".join(capsys.readouterr().out.replace("│", "").split()))
+    assert re.search(
+        r"0 nothing found; 1 something found; 2 usage", " ".join(capsys.readouterr().out.replace("│", "").split())
+    )

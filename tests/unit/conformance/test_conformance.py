@@ -63,7 +63,9 @@ def test_fault_explains_what_matches_in_everything(ran: c.Ran, faults: tuple[c.F
     assert len(c.unexplained([later, other], faults)) == 2
 
 
-def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_reason(ran: c.Ran, faults: tuple[c.Fault, ...]) -> None:
+def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_reason(
+    ran: c.Ran, faults: tuple[c.Fault, ...]
+) -> None:
     page = "\n".join(c.table([ran], faults))
     assert "| 0.8.4 V1 sim | ok |  |" in page and "V0 sim" not in page
     assert "| 0.8.4 V1 sim | FAIL [1] |" in page and "1. one of eight (upstream#1)" in page
@@ -87,7 +89,9 @@ def test_record_is_read_back_as_it_was(ran: c.Ran, tmp_path: Path) -> None:
         c.read_record(file)
 
 
-def test_without_names_the_table_is_written_from_the_record(ran: c.Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_names_the_table_is_written_from_the_record(
+    ran: c.Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     record, page = tmp_path / "record.json", tmp_path / "page.md"
     record.write_text(json.dumps([dataclasses.asdict(dataclasses.replace(ran, cells=ran.cells[:2]))]))
     assert main(["conformance", "--record", str(record), "--write", str(page)]) == 0

@@ -124,7 +124,8 @@ def test_drivers_that_tell_no_processes(nvml: Nvml, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    ("setting", "indices"), [("", []), ("1", [1]), ("1,0", [1, 0]), ("GPU-11", [1]), ("7", []), (" 0 , 1 ", [0, 1]), (None, [0, 1])]
+    ("setting", "indices"),
+    [("", []), ("1", [1]), ("1,0", [1, 0]), ("GPU-11", [1]), ("7", []), (" 0 , 1 ", [0, 1]), (None, [0, 1])],
 )
 def test_visible(nvml: Nvml, setting: str | None, indices: list[int]) -> None:
     assert [gpu.index for gpu in visible(find_gpus()[0], setting)] == indices

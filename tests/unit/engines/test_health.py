@@ -41,7 +41,11 @@ def metrics(tokens: float, running: float = 1) -> str:
 @pytest.mark.parametrize(
     ("stand_in", "state", "words"),
     [
-        (StandIn(200, metrics(7), metrics(7)), "stuck", "healthy but not progressing: /health says 200, 2 requests run or wait, no token"),
+        (
+            StandIn(200, metrics(7), metrics(7)),
+            "stuck",
+            "healthy but not progressing: /health says 200, 2 requests run or wait, no token",
+        ),
         (StandIn(200, metrics(7), metrics(9)), "slow", "slow, not stuck: 2 tokens"),
         (StandIn(200, *2 * [metrics(7, -1)]), "idle", "the engine knows of no request"),
         (StandIn(200, "", ""), "stuck", "no counters"),

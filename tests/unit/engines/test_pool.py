@@ -34,7 +34,9 @@ def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool[Fake
     assert acquire(pool, "a", "t5") is a
 
 
-def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(pool: EnginePool[FakeEngine], charges: Charges) -> None:
+def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(
+    pool: EnginePool[FakeEngine], charges: Charges
+) -> None:
     dead = acquire(pool, "a", "t1")
     dead.alive, dead.leaves = False, True
     assert acquire(pool, "a", "t2") is not dead
@@ -52,7 +54,9 @@ def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool[FakeEngine]
 
 def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool[FakeEngine]) -> None:
     held = [acquire(pool, key, "t1") for key in "ab"]
-    with pytest.raises(LimitExceeded, match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows") as caught:
+    with pytest.raises(
+        LimitExceeded, match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows"
+    ) as caught:
         acquire(pool, "c", "t1")
     assert caught.value.kind == "limit"
     assert all(engine.alive for engine in held)

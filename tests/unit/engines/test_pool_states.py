@@ -50,7 +50,9 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(capacity=st.integers(0, 3))
     def make(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
-        self.pool: EnginePool[FakeEngine] = EnginePool(capacity, lambda user, left: self.charged.extend((user, str(each)) for each in left))
+        self.pool: EnginePool[FakeEngine] = EnginePool(
+            capacity, lambda user, left: self.charged.extend((user, str(each)) for each in left)
+        )
 
     def _start(self, key: str) -> FakeEngine:
         assert sum(engine.alive for engine in self.made) < self.capacity, "room is made before an engine starts"
@@ -93,7 +95,10 @@ class PoolMachine(RuleBasedStateMachine):
             return engine
 
         if not room:
-            with pytest.raises(LimitExceeded, match=f"{user} asks for more engines .* than the {self.capacity} that --vllm-max-engines allows"):
+            with pytest.raises(
+                LimitExceeded,
+                match=f"{user} asks for more engines .* than the {self.capacity} that --vllm-max-engines allows",
+            ):
                 self.pool.acquire(key, user, start)
         elif fails:
             with pytest.raises(RemoteError, match="cannot start"):

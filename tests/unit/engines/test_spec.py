@@ -14,15 +14,21 @@ from pytest_vllm_regress.errors import UsageError
 
 
 def test_equal_values_are_one_key() -> None:
-    one = EngineSpec.create(env={"B": 1, "A": "x"}, extra={"b": [1], "a": None}, tokenizer_pool_extra_config={"z": 1, "y": {}})
-    other = EngineSpec.create(extra={"a": None, "b": [1]}, env={"A": "x", "B": "1"}, tokenizer_pool_extra_config={"y": {}, "z": 1})
+    one = EngineSpec.create(
+        env={"B": 1, "A": "x"}, extra={"b": [1], "a": None}, tokenizer_pool_extra_config={"z": 1, "y": {}}
+    )
+    other = EngineSpec.create(
+        extra={"a": None, "b": [1]}, env={"A": "x", "B": "1"}, tokenizer_pool_extra_config={"y": {}, "z": 1}
+    )
     assert one == other
     assert {one: 1}[other] == 1
     assert EngineSpec.create(extra={"a": "1"}) != EngineSpec.create(extra={"a": 1})
 
 
 def test_a_request_has_plain_values() -> None:
-    spec = EngineSpec.create(env={"A": 1}, extra={"b": [1, None]}, tokenizer_pool_extra_config={"z": {"y": 1}}, tensor_parallel_size=2)
+    spec = EngineSpec.create(
+        env={"A": 1}, extra={"b": [1, None]}, tokenizer_pool_extra_config={"z": {"y": 1}}, tensor_parallel_size=2
+    )
     request = spec.as_request(model_path="/m", device="sim")
     assert request["env"] == {"A": "1"}
     assert request["extra"] == {"b": [1, None]}
@@ -33,7 +39,10 @@ def test_a_request_has_plain_values() -> None:
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 8))
 def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
-    assert EngineSpec.create(tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp).gpus == tp * pp * dp
+    assert (
+        EngineSpec.create(tensor_parallel_size=tp, pipeline_parallel_size=pp, data_parallel_size=dp).gpus
+        == tp * pp * dp
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,13 +73,19 @@ def test_replace_checks_too() -> None:
 def test_axes_and_fixed_fields() -> None:
     fixed, axes = parse_axes({"tp": [1, 2], "model": "vision", "pool": [0], "seed": 7})
     assert fixed == {"model": "vision", "seed": 7}
-    assert [(axis.name, axis.values) for axis in axes] == [("tensor_parallel_size", (1, 2)), ("tokenizer_pool_size", (0,))]
+    assert [(axis.name, axis.values) for axis in axes] == [
+        ("tensor_parallel_size", (1, 2)),
+        ("tokenizer_pool_size", (0,)),
+    ]
     rows = combinations(axes)
     assert [combination_id(row) for row in rows] == ["tp1-pool0", "tp2-pool0"]
     assert combinations(()) == [{}]
 
 
-@pytest.mark.parametrize(("axes", "words"), [({"tp": []}, "at least one value"), ({"tpp": 1}, "Did you mean tp"), ({"tp": [1, 0]}, "at least 1")])
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [({"tp": []}, "at least one value"), ({"tpp": 1}, "Did you mean tp"), ({"tp": [1, 0]}, "at least 1")],
+)
 def test_bad_axes(axes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_axes(axes)

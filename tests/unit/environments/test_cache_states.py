@@ -44,7 +44,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.builds = self.uses = 0
         self.patches = contextlib.ExitStack()
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.uv.run", self._uv))
-        self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.uv.has_wheel_folder", return_value=False))
+        self.patches.enter_context(
+            mock.patch("pytest_vllm_regress.environments.uv.has_wheel_folder", return_value=False)
+        )
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache.usable_lock", return_value=None))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache._end_writers"))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache.os.utime", self._use))
@@ -91,7 +93,9 @@ class CacheMachine(RuleBasedStateMachine):
             assert self._whole()[-1] == self.cache.place(recipe), "the last used is the last to go"
             if known is None:
                 others = [each for each in self.cache.listing()[:-1] if not each.in_use]
-                assert self.cache.total_size() <= LIMIT or not others, "what nobody uses is evicted before the limit is passed"
+                assert self.cache.total_size() <= LIMIT or not others, (
+                    "what nobody uses is evicted before the limit is passed"
+                )
         elif not (half and fate == "killed"):
             with pytest.raises(BuildError if fate == "fails" else Killed):
                 self._build(recipe)

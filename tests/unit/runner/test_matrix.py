@@ -109,7 +109,11 @@ def job(name: str, cases: tuple[Case, ...]) -> runs.Job:
 
 
 def run(
-    journal: Journal, fake: FakePytest, jobs: Sequence[runs.Job], at_once: int = 1, build: Callable[[str], None] = lambda name: None
+    journal: Journal,
+    fake: FakePytest,
+    jobs: Sequence[runs.Job],
+    at_once: int = 1,
+    build: Callable[[str], None] = lambda name: None,
 ) -> runs.Outcome:
     made = matrix.Matrix(build, runs.Options(), journal, lambda line: None)
     made._start = fake  # type: ignore[method-assign]
@@ -171,19 +175,34 @@ def test_named_environments(cases: tuple[Case, ...]) -> None:
         matrix.named_environments(cases, ["x"], ">0")
 
 
-def test_killed_and_resumed_for_real(cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path) -> None:
+def test_killed_and_resumed_for_real(
+    cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path
+) -> None:
     """SIGKILL in the middle of the second case: its pytest ends too, and the first case is not run again."""
     flag = tmp_path / "flag"
     flag.touch()
     for number, case in enumerate(cases):
         (case.directory / "probe.py").write_text(PROBE)
-        body = f"vllm_probe('wait', flag={str(flag)!r})" if number else "vllm_probe('version') != '0.8.4', 'expected another'"
+        body = (
+            f"vllm_probe('wait', flag={str(flag)!r})"
+            if number
+            else "vllm_probe('version') != '0.8.4', 'expected another'"
+        )
         text = f"import pytest\n@pytest.mark.vllm_case({case.id!r})\ndef test_it(vllm_probe):\n    assert {body}\n"
         (case.directory / f"test_{case.id}.py").write_text(text)
     (cases[1].directory / "case.toml").write_text(TOML.format(id="two").replace("<0.8.5", "<0.1"))
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(cases[0].directory.parent), "matrix"]
-    command += ["--env", str(affected_target), "--env", str(fixed_target), "--results", str(tmp_path / "r.json"), "--html", str(tmp_path / "p.html")]
+    command += [
+        "--env",
+        str(affected_target),
+        "--env",
+        str(fixed_target),
+        "--results",
+        str(tmp_path / "r.json"),
+        "--html",
+        str(tmp_path / "p.html"),
+    ]
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     watched = psutil.Process(first.pid)
     partial = None

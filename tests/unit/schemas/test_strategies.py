@@ -12,7 +12,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.schemas import PROFILES, Budget, Dialect, Feature, distribution, features, json_schemas, sample, valid_instances, validator
+from pytest_vllm_regress.schemas import (
+    PROFILES,
+    Budget,
+    Dialect,
+    Feature,
+    distribution,
+    features,
+    json_schemas,
+    sample,
+    valid_instances,
+    validator,
+)
 from pytest_vllm_regress.schemas.features import children, definitions, walk
 
 QUIET = settings(deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -107,7 +118,11 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
         ),
         (
             {"type": "object", "additionalProperties": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
-            {"type": "object", "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}}, "required": ["a"]},
+            {
+                "type": "object",
+                "properties": {"a": {"anyOf": [{"type": "boolean"}, {"type": "boolean"}]}},
+                "required": ["a"],
+            },
         ),
     ),
 }

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import protocol
-from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+from pytest_vllm_regress.target_site.vllm_regress_target.protocol import (
+    FrameSocket,
+    FrameTimeout,
+    PeerClosed,
+    ProtocolViolation,
+)
 
 
 @pytest.fixture
@@ -33,7 +38,13 @@ def test_two_frames_in_one_piece(ends: tuple[FrameSocket, FrameSocket]) -> None:
 
 @pytest.mark.parametrize(
     ("stream", "words"),
-    [(b"nonsense\n", "not JSON"), (b"[1]\n", "not a JSON object"), (b"\xff\n", "not JSON"), (b"[" * 50_000 + b"\n", "not JSON"), (b"\n", "not JSON")],
+    [
+        (b"nonsense\n", "not JSON"),
+        (b"[1]\n", "not a JSON object"),
+        (b"\xff\n", "not JSON"),
+        (b"[" * 50_000 + b"\n", "not JSON"),
+        (b"\n", "not JSON"),
+    ],
 )
 def test_what_is_no_frame(ends: tuple[FrameSocket, FrameSocket], stream: bytes, words: str) -> None:
     ends[1].sock.sendall(stream)
@@ -58,7 +69,9 @@ def test_the_end_between_frames(ends: tuple[FrameSocket, FrameSocket]) -> None:
         ends[0].send({"a": 1})
 
 
-def test_oversized_frames_are_neither_sent_nor_taken(ends: tuple[FrameSocket, FrameSocket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_frames_are_neither_sent_nor_taken(
+    ends: tuple[FrameSocket, FrameSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(protocol, "MAX_FRAME", 1000)
     with pytest.raises(ProtocolViolation, match="over the limit of 1000"):
         ends[0].send({"a": "x" * 1000})

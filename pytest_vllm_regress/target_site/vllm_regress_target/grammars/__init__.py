@@ -8,7 +8,12 @@ import importlib
 import json
 from typing import Any, Collection, Dict, List, Optional
 
-BACKENDS = {"lm-format-enforcer": "lmformatenforcer", "xgrammar": "xgrammar", "llguidance": "llguidance", "outlines": "outlines_core"}
+BACKENDS = {
+    "lm-format-enforcer": "lmformatenforcer",
+    "xgrammar": "xgrammar",
+    "llguidance": "llguidance",
+    "outlines": "outlines_core",
+}
 """Backends by the name that vLLM knows them by, and the package that each one is."""
 
 
@@ -35,7 +40,9 @@ class Vocabulary:
         generate either, whatever the tokenizer itself would make of the text."""
         data, ids = text.encode(), []
         while data:
-            length = next(n for n in range(min(len(data), self._longest if whole else 1), 0, -1) if data[:n] in self._ids)
+            length = next(
+                n for n in range(min(len(data), self._longest if whole else 1), 0, -1) if data[:n] in self._ids
+            )
             ids.append(self._ids[data[:length]])
             data = data[length:]
         return ids

@@ -55,7 +55,9 @@ class _Backend(Backend):
                 after_zero = vocabulary.decode([*zero, number])[1:]
                 regular.append((number, after_zero, len(after_zero) > len(vocabulary.decode([number]))))
         known = inspect.signature(TokenEnforcerTokenizerData.__init__).parameters
-        later = {name: value for name, value in (("use_bitmask", False), ("vocab_size", vocabulary.size)) if name in known}
+        later = {
+            name: value for name, value in (("use_bitmask", False), ("vocab_size", vocabulary.size)) if name in known
+        }
         self._data = TokenEnforcerTokenizerData(regular, Decoder(vocabulary), vocabulary.eos, **later)
 
     def compile(self, schema: Dict[str, Any]) -> Grammar:

@@ -39,7 +39,9 @@ class _Grammar(Grammar):
 class _Backend(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        ids: Dict[bytes, List[int]] = {spelt: [number] for number, spelt in enumerate(vocabulary.tokens) if spelt is not None}
+        ids: Dict[bytes, List[int]] = {
+            spelt: [number] for number, spelt in enumerate(vocabulary.tokens) if spelt is not None
+        }
         self._outlines = outlines_core.Vocabulary(vocabulary.eos, ids)
 
     def compile(self, schema: Dict[str, Any]) -> Grammar:

@@ -49,7 +49,10 @@ class _Backend(Backend):
         super().__init__(vocabulary)
         spelt = [token or b"" for token in vocabulary.tokens]
         self.info = xgrammar.TokenizerInfo(
-            cast("list[Any]", spelt), vocab_type=xgrammar.VocabType.RAW, vocab_size=vocabulary.size, stop_token_ids=[vocabulary.eos]
+            cast("list[Any]", spelt),
+            vocab_type=xgrammar.VocabType.RAW,
+            vocab_size=vocabulary.size,
+            stop_token_ids=[vocabulary.eos],
         )
         self._compiler = xgrammar.GrammarCompiler(self.info, max_threads=1, cache_enabled=False)
 

@@ -18,7 +18,9 @@ def register() -> Optional[str]:
     """Entry point of the group ``vllm.platform_plugins``: the platform's qualified name, or None to leave vLLM as it is."""
     if os.environ.get(DEVICE_VARIABLE) != "sim":
         return None
-    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
+    os.environ.setdefault(
+        "TORCHDYNAMO_DISABLE", "1"
+    )  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
     return PLATFORM
 
 
@@ -31,5 +33,7 @@ def warm() -> None:
     import importlib
 
     for name in (".worker_v1", ".worker_v0", "vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "xgrammar"):
-        with contextlib.suppress(Exception):  # not every vLLM has both engines; what fails here fails again, in full, where it matters
+        with contextlib.suppress(
+            Exception
+        ):  # not every vLLM has both engines; what fails here fails again, in full, where it matters
             importlib.import_module(name, __name__)

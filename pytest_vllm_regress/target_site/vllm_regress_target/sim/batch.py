@@ -107,14 +107,23 @@ def _continued(cached: Any) -> Iterator[Tuple[str, int, List[int], int]]:
     """
     if isinstance(cached, list):
         for one in cached:
-            yield one.req_id, one.num_computed_tokens, one.new_token_ids, one.num_computed_tokens + len(one.new_token_ids)
+            yield (
+                one.req_id,
+                one.num_computed_tokens,
+                one.new_token_ids,
+                one.num_computed_tokens + len(one.new_token_ids),
+            )
         return
     everything = getattr(cached, "all_token_ids", None) or {}
     for index, request_id in enumerate(cached.req_ids):
         computed = cached.num_computed_tokens[index]
         tokens = cached.new_token_ids[index] if cached.new_token_ids else []
         known = everything.get(request_id)
-        yield (request_id, computed, tokens, computed + len(tokens)) if known is None else (request_id, computed, known, len(known))
+        yield (
+            (request_id, computed, tokens, computed + len(tokens))
+            if known is None
+            else (request_id, computed, known, len(known))
+        )
 
 
 def _logits_processors(vllm_config: Any, device: torch.device, max_num_reqs: int) -> Any:

@@ -32,7 +32,9 @@ PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
 class SimWorker(WorkerBase):
     """One rank of a simulated V1 engine."""
 
-    def __init__(self, vllm_config: Any, local_rank: int, rank: int, distributed_init_method: str, **kwargs: Any) -> None:
+    def __init__(
+        self, vllm_config: Any, local_rank: int, rank: int, distributed_init_method: str, **kwargs: Any
+    ) -> None:
         super().__init__(
             vllm_config=vllm_config,
             local_rank=local_rank,
@@ -88,7 +90,9 @@ class SimWorker(WorkerBase):
     def determine_available_memory(self) -> int:
         (spec,) = self.get_kv_cache_spec().values()
         longest = -(-self.model_config.max_model_len // spec.block_size)
-        share = MEMORY * getattr(self.cache_config, "gpu_memory_utilization", 1.0)  # so that too little of it is vLLM's to refuse
+        share = MEMORY * getattr(
+            self.cache_config, "gpu_memory_utilization", 1.0
+        )  # so that too little of it is vLLM's to refuse
         return min(int(share), int(spec.page_size_bytes) * max(BLOCKS, 2 * longest))
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
