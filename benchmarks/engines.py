@@ -26,9 +26,10 @@ import psutil
 
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.server import Server
-from pytest_vllm_regress.engines.session import Session, Target
+from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.errors import Unsupported
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.processes.agent import Agent

@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from pytest_vllm_regress.cli.fuzz import bare_session
+from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.checker import BACKENDS, Checker
 from pytest_vllm_regress.fuzz.oracle import Problem, Question
 from pytest_vllm_regress.fuzz.search import Search

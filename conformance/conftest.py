@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_vllm_regress.engines.session import Target
+    from pytest_vllm_regress.engines.target import Target
 
 HERE = Path(__file__).parent
 

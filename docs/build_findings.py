@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pytest_vllm_regress.cli.fuzz import bare_session
+from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.artefact import Artefact, load, replay
 from pytest_vllm_regress.fuzz.checker import Checker
 from pytest_vllm_regress.fuzz.finding import Finding

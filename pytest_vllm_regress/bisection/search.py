@@ -11,10 +11,11 @@ from pathlib import Path
 from packaging.version import Version
 
 from ..cases.model import Case
-from ..cases.results import TestResult, write_whole
+from ..cases.results import TestResult
 from ..cases.verdict import Verdict, excerpt
 from ..errors import BuildError, RegressError, UsageError
 from ..runner import runner as runs
+from ..util.files import write_whole
 from . import algorithm as bisection
 from .algorithm import State
 

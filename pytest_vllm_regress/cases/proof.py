@@ -13,9 +13,10 @@ from typing import Any
 
 from .. import __version__
 from ..errors import UsageError
+from ..util.files import write_whole
 from ..util.validation import problems
 from .model import Case
-from .results import TestResult, write_whole
+from .results import TestResult
 from .verdict import Verdict, combine
 
 FILE = "evidence.json"

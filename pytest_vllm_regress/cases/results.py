@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .. import __version__
 from ..errors import UsageError
+from ..util.files import write_whole
 from ..util.validation import problems, shown
 from .verdict import Verdict
 
@@ -107,26 +105,6 @@ class RunResult:
 def write(path: Path, run: RunResult) -> None:
     """Write ``path`` whole or not at all. Raises ``UsageError`` when the place cannot be written."""
     write_whole(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
-
-
-def write_whole(path: Path, content: str) -> None:
-    """Put ``content`` into ``path``, or leave what was there. Raises ``UsageError`` when the place cannot be written."""
-    temporary = ""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise UsageError(
-            f"{path}: cannot be written: {error.strerror}. Give another place, or make room there"
-        ) from None
 
 
 def read(path: Path) -> RunResult:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -16,26 +15,7 @@ import typer.main
 
 from .. import __version__
 from ..errors import BuildError, RegressError, UsageError
-from .context import (
-    DEVICES,
-    HELP,
-    INTERNAL,
-    INTERRUPTED,
-    OK,
-    UNBUILT,
-    USAGE,
-    AsJson,
-    Invocation,
-    check_device,
-    invocation,
-    print_columns,
-    print_json,
-    say,
-    warn,
-)
-
-if TYPE_CHECKING:
-    from ..cases.model import Case
+from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation
 
 MODULES = {
     "audit": "audit",
@@ -44,12 +24,16 @@ MODULES = {
     "doctor": "doctor",
     "env": "environments",
     "fuzz": "fuzz",
+    "list": "cases",
     "matrix": "matrix",
+    "new": "cases",
     "replay": "replay",
     "report": "report",
+    "run": "run",
+    "show": "cases",
     "validate": "validate",
 }
-"""Commands with a module of their own: each has a typer application ``app``."""
+"""The module of each command: its typer application ``app`` is the command, or has it among others."""
 RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "validate"})
 """Commands whose arguments after ``--`` are pytest's."""
 EPILOG = (
@@ -59,7 +43,7 @@ EPILOG = (
 
 
 class LazyCommands(typer.core.TyperGroup):
-    """The commands of this module, and those of ``MODULES``, whose module is imported when its command is asked for."""
+    """The commands of ``MODULES``; a module is imported when its command is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted({*super().list_commands(ctx), *MODULES})
@@ -67,7 +51,8 @@ class LazyCommands(typer.core.TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in self.commands and cmd_name in MODULES:
             module = importlib.import_module(f".{MODULES[cmd_name]}", __name__)
-            command = typer.main.get_command(module.app)
+            command: Any = typer.main.get_command(module.app)
+            command = getattr(command, "commands", {}).get(cmd_name, command)
             command.name = cmd_name
             self.add_command(command)
         return super().get_command(ctx, cmd_name)
@@ -125,162 +110,6 @@ def root(
     context.obj = Invocation(cases, tuple(context.obj or ()))
 
 
-@app.command("list")
-def list_cases(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the cases: id, family, affected versions, title."""
-    cases = invocation(context).cases()
-    if as_json:
-        print_json([_as_json(case) for case in cases])
-        return
-    print_columns(("id", "family", "affected", "title"), [(c.id, c.family, c.affected_text(), c.title) for c in cases])
-
-
-@app.command()
-def show(
-    context: typer.Context,
-    case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show everything that is known about one case."""
-    from ..cases.model import select
-
-    (case,) = select(invocation(context).cases(), [case_id])
-    if as_json:
-        print_json(_as_json(case))
-        return
-    for name, value in _as_json(case).items():
-        if value not in (None, "", [], {}, False):
-            print(f"{name + ':':14}{_one_line(value)}")
-
-
-@app.command()
-def run(
-    context: typer.Context,
-    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME|PATH",
-            help="Environment or interpreter to use instead of the evidence environments; repeatable.",
-        ),
-    ] = None,
-    all_evidence: Annotated[
-        bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
-    ] = False,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(DEVICES)}.")] = None,
-    destination: Annotated[
-        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
-    ] = None,
-) -> None:
-    """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
-
-    Builds environments that are not there yet. Without --env each case must be REPRODUCED in its first affected
-    environment and FIXED in its first fixed one; anything else is not expected.
-    """
-    from ..cases.model import select
-    from ..reporting.table import print_to_console
-    from ..runner import runner as runs
-    from ..util.paths import cache_root
-
-    _check_run(env, all_evidence, device, workers)
-    ours = invocation(context)
-    jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
-    runs.check_environments(jobs)
-    options = runs.Options(device, workers, ours.pytest_args)
-    with runs.terminate_as_interrupt():
-        outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
-    written = runs.keep(outcome.run, destination, cache_root() / "results", say)
-    print_to_console(outcome.run)
-    if written is not None:
-        say(f"results: {written}")
-    if outcome.interrupted:
-        print("interrupted: not everything was run", file=sys.stderr)
-    raise typer.Exit(outcome.exit_code)
-
-
-@app.command()
-def new(
-    context: typer.Context,
-    upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
-    from_: Annotated[
-        str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")
-    ] = None,
-    finding: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; a report is not needed then.")
-    ] = None,
-    front: Annotated[
-        str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")
-    ] = "offline",
-    title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
-    family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
-    package: Annotated[
-        str | None, typer.Option(help="The distribution that has the failure (default: the repository's name).")
-    ] = None,
-    affected: Annotated[
-        str, typer.Option(metavar="SPECIFIER", help="Its affected versions, for example '>=0.7,<0.8.5'.")
-    ] = ">=0",
-    kind: Annotated[str, typer.Option(help="exception, hang, crash or wrong-result.")] = "wrong-result",
-    phase: Annotated[str, typer.Option(help="import, start, ready, request, stop or probe.")] = "request",
-    pattern: Annotated[
-        str, typer.Option(metavar="REGEX", help="What the failure's text looks like.")
-    ] = "expected .+, got .+",
-    affected_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment that shows it; repeatable.")
-    ] = None,
-    fixed_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment that does not; repeatable.")
-    ] = None,
-    control: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=VALUE", help="How the control leg differs (needed for hang and crash); repeatable."
-        ),
-    ] = None,
-) -> None:
-    """Write the directory of a new case: case.toml, a test that runs, and a README."""
-    from ..cases.scaffold import TESTS, Draft, NotReported, Upstream, create
-
-    if finding is None and (upstream is None) == (from_ is None):
-        raise UsageError("new: give the upstream report once, as an address, owner/name#number or a number")
-    if front not in TESTS:
-        raise UsageError(f"--front {front!r}: allowed are {', '.join(TESTS)}")
-
-    fields = dict(map(_control_field, control or []))
-    draft = Draft(
-        title,
-        family,
-        package,
-        affected,
-        kind,
-        phase,
-        pattern,
-        tuple(affected_env or ()),
-        tuple(fixed_env or ()),
-        fields,
-        front,
-    )
-    report: Upstream | NotReported
-    if finding is not None:
-        from ..fuzz.artefact import load
-        from ..fuzz.draft import TRACKERS, draft_of
-
-        found = load(finding)
-        draft = draft_of(found, draft)
-        named = upstream or from_ or found.upstream
-        report = Upstream.parse(named) if named else NotReported(Path(found.name).stem, TRACKERS[found.backend])
-    else:
-        report = Upstream.parse(upstream or from_ or "")
-    case = create(invocation(context).cases_dir or Path("cases"), report, draft)
-    for path in sorted(case.directory.iterdir()):
-        print(path)
-    if not case.evidence.affected:
-        warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
-    warn(f"Next: write the test, then prove the case: vllm-regress validate {case.id}")
-
-
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """Ours and pytest's: what stands before and after the first ``--``, in commands that run pytest."""
     given = list(arguments)
@@ -288,61 +117,6 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     if RUNNING_PYTEST.isdisjoint(given[:at]):
         return given, ()
     return given[:at], tuple(given[at + 1 :])
-
-
-def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
-    if env and all_evidence:
-        raise UsageError("--env and --all-evidence contradict each other: give one of them")
-    check_device(device)
-    if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
-        raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
-
-
-def _control_field(text: str) -> tuple[str, str | int | bool]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise UsageError(f"--control {text!r}: allowed is FIELD=VALUE, for example tokenizer_pool_size=0")
-    if value in ("true", "false"):
-        return name, value == "true"
-    with contextlib.suppress(ValueError):
-        return name, int(value)
-    return name, value
-
-
-def _as_json(case: Case) -> dict[str, Any]:
-    return {
-        "id": case.id,
-        "title": case.title,
-        "family": case.family,
-        "affected": {each.package: each.specifier for each in case.affected},
-        "first_fixed": case.first_fixed(),
-        "since": case.since,
-        "upstream": list(case.upstream),
-        "fixed_by": list(case.fixed_by),
-        "devices": list(case.devices),
-        "symptom": {"kind": case.symptom.kind, "phases": list(case.symptom.phases), "pattern": case.symptom.pattern},
-        "variants": {
-            name: {
-                "affected": False if each.never else {r.package: r.specifier for r in each.ranges},
-                "reason": each.reason,
-            }
-            for name, each in case.variants.items()
-        },
-        "control": dict(case.control),
-        "evidence": {"affected": list(case.evidence.affected), "fixed": list(case.evidence.fixed)},
-        "workaround": case.workaround,
-        "racy": case.racy,
-        "notes": case.notes,
-        "path": str(case.path),
-    }
-
-
-def _one_line(value: object) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key} {_one_line(each)}".strip() for key, each in value.items() if each not in ("", []))
-    if isinstance(value, list):
-        return ", ".join(map(_one_line, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _status(code: object) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import BuildError, UsageError
 from ..util.validation import shown
-from .context import HELP, OK, UNBUILT, UNEXPECTED, AsJson, print_json, say
+from .context import HELP, OK, UNBUILT, UNEXPECTED, AsJson, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..engines.session import Session
@@ -30,8 +30,8 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Does it still fail? Answers STILL FAILS, FIXED or CANNOT RUN for each file."""
+    from ..engines.standalone import bare_session
     from ..fuzz.artefact import Answer, load
-    from .fuzz import bare_session
 
     artefacts = [(path, load(path)) for path in _paths(files)]
     for path, artefact in artefacts:
@@ -40,7 +40,7 @@ def replay(
                 f"{path}: was found with an interpreter, {shown(artefact.environment)}: name it, or an environment, by --env"
             )
     answers = []
-    with bare_session() as session:
+    with bare_session(warn) as session:
         for path, artefact in artefacts:
             answer, words = _answer(session, artefact, env or artefact.environment)
             answers.append({"file": str(path), "answer": answer.value, "words": words})

@@ -35,9 +35,11 @@ def report(
 
     Exit code 0: all verdicts as expected.
     """
-    from ..cases.results import merge, read, write_whole
-    from ..reporting.markdown import junit_xml, markdown_text
+    from ..cases.results import merge, read
+    from ..reporting.junit import junit_xml
+    from ..reporting.markdown import markdown_text
     from ..reporting.table import print_to_console
+    from ..util.files import write_whole
 
     merged = merge([read(path) for path in result_files(paths or [])])
     if as_json:

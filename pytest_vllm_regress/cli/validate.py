@@ -12,6 +12,7 @@ from ..cases.results import TestResult
 from ..errors import UsageError
 from ..runner import runner as runs
 from ..util.paths import cache_root
+from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNEXPECTED, check_device, invocation, say, warn
 
 RACY_TRIALS = 5
@@ -70,7 +71,7 @@ def validate(
     wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
     found: list[list[TestResult]] = []
     outcome = None
-    with runs.terminate_as_interrupt():
+    with terminate_as_interrupt():
         for trial in range(max(wanted.values(), default=0)):
             todo = [case for case in cases if wanted[case.id] > trial]
             jobs = runs.plan(todo, all_evidence=True)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
 from ..processes import family
-from ..processes.agent import Agent, Installed
+from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
 from ..util.deadline import Deadline
 from ..util.paths import cache_root
 from ..util.rundir import RunDir
 from . import device as devices
-from .checkpoints import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from .engine import Engine, start_engine
 from .gpus import GpuLease, lease_gpus
 from .pool import EnginePool
@@ -29,44 +27,10 @@ from .ports import lease_port
 from .server import Server, start_server
 from .settings import Settings
 from .spec import EngineSpec
+from .target import RUNNING_INTERPRETER, Target, named_interpreter
 
-RUNNING_INTERPRETER = "this interpreter"
 NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
 FRONTS = ("offline", "async", "serve")
-
-
-@dataclasses.dataclass(frozen=True)
-class Target:
-    """An environment ready for use: its name, interpreter, device, and what is installed."""
-
-    name: str
-    python: Path
-    device: str
-    installed: Installed
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is."""
-        versions = dict(self.installed.packages)
-        if self.installed.vllm_distribution:
-            versions["vllm"] = versions[self.installed.vllm_distribution]
-        return versions
-
-    def describe(self) -> str:
-        """One line: versions that matter and the device."""
-        shown = (
-            "vllm",
-            "lm-format-enforcer",
-            "xgrammar",
-            "llguidance",
-            "outlines-core",
-            "torch",
-            "transformers",
-            "ray",
-        )
-        versions = self.versions
-        named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
-        return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
 
 
 DeadlineFor = Callable[[str, float | None], Deadline]
@@ -270,20 +234,6 @@ class Session:
 
     def _charge(self, user: str, left: tuple[Leftover, ...]) -> None:
         self.charges.append((user, left))
-
-
-def named_interpreter(name: str) -> Path | None:
-    """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
-    if name == RUNNING_INTERPRETER:
-        return Path(sys.executable)
-    if "/" in name:
-        path = Path(name).expanduser()
-        if not path.exists():
-            raise UsageError(
-                f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name"
-            )
-        return path.absolute()
-    return None
 
 
 def default_environment() -> str:

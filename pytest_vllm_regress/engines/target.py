@@ -1,14 +1,67 @@
-"""What an environment holds, told without starting its interpreter: for the report header."""
+"""An environment ready for use, and what can be said of one that is not built yet."""
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
+import sys
 from pathlib import Path
 
 from ..errors import UsageError
 from ..processes.agent import Installed
+from . import device as devices
 from .device import choose
-from .session import Target, named_interpreter
+
+RUNNING_INTERPRETER = "this interpreter"
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """An environment ready for use: its name, interpreter, device, and what is installed."""
+
+    name: str
+    python: Path
+    device: str
+    installed: Installed
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is."""
+        versions = dict(self.installed.packages)
+        if self.installed.vllm_distribution:
+            versions["vllm"] = versions[self.installed.vllm_distribution]
+        return versions
+
+    def describe(self) -> str:
+        """One line: versions that matter and the device."""
+        shown = (
+            "vllm",
+            "lm-format-enforcer",
+            "xgrammar",
+            "llguidance",
+            "outlines-core",
+            "torch",
+            "transformers",
+            "ray",
+        )
+        versions = self.versions
+        named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
+        return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
+
+
+def named_interpreter(name: str) -> Path | None:
+    """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
+    if name == RUNNING_INTERPRETER:
+        return Path(sys.executable)
+    if "/" in name:
+        path = Path(name).expanduser()
+        if not path.exists():
+            raise UsageError(
+                f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name"
+            )
+        return path.absolute()
+    return None
+
 
 _QUERY = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
 

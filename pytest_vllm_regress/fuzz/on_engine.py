@@ -10,8 +10,9 @@ from typing import Any, cast
 
 from ..engines.engine import Engine
 from ..engines.server import Server
-from ..engines.session import Session, Target
+from ..engines.session import Session
 from ..engines.spec import EngineSpec
+from ..engines.target import Target
 from ..errors import ChildDied, ChildError, DeadlineExceeded, LimitExceeded, RemoteError
 from ..schemas import validator
 from .oracle import Outcome, Problem, Question, first_line, kind_of, quoted, violated

@@ -15,8 +15,9 @@ from .stash import SETTINGS
 if TYPE_CHECKING:
     from ..engines.engine import Engine
     from ..engines.server import Server
-    from ..engines.session import Session, Target
+    from ..engines.session import Session
     from ..engines.spec import EngineSpec
+    from ..engines.target import Target
     from ..processes.child import Child, Leftover
 
 

@@ -11,7 +11,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from ..cases.model import Case, load_case_for
 from ..cases.results import TestResult
 from ..cases.verdict import Decision, Observation, Verdict, decide
-from ..engines.session import Target
+from ..engines.target import Target
 from ..errors import BuildError, ChildError, Unsupported
 from ..util.masking import mask
 from .evidence import Evidence

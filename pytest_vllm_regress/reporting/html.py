@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..cases.cells import Cell, cells, oldest_first
 from ..cases.model import Case
-from ..cases.results import RunResult, TestResult, write_whole
+from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
+from ..util.files import write_whole
 from ..util.paths import DATA
+from ..util.text import printable
 from .markdown import SIGNS
-from .table import Cell, cells, oldest_first, printable
 
 MAX_TEXT = 20_000
 MAX_LINE = 400

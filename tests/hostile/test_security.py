@@ -21,7 +21,8 @@ from pytest_vllm_regress.environments import sidecars as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.reporting.html import page
-from pytest_vllm_regress.reporting.markdown import junit_xml, markdown_text
+from pytest_vllm_regress.reporting.junit import junit_xml
+from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
 from tests.helpers import ROOT
 

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_vllm_regress.cases.results import read
 from pytest_vllm_regress.reporting.html import page
-from pytest_vllm_regress.reporting.markdown import junit_xml, markdown_text
+from pytest_vllm_regress.reporting.junit import junit_xml
+from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
 from tests.integration.plugin.conftest import Demo
 

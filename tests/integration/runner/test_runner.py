@@ -269,9 +269,10 @@ def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
         "except KeyboardInterrupt: (p / 'cleaned').write_text('')\n"
     )
     parent = (
-        "import os, sys; from pytest_vllm_regress.runner import runner as run\n"
-        "with run.terminate_as_interrupt():\n"
-        "    run.run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
+        "import os, sys; from pytest_vllm_regress.runner.runner import run_command\n"
+        "from pytest_vllm_regress.util.signals import terminate_as_interrupt\n"
+        "with terminate_as_interrupt():\n"
+        "    run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
     )
     for number in (signal.SIGTERM, signal.SIGKILL):
         place = tmp_path / number.name

@@ -117,9 +117,8 @@ class StandIn:
 
 
 def run_search(case: Case, stand_in: StandIn, notes: Notes, said: list[str] | None = None) -> Search:
-    made = Search(
-        case, RELEASES, lambda v: f"env-{v}", notes, stand_in, None, 2, (said if said is not None else []).append
-    )  # type: ignore[arg-type]
+    tell = (said if said is not None else []).append
+    made = Search(case, RELEASES, lambda v: f"env-{v}", notes, stand_in, None, 2, tell)  # type: ignore[arg-type]
     made.run()
     return made
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cli import conformance as c
 from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.conformance import record
+from pytest_vllm_regress.conformance.suite import suite_directory
+from pytest_vllm_regress.conformance.table import table
 from pytest_vllm_regress.errors import UsageError
 
 REPORT = """<testsuites><testsuite name="pytest">
@@ -34,18 +36,18 @@ why = "one of eight (upstream#1)"
 
 
 @pytest.fixture
-def ran(tmp_path: Path) -> c.Ran:
+def ran(tmp_path: Path) -> record.SuiteRun:
     (tmp_path / "report.xml").write_text(REPORT)
-    return c.read_report("vllm-0.8.4", tmp_path / "report.xml")
+    return record.read_report("vllm-0.8.4", tmp_path / "report.xml")
 
 
 @pytest.fixture
-def faults(tmp_path: Path) -> tuple[c.Fault, ...]:
+def faults(tmp_path: Path) -> tuple[record.Fault, ...]:
     (tmp_path / "known.toml").write_text(FAULTS)
-    return c.read_faults(tmp_path / "known.toml")
+    return record.read_faults(tmp_path / "known.toml")
 
 
-def test_report_becomes_cells(ran: c.Ran) -> None:
+def test_report_becomes_cells(ran: record.SuiteRun) -> None:
     assert [(cell.section, cell.check, cell.generation, cell.outcome) for cell in ran.cells] == [
         ("offline", "n 8", "V1", "ok"),
         ("offline", "start", "V0", "n/a"),
@@ -55,42 +57,42 @@ def test_report_becomes_cells(ran: c.Ran) -> None:
     assert "assert 1 == 8" in ran.cells[2].reason
 
 
-def test_fault_explains_what_matches_in_everything(ran: c.Ran, faults: tuple[c.Fault, ...]) -> None:
-    assert c.unexplained([ran], faults) == []
-    assert c.unexplained([ran], ()) == [(ran, ran.cells[2])]
+def test_fault_explains_what_matches_in_everything(ran: record.SuiteRun, faults: tuple[record.Fault, ...]) -> None:
+    assert record.unexplained([ran], faults) == []
+    assert record.unexplained([ran], ()) == [(ran, ran.cells[2])]
     later = dataclasses.replace(ran, versions={"vllm": "0.8.5"})
     other = dataclasses.replace(ran, cells=(dataclasses.replace(ran.cells[2], reason="it hung"),))
-    assert len(c.unexplained([later, other], faults)) == 2
+    assert len(record.unexplained([later, other], faults)) == 2
 
 
 def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_reason(
-    ran: c.Ran, faults: tuple[c.Fault, ...]
+    ran: record.SuiteRun, faults: tuple[record.Fault, ...]
 ) -> None:
-    page = "\n".join(c.table([ran], faults))
+    page = "\n".join(table([ran], faults))
     assert "| 0.8.4 V1 sim | ok |  |" in page and "V0 sim" not in page
     assert "| 0.8.4 V1 sim | FAIL [1] |" in page and "1. one of eight (upstream#1)" in page
     assert page.isascii()
 
 
-def test_cells_that_were_run_again_replace_the_earlier(ran: c.Ran) -> None:
+def test_cells_that_were_run_again_replace_the_earlier(ran: record.SuiteRun) -> None:
     again = dataclasses.replace(ran, cells=(dataclasses.replace(ran.cells[2], outcome="ok", reason=""),))
-    assert [cell.outcome for cell in c.merged(ran, again).cells] == ["ok", "n/a", "ok"]
+    assert [cell.outcome for cell in record.merged(ran, again).cells] == ["ok", "n/a", "ok"]
     other = dataclasses.replace(again, versions={"vllm": "0.8.5"})
-    assert c.merged(ran, other) == other
+    assert record.merged(ran, other) == other
 
 
-def test_record_is_read_back_as_it_was(ran: c.Ran, tmp_path: Path) -> None:
+def test_record_is_read_back_as_it_was(ran: record.SuiteRun, tmp_path: Path) -> None:
     file = tmp_path / "record.json"
-    assert c.read_record(file) == {}
+    assert record.read_record(file) == {}
     file.write_text(json.dumps([dataclasses.asdict(ran)]))
-    assert c.read_record(file) == {"vllm-0.8.4": ran}
+    assert record.read_record(file) == {"vllm-0.8.4": ran}
     file.write_text('[{"environment": "x"}]')
     with pytest.raises(UsageError, match="not a record"):
-        c.read_record(file)
+        record.read_record(file)
 
 
 def test_without_names_the_table_is_written_from_the_record(
-    ran: c.Ran, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ran: record.SuiteRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record, page = tmp_path / "record.json", tmp_path / "page.md"
     record.write_text(json.dumps([dataclasses.asdict(dataclasses.replace(ran, cells=ran.cells[:2]))]))
@@ -102,4 +104,4 @@ def test_without_names_the_table_is_written_from_the_record(
 
 
 def test_the_suite_s_faults_can_be_read() -> None:
-    assert c.read_faults(c.suite_directory() / "known.toml")
+    assert record.read_faults(suite_directory() / "known.toml")

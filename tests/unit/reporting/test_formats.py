@@ -16,7 +16,8 @@ from pytest_vllm_regress.cases.model import find_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.reporting.html import page
-from pytest_vllm_regress.reporting.markdown import junit_xml, markdown_text
+from pytest_vllm_regress.reporting.junit import junit_xml
+from pytest_vllm_regress.reporting.markdown import markdown_text
 from tests.helpers import ROOT, hostile
 
 CASES = find_cases(ROOT / "cases")

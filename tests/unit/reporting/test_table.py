@@ -7,9 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
+from pytest_vllm_regress.cases.cells import cells
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.reporting.table import cells, lines, print_table
+from pytest_vllm_regress.reporting.table import lines, print_table
 
 
 def result(

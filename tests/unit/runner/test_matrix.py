@@ -20,8 +20,8 @@ from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.model import Case, load_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.cli import matrix
 from pytest_vllm_regress.errors import BuildError, UsageError
+from pytest_vllm_regress.runner import matrix
 from pytest_vllm_regress.runner import runner as runs
 from pytest_vllm_regress.runner.journal import Journal
 

@@ -1,0 +1,123 @@
+"""Tokenizers and chat templates of the forged checkpoints: byte-level BPE with the special tokens that vLLM's models and parsers look for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SPECIALS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+# Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
+# Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
+_WORDS = (
+    '":',
+    '": "',
+    '", "',
+    '{"',
+    '"}',
+    '"]',
+    "},",
+    ' "',
+    '":{"',
+    '":["',
+    " {",
+    " [",
+    "true",
+    "false",
+    "null",
+    "00",
+    "10",
+    "12",
+    "123",
+    " the",
+    "ing",
+    "and",
+    "  ",
+    "\n\n",
+)
+# From the tokenizer of the Qwen2 releases. transformers 5 puts these two in place of whatever tokenizer.json says, so it must say these.
+_NORMALIZER = "NFC"
+_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def vocabulary() -> tuple[dict[str, int], list[str]]:
+    """Byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    for number, byte in enumerate(b for b in range(256) if b not in letters):
+        letters[byte] = chr(256 + number)
+    vocabulary = {letters[byte]: byte for byte in range(256)}
+    merges: list[str] = []
+    for word in _WORDS:
+        spelled = [letters[byte] for byte in word.encode()]
+        for end in range(2, len(spelled) + 1):
+            left, right = "".join(spelled[: end - 1]), spelled[end - 1]
+            if left + right not in vocabulary:
+                vocabulary[left + right] = len(vocabulary)
+                merges.append(f"{left} {right}")
+    return vocabulary, merges
+
+
+def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": "",
+        "end_of_word_suffix": "",
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": number, "content": content, **flags} for content, number in ids.items()],
+        "normalizer": {"type": _NORMALIZER},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": model,
+    }
+
+
+def tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {
+        # The processor of the vision model insists on its own class; the neutral one loads under transformers 4 and 5 alike.
+        "tokenizer_class": "Qwen2Tokenizer" if kind == "vision" else "PreTrainedTokenizerFast",
+        "added_tokens_decoder": {str(number): {"content": content, **flags} for content, number in ids.items()},
+        "additional_special_tokens": list(SPECIALS[1:]),
+        "bos_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": None,
+        "model_max_length": 4096,
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+        **({"processor_class": "Qwen2_5_VLProcessor"} if kind == "vision" else {}),
+    }
+
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] in ('image', 'image_url') %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part['type'] in ('video', 'video_url') %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)

@@ -1,0 +1,70 @@
+"""``vllm-regress run``: cases in their evidence environments, or in those that are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from .context import DEVICES, HELP, check_device, invocation, say, warn
+
+app = typer.Typer(context_settings=HELP)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="Environment or interpreter to use instead of the evidence environments; repeatable.",
+        ),
+    ] = None,
+    all_evidence: Annotated[
+        bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
+    ] = False,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(DEVICES)}.")] = None,
+    destination: Annotated[
+        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
+    ] = None,
+) -> None:
+    """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
+
+    Builds environments that are not there yet. Without --env each case must be REPRODUCED in its first affected
+    environment and FIXED in its first fixed one; anything else is not expected.
+    """
+    from ..cases.model import select
+    from ..reporting.table import print_to_console
+    from ..runner import runner as runs
+    from ..util.paths import cache_root
+    from ..util.signals import terminate_as_interrupt
+
+    _check_run(env, all_evidence, device, workers)
+    ours = invocation(context)
+    jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
+    runs.check_environments(jobs)
+    options = runs.Options(device, workers, ours.pytest_args)
+    with terminate_as_interrupt():
+        outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
+    written = runs.keep(outcome.run, destination, cache_root() / "results", say)
+    print_to_console(outcome.run)
+    if written is not None:
+        say(f"results: {written}")
+    if outcome.interrupted:
+        warn("interrupted: not everything was run")
+    raise typer.Exit(outcome.exit_code)
+
+
+def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
+    if env and all_evidence:
+        raise UsageError("--env and --all-evidence contradict each other: give one of them")
+    check_device(device)
+    if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
+        raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")

@@ -1,0 +1,157 @@
+"""The record of the conformance suite: what each check of each engine generation gave, by environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ..errors import UsageError
+from ..util.masking import mask
+
+SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
+PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckResult:
+    """One check of one engine generation: ok, n/a or FAIL; ``reason`` says why it is not ok."""
+
+    section: str
+    check: str
+    generation: str
+    outcome: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class SuiteRun:
+    """The suite in one environment. ``versions`` by distribution; ``at`` is the day."""
+
+    environment: str
+    device: str
+    versions: Mapping[str, str]
+    machine: str
+    at: str
+    cells: tuple[CheckResult, ...]
+
+    @property
+    def vllm(self) -> Version:
+        return Version(self.versions["vllm"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """An upstream fault that explains failed cells: known.toml of the suite."""
+
+    vllm: SpecifierSet
+    checks: tuple[str, ...]
+    symptom: re.Pattern[str]
+    why: str
+    generation: str = "*"
+    device: str = "*"
+
+    def explains(self, ran: SuiteRun, cell: CheckResult) -> bool:
+        """Version, engine, check and what was seen all match."""
+        return (
+            self.vllm.contains(ran.vllm, prereleases=True)
+            and fnmatchcase(cell.generation, self.generation)
+            and fnmatchcase(ran.device, self.device)
+            and any(fnmatchcase(f"{cell.section}: {cell.check}", pattern) for pattern in self.checks)
+            and self.symptom.search(cell.reason) is not None
+        )
+
+
+def merged(before: SuiteRun, found: SuiteRun) -> SuiteRun:
+    """The run before with the cells that were run again; another installation's cells are not kept."""
+    if (before.versions, before.device) != (found.versions, found.device):
+        return found
+    cells = {(cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *found.cells)}
+    return dataclasses.replace(found, cells=tuple(cells.values()))
+
+
+def read_report(name: str, report: Path) -> SuiteRun:
+    """What a JUnit report of the suite says."""
+    root = ET.parse(report).getroot()
+    properties = {
+        each.get("name", ""): each.get("value", "") for each in root.iterfind("./testsuite/properties/property")
+    }
+    cells = tuple(_cell(case) for case in root.iter("testcase"))
+    if not cells or "device" not in properties:
+        raise UsageError(f"{name}: the suite ran no test: see its output above")
+    versions = {key: value for key, value in json.loads(properties["versions"]).items() if key in ("vllm", *SHOWN)}
+    machine = f"{platform.machine()}, Python {properties['python']}"
+    return SuiteRun(name, properties["device"], versions, machine, time.strftime("%Y-%m-%d"), cells)
+
+
+def _cell(case: ET.Element) -> CheckResult:
+    named = {each.get("name", ""): each.get("value", "") for each in case.iterfind("./properties/property")}
+    seconds = round(float(case.get("time", 0)), 1)
+    where = (named["section"], named["check"], named["generation"])
+    for tag, outcome in (("error", FAILED), ("failure", FAILED), ("skipped", ABSENT)):
+        found = case.find(tag)
+        if found is not None:
+            text = found.get("message", "") if outcome == ABSENT else f"{found.get('message', '')}\n{found.text or ''}"
+            return CheckResult(*where, outcome, _gist(text), seconds)
+    return CheckResult(*where, PASSED, "", seconds)
+
+
+def _gist(text: str) -> str:
+    """What a failure says first, and every exception it names, bounded."""
+    text = mask(text)
+    named = re.findall(r"\b[\w.]*(?:Error|Exception|Exceeded|Died)\b: [^\n]{1,200}", text)
+    return " | ".join(dict.fromkeys([*text.splitlines()[:1], *named]))[:1500]
+
+
+def read_record(path: Path) -> dict[str, SuiteRun]:
+    """The runs of a record by environment; none where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        plain: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            each["environment"]: SuiteRun(**{**each, "cells": tuple(CheckResult(**cell) for cell in each["cells"])})
+            for each in plain
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{path}: not a record of vllm-regress conformance: {error!r}. Give another file by --record"
+        ) from None
+
+
+def read_faults(path: Path) -> tuple[Fault, ...]:
+    """The known upstream faults."""
+    listed = tomllib.loads(path.read_text(encoding="utf-8")).get("fault", []) if path.exists() else []
+    return tuple(
+        Fault(
+            **{
+                **each,
+                "vllm": SpecifierSet(each["vllm"]),
+                "checks": tuple(each["checks"]),
+                "symptom": re.compile(each["symptom"]),
+            }
+        )
+        for each in listed
+    )
+
+
+def unexplained(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[tuple[SuiteRun, CheckResult]]:
+    """Failed cells that no known fault explains."""
+    return [
+        (ran, cell)
+        for ran in runs
+        for cell in ran.cells
+        if cell.outcome == FAILED and not any(f.explains(ran, cell) for f in faults)
+    ]

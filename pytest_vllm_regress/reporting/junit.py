@@ -1,0 +1,53 @@
+"""Verdicts as JUnit XML. Texts from result files are hostile: they are cut, and what XML cannot hold is replaced."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+from ..cases.results import RunResult, TestResult
+from ..cases.verdict import Verdict, excerpt
+
+MAX_REASON = 600
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(run: RunResult) -> str:
+    """JUnit XML: a suite for each environment; what was not expected is a failure, REPRODUCED and NOT_APPLICABLE are skipped, as pytest has it."""
+    root = ElementTree.Element("testsuites", name="vllm-regress")
+    for name in dict.fromkeys(result.environment for result in run.results):
+        here = [result for result in run.results if result.environment == name]
+        suite = ElementTree.SubElement(root, "testsuite", name=_xml(name), tests=str(len(here)))
+        suite.set("failures", str(sum(not result.expected for result in here)))
+        suite.set("errors", "0")
+        suite.set("skipped", str(sum(result.expected and result.verdict is not Verdict.FIXED for result in here)))
+        suite.set("time", f"{sum(result.duration_s for result in here):.3f}")
+        for result in here:
+            _test_case(suite, result)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=_xml(result.case_id), name=_xml(result.test), time=f"{result.duration_s:.3f}"
+    )
+    properties = ElementTree.SubElement(case, "properties")
+    told = {
+        "vllm_case": result.case_id,
+        "vllm_verdict": result.verdict.value,
+        "vllm_device": result.device,
+        "vllm_command": result.command,
+    }
+    for name, value in {**told, "vllm_version": result.versions.get("vllm", "")}.items():
+        if value:
+            ElementTree.SubElement(properties, "property", name=name, value=_xml(value))
+    message = _xml(f"{result.verdict.value}: {excerpt(result.not_expected_because or result.reason, MAX_REASON)}")
+    if not result.expected:
+        ElementTree.SubElement(case, "failure", message=message).text = _xml(result.dossier or result.reason)
+    elif result.verdict is not Verdict.FIXED:
+        ElementTree.SubElement(case, "skipped", message=message)
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("\ufffd", text)

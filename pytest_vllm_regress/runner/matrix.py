@@ -1,0 +1,162 @@
+"""Cases by environments, in parallel: environments are built while others run, and what is finished survives an interruption."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from ..cases import results
+from ..cases.cells import cells
+from ..cases.model import Case
+from ..cases.results import RunResult
+from ..errors import BuildError, UsageError
+from . import runner as runs
+from .journal import Journal
+
+
+def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
+    """The environments asked for, oldest vLLM first; those of the cases' evidence when none is asked for."""
+    from ..environments.recipes import find_file, load, resolve
+
+    if env and versions:
+        raise UsageError("--env and --versions contradict each other: give one of them")
+    if versions is None:
+        return list(env) or sorted(
+            {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},
+            key=lambda name: _age(resolve(name).target),
+        )
+    try:
+        wanted = SpecifierSet(versions)
+    except InvalidSpecifier:
+        raise UsageError(
+            f"--versions {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'"
+        ) from None
+    listed = [
+        recipe for recipe in load(find_file()).recipes.values() if wanted.contains(recipe.target[1], prereleases=True)
+    ]
+    if not listed:
+        raise UsageError(
+            f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them"
+        )
+    return [recipe.name for recipe in sorted(listed, key=lambda recipe: _age(recipe.target))]
+
+
+class Matrix:
+    """Runs jobs in parallel. One thread builds environments, in order, while others run; ``build`` and ``start`` as in ``runs.Runner``."""
+
+    def __init__(
+        self,
+        build: Callable[[str], None],
+        options: runs.Options,
+        journal: Journal,
+        say: runs.Say,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._build = build
+        self._options = options
+        self._journal = journal
+        self._say = say
+        self._clock = clock
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopping = threading.Event()
+
+    def run(self, jobs: Sequence[runs.Job], at_once: int) -> runs.Outcome:
+        """All jobs; what an earlier run finished is taken from the journal."""
+        found = [self._journal.finished(job) for job in jobs]
+        known = sum(len(cells(each.results)) for each in found)
+        if known:
+            self._say(f"{known} cells are finished by an interrupted run of the same matrix (--fresh runs them again)")
+        todo = [left for job in jobs if (left := self._journal.remaining(job)) is not None]
+        unbuilt: list[str] = []
+        interrupted = False
+        started = self._clock()
+        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(at_once, "run")
+        pending: dict[Future[RunResult], runs.Job] = {}
+        try:
+            for job in todo:
+                built = builder.submit(self._guarded_build, job.environment)
+                pending[runner.submit(self._job, job, built, unbuilt)] = job
+            while pending:
+                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in done:
+                    job = pending.pop(future)
+                    found.append(future.result())
+                    self._say(
+                        self._progress(job, found[-1], len(todo) - len(pending), len(todo), self._clock() - started)
+                    )
+        except KeyboardInterrupt:
+            interrupted = True
+            self._interrupt()
+        finally:
+            self._stopping.set()
+            builder.shutdown(wait=not interrupted, cancel_futures=True)
+            runner.shutdown(wait=True, cancel_futures=True)
+        if interrupted:
+            found = [self._journal.finished(job) for job in jobs]
+        return runs.Outcome(results.merge(found), tuple(unbuilt), interrupted)
+
+    def _guarded_build(self, name: str) -> None:
+        if not self._stopping.is_set():
+            self._build(name)
+
+    def _job(self, job: runs.Job, built: Future[None], unbuilt: list[str]) -> RunResult:
+        try:
+            built.result()
+        except BuildError as error:
+            self._say(f"{job.environment}: {error}")
+            unbuilt.append(job.environment)
+            return runs.not_built(job, error)
+        partial = self._journal.partial(job)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with self._journal.log(job).open("wb") as log:
+            found = runs.run_job(job, self._options, lambda *given: self._start(log, *given), partial)
+        if not self._stopping.is_set():
+            self._journal.add(job, found)
+            partial.unlink(missing_ok=True)
+        return found
+
+    def _start(self, log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        process = runs.start_command(command, environment, output=log)  # type: ignore[arg-type]
+        self._running.add(process)
+        try:
+            if self._stopping.is_set():
+                process.send_signal(signal.SIGINT)
+            return process.wait()
+        finally:
+            self._running.discard(process)
+
+    def _interrupt(self) -> None:
+        """Let every pytest end its engines, then end what is left."""
+        self._stopping.set()
+        for process in list(self._running):
+            process.send_signal(signal.SIGINT)
+        until = time.monotonic() + runs.INTERRUPT_GRACE_S
+        for process in list(self._running):
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(max(0.0, until - time.monotonic()))
+            runs.end_command(process)
+
+    def _progress(self, job: runs.Job, found: RunResult, done: int, total: int, passed_s: float) -> str:
+        verdicts = ", ".join(
+            f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}"
+            for cell in cells(found.results)
+        )
+        left = f"; about {_minutes(passed_s / done * (total - done))} left" if done < total else ""
+        return f"[{done}/{total}] {job.environment}: {verdicts or 'nothing'}{left}"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+def _age(target: tuple[str, str]) -> tuple[object, str]:
+    from packaging.version import Version
+
+    return Version(target[1]), target[0]
