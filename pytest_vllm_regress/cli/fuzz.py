@@ -61,7 +61,7 @@ def fuzz(
 ) -> None:
     """Draw JSON schemas with valid and invalid instances, compare each backend with jsonschema, shrink what is wrong.
 
-    Each finding becomes a file that `vllm-regress replay` asks again and `vllm-regress new --from` makes a case of.
+    Each finding becomes a file that `vllm-regress replay` asks again and `vllm-regress new --finding` makes a case of.
     """
     from ..engines.standalone import bare_session
     from ..fuzz.campaign import Campaign, Plan, checkers_of
