@@ -9,8 +9,9 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from ..cases.model import VLLM_BUILDS, Case
-from .inventory import Inventory, Package
+from ..cases.model import Case
+from ..environments.installed import VLLM_BUILDS, Package
+from .inventory import Inventory
 
 MAX_COMBINATIONS = 256
 

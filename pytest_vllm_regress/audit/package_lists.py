@@ -16,9 +16,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from ..environments.installed import Package, package
 from ..errors import UsageError
 from ..util.validation import shown
-from .inventory import Inventory, Package, package
+from .inventory import Inventory
 
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDES = 20

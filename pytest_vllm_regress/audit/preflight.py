@@ -21,9 +21,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
-from ..cases.model import VLLM_BUILDS
+from ..environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
 from ..util.validation import shown
-from .inventory import Interpreter, Package, metadata
 from .preflight_gpu import Driver, compare, cuda_of, read_driver
 
 _SHADOWED = (
@@ -151,7 +150,7 @@ class _Installed:
 
     @property
     def vllm(self) -> Package | None:
-        return next((found for name in ("vllm", *VLLM_BUILDS) if (found := self.get(name))), None)
+        return next((found for name in VLLM if (found := self.get(name))), None)
 
     def rays(self) -> list[tuple[Path, str]]:
         """Every module ray on the path and its version; the first is the one that is imported."""
@@ -171,7 +170,7 @@ def ray_version(folder: Path) -> str | None:
 
 
 def _two_builds(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    builds = [found for name in ("vllm", *VLLM_BUILDS) if (found := here.get(name))]
+    builds = [found for name in VLLM if (found := here.get(name))]
     if len(builds) > 1:
         named = " and ".join(f"{each.name} {each.version}" for each in builds)
         yield Concern(

@@ -10,7 +10,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from .inventory import Package, metadata
+from ..environments.installed import Package, metadata
 
 Capability = tuple[int, int]
 

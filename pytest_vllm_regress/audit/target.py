@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..cases.model import Case
+from ..environments.installed import is_environment, open_environment, scan
 from ..errors import UsageError
 from ..util.validation import did_you_mean, shown
-from .inventory import Inventory, inventory_of, is_interpreter, scan
+from .inventory import Inventory, inventory_of
 from .matching import Finding, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .preflight import Concern, Surroundings, preflight
@@ -48,22 +50,34 @@ class Audit:
 
 
 def read_target(target: str) -> Inventory:
-    """What ``target`` has: an interpreter, an environment's directory, a directory of packages, a list of packages, or ``-``."""
+    """What ``target`` has: an environment's directory (or its bin/python), a directory of packages, a list of packages, or ``-``.
+
+    It is read, whatever it is: an interpreter is started by ``started`` alone.
+    """
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
     path = Path(target).expanduser()
-    if is_interpreter(path):
-        return inventory_of(path.absolute(), target)
-    if not path.exists():
+    if not os.path.exists(path):
         raise UsageError(
-            f"{target}: no such file. Give an interpreter, an environment's directory, a list of packages, or - for standard input"
+            f"{target}: no such file. Give an environment's directory, a list of packages, or - for standard input; "
+            "an interpreter with --python"
         )
+    around = path.absolute().parent.parent
+    if path.parent.name == "bin" and path.name.startswith(("python", "pypy")) and is_environment(around):
+        return Inventory.of(open_environment(around), target)
     if not path.is_dir():
         return read_list(path)
+    if is_environment(path):
+        return Inventory.of(open_environment(path.absolute()), target)
     packages = tuple(scan([path]))
     if not packages:
-        raise UsageError(f"{target}: holds no interpreter (bin/python) and no packages (*.dist-info)")
+        raise UsageError(f"{target}: is no environment and holds no packages (*.dist-info)")
     return Inventory(target, packages)
+
+
+def started(python: Path) -> Inventory:
+    """What the interpreter ``python`` has, or the one in that environment's directory: it is started, isolated, and asked where it looks."""
+    return inventory_of(python.expanduser().absolute(), str(python))
 
 
 def audit(inventory: Inventory, cases: Sequence[Case], around: Surroundings | None, ignore: Collection[str]) -> Audit:

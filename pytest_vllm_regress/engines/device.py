@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..environments.installed import Installed
 from ..errors import UsageError
-from ..processes.agent import Installed
 
 DEVICES = ("sim", "cpu", "gpu")
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(

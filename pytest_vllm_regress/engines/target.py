@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from pathlib import Path
 
+from ..environments.installed import Installed, read_installed
 from ..errors import UsageError
-from ..processes.agent import Installed
 from . import device as devices
 from .device import choose
 
@@ -63,7 +62,15 @@ def named_interpreter(name: str) -> Path | None:
     return None
 
 
-_QUERY = "import sysconfig; print(sysconfig.get_path('purelib')); print(sysconfig.get_path('platlib'))"
+def inspect(name: str, python: Path, device: str) -> Target:
+    """The target that ``python`` is. Raises ``UsageError`` where it has nothing that a case can be about."""
+    installed = read_installed(python)
+    if not installed.usable:
+        raise UsageError(
+            f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
+            "or name an environment: `vllm-regress env list` shows them"
+        )
+    return Target(name, python, choose(device, installed), installed)
 
 
 def preview(name: str, device: str) -> str:
@@ -71,37 +78,7 @@ def preview(name: str, device: str) -> str:
     python = _interpreter(name)
     if python is None:
         return f"{name}: not built yet; it is built before its first test"
-    installed = read_installed(python)
-    if not installed.usable:
-        raise UsageError(
-            f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
-            "or name an environment: `vllm-regress env list` shows them"
-        )
-    return Target(name, python, choose(device, installed), installed).describe()
-
-
-def read_installed(python: Path) -> Installed:
-    """Distributions in an interpreter's site-packages, read from the names of their metadata directories."""
-    packages: dict[str, str] = {}
-    for site in _site_packages(python):
-        for entry in site.glob("*.dist-info"):
-            name, _, version = entry.name.removesuffix(".dist-info").partition("-")
-            packages.setdefault(name.lower().replace("_", "-"), version)
-    minor = next((p.name.removeprefix("python") for p in (python.parent.parent / "lib").glob("python3.*")), "")
-    return Installed(str(python), minor or "?", packages)
-
-
-def _site_packages(python: Path) -> list[Path]:
-    beside = list((python.parent.parent / "lib").glob("python3.*/site-packages"))
-    if beside and (python.parent.parent / "pyvenv.cfg").exists():
-        return beside
-    try:
-        out = subprocess.run(
-            [python, "-c", _QUERY], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        raise UsageError(f"{python} is not a Python interpreter that runs: {error}") from None
-    return [Path(line) for line in dict.fromkeys(out.split())]
+    return inspect(name, python, device).describe()
 
 
 def _interpreter(name: str) -> Path | None:

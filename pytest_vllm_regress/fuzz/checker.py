@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engines.session import Session
+from ..environments.installed import read_installed
 from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError, Unsupported
 from ..processes.child import Child
 from ..util.deadline import Deadline
@@ -44,7 +45,7 @@ class Checker:
         self._agent = session.bare_agent(environment, {"memory": allowance.memory})
         self._child: Child | None = None
         deadline = Deadline.after("import", _IMPORT_S)
-        self.versions = self._agent.installed(deadline).packages
+        self.versions = read_installed(self._agent.python).packages
         self.package = PACKAGES.get(backend, backend)
         try:
             usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])

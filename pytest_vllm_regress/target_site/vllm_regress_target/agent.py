@@ -1,12 +1,11 @@
 """The warm agent: ``python -m vllm_regress_target.agent FD`` under the target interpreter.
 
-It answers frames on the socket FD: ``versions`` (no import of vLLM), ``warm`` (imports vLLM once) and ``fork`` (one nanny and one
+It answers frames on the socket FD: ``warm`` (imports vLLM once) and ``fork`` (one nanny and one
 child). It never starts an engine, CUDA or Ray in itself, so that forking stays sound; where it is not, children are spawned instead.
 """
 
 import contextlib
 import gc
-import importlib.metadata
 import os
 import platform
 import signal
@@ -63,16 +62,6 @@ def _serve(channel: FrameSocket) -> None:
 
 
 Handled = Tuple[Any, List[int]]
-
-
-def _versions(channel: FrameSocket, request: Frame) -> Handled:
-    found: Dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        with contextlib.suppress(Exception):  # a broken dist-info must not hide the others
-            name = distribution.metadata["Name"]
-            if name:
-                found.setdefault(name.lower().replace("_", "-"), distribution.version)
-    return {"python": platform.python_version(), "executable": sys.executable, "packages": found}, []
 
 
 def _warm(channel: FrameSocket, request: Frame) -> Handled:
@@ -149,7 +138,6 @@ def _flush() -> None:
 
 
 _OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {
-    "versions": _versions,
     "warm": _warm,
     "warm_grammars": _warm_grammars,
     "fork": _fork,

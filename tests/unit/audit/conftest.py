@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.audit.inventory import Interpreter
+from pytest_vllm_regress.environments.installed import Interpreter
 
 Install = Callable[..., Path]
 

@@ -147,11 +147,11 @@ def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.C
         file.truncate(MAX_BYTES + 1)
     for arguments, words in (
         (["/nowhere"], "no such file"),
-        ([tmp_path], "no interpreter"),
+        ([tmp_path], "is no environment"),
         ([tmp_path / "large"], "larger than"),
         ([affected, "--preflight"], "is a list of packages"),
         ([affected, "--json", "--sarif"], "contradict"),
-        (["--python", "/nowhere/python"], "no such file"),
+        (["--python", "/nowhere/python"], "No such file"),
     ):
         assert audit(cases, *arguments) == 2
         assert words in capsys.readouterr().err

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.audit.inventory import Package
 from pytest_vllm_regress.audit.preflight import CHECKS, Concern, Surroundings, preflight
 from pytest_vllm_regress.audit.preflight_gpu import Driver, ask, cuda_of
+from pytest_vllm_regress.environments.installed import Package
 from tests.helpers import ROOT
 from tests.unit.audit.conftest import Install, interpreter
 
