@@ -112,7 +112,8 @@ class Bench:
 
     @contextlib.contextmanager
     def _fixture(self, spec: EngineSpec, front: str) -> Iterator[Engine | Server]:
-        engine = self.session.engine(self.target, spec, front, user="benchmark", fresh=True)
+        get = self.session.server if front == "serve" else self.session.engine
+        engine = get(self.target, spec, user="benchmark", fresh=True)
         try:
             yield engine
         finally:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import psutil
 
-from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -93,8 +92,7 @@ def main() -> int:
             spec = EngineSpec.create(
                 generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1
             )
-            engine = session.engine(target, spec, "offline", user="soak", fresh=True)
-            assert isinstance(engine, Engine)
+            engine = session.engine(target, spec, user="soak", fresh=True)
             answers = engine.generate([f"request {n}" for n in range(each)], {"max_tokens": 4, "ignore_eos": True})
             assert all(len(answer["outputs"][0]["token_ids"]) == 4 for answer in answers)
             asked += len(answers)

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress import AsyncEngine, Engine, RequestOutput, Server
 from pytest_vllm_regress.processes.child import Leftover
 
 pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
 
 
+PROMPTS = ["number one", "number two", "number three", "number four"]
+SAMPLING = {"max_tokens": 8, "ignore_eos": True, "n": 2}
+
+
 def use(engine: Engine) -> None:
     """Four prompts of two results each, then the end."""
-    prompts = ["number one", "number two", "number three", "number four"]
-    answers = engine.generate(prompts, {"max_tokens": 8, "ignore_eos": True, "n": 2}, output_kind="final_only")
-    last = answers if engine.front == "offline" else [stream[-1] for stream in answers]
+    end(engine, engine.generate(PROMPTS, SAMPLING, output_kind="final_only"))
+
+
+def use_async(engine: AsyncEngine) -> None:
+    end(engine, [stream[-1] for stream in engine.generate(PROMPTS, SAMPLING, output_kind="final_only")])
+
+
+def end(engine: Engine | AsyncEngine, last: list[RequestOutput]) -> None:
     assert [[len(each["token_ids"]) for each in answer["outputs"]] for answer in last] == [[8, 8]] * 4
     left = engine.stop()
     if (
@@ -50,18 +58,18 @@ def test_offline_pp2(vllm_engine: Engine) -> None:
 
 
 @pytest.mark.vllm_engine(front="async", tp=2, executor="mp")
-def test_async_tp2(vllm_engine: Engine) -> None:
-    use(vllm_engine)
+def test_async_tp2(vllm_engine: AsyncEngine) -> None:
+    use_async(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="async", pp=2, executor=["mp", "ray"])
-def test_async_pp2(vllm_engine: Engine) -> None:
-    use(vllm_engine)
+def test_async_pp2(vllm_engine: AsyncEngine) -> None:
+    use_async(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="async", dp=2)
-def test_async_dp2(vllm_engine: Engine) -> None:
-    use(vllm_engine)
+def test_async_dp2(vllm_engine: AsyncEngine) -> None:
+    use_async(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="serve", tp=2, executor="mp")
@@ -85,5 +93,5 @@ def test_offline_tokenizer_pool(vllm_engine: Engine) -> None:
 
 
 @pytest.mark.vllm_engine(front="async", pool=2)
-def test_async_tokenizer_pool(vllm_engine: Engine) -> None:
-    use(vllm_engine)
+def test_async_tokenizer_pool(vllm_engine: AsyncEngine) -> None:
+    use_async(vllm_engine)

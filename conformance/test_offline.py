@@ -6,19 +6,17 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.engine import Engine
-from pytest_vllm_regress.errors import RemoteError
+from pytest_vllm_regress import CompletionOutput, Engine, RemoteError
 
 pytestmark = [pytest.mark.vllm_engine(generation=["V0", "V1"]), pytest.mark.smoke]
 LONG = {"max_tokens": 32, "ignore_eos": True}
 GREEDY = {**LONG, "temperature": 0}
 
 
-def first(engine: Engine, sampling: dict[str, Any], prompt: str = "Hello") -> dict[str, Any]:
+def first(engine: Engine, sampling: dict[str, Any], prompt: str = "Hello") -> CompletionOutput:
     """The first output of one prompt."""
     (answer,) = engine.generate(prompt, sampling)
-    output: dict[str, Any] = answer["outputs"][0]
-    return output
+    return answer["outputs"][0]
 
 
 def a_letter_of(text: str) -> str:
@@ -83,17 +81,18 @@ def test_min_tokens(vllm_engine: Engine) -> None:
 
 def test_logprobs(vllm_engine: Engine) -> None:
     output = first(vllm_engine, {**LONG, "logprobs": 3})
-    assert len(output["logprobs"]) == 32
-    for token, step in zip(output["token_ids"], output["logprobs"], strict=True):
-        assert str(token) in step and 3 <= len(step) <= 4 and max(step.values()) <= 0
+    steps = output["logprobs"] or []
+    assert len(steps) == 32
+    for token, step in zip(output["token_ids"], steps, strict=True):
+        assert step is not None and str(token) in step and 3 <= len(step) <= 4 and max(step.values()) <= 0
 
 
 def test_prompt_logprobs(vllm_engine: Engine) -> None:
     (answer,) = vllm_engine.generate("Hello", {"max_tokens": 1, "prompt_logprobs": 2})
-    scores = answer["prompt_logprobs"]
+    scores = answer["prompt_logprobs"] or []
     assert len(scores) == len(answer["prompt_token_ids"]) and scores[0] is None
     assert all(
-        str(token) in step and 2 <= len(step) <= 3
+        step is not None and str(token) in step and 2 <= len(step) <= 3
         for token, step in zip(answer["prompt_token_ids"][1:], scores[1:], strict=True)
     )
 

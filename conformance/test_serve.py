@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress import Server
 
 pytestmark = pytest.mark.vllm_engine(front="serve", generation=["V0", "V1"])
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -39,7 +39,7 @@ def test_stream(vllm_server: Server) -> None:
 
 def test_stop_string(vllm_server: Server) -> None:
     greedy = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
-    text = vllm_server.chat(HELLO, **greedy)["choices"][0]["message"]["content"]
+    text = vllm_server.chat(HELLO, **greedy)["choices"][0]["message"]["content"] or ""
     letter = next(letter for letter in text if letter.isascii() and letter.isprintable() and letter != " ")
     (choice,) = vllm_server.chat(HELLO, **greedy, stop=[letter])["choices"]
     assert choice["finish_reason"] == "stop" and choice["message"]["content"] == text[: text.index(letter)]
@@ -49,7 +49,7 @@ def test_json_schema(vllm_server: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
     choices = vllm_server.chat(HELLO, n=4, max_tokens=200, response_format=form)["choices"]
     ended = [choice["message"]["content"] for choice in choices if choice["finish_reason"] == "stop"]
-    assert ended and all(isinstance(json.loads(text)["ok"], bool) for text in ended)
+    assert ended and all(isinstance(json.loads(text or "")["ok"], bool) for text in ended)
 
 
 def test_key_is_asked_for(vllm_server: Server) -> None:

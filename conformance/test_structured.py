@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress import Engine
 
 SCHEMA = {
     "type": "object",
@@ -41,5 +41,5 @@ def test_with(vllm_engine: Engine, kind: str) -> None:
     )
     outputs = [answer["outputs"][0] for answer in answers]
     ended = [each["text"] for each in outputs if each["finish_reason"] == "stop"]
-    assert ended, f"none of six came to its end: {sorted({each['finish_reason'] for each in outputs})}"
+    assert ended, f"none of six came to its end: {sorted({str(each['finish_reason']) for each in outputs})}"
     assert [text for text in ended if not fits(kind, text)] == []

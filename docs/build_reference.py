@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +13,7 @@ from typing import Any
 
 import typer
 
+import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
 from pytest_vllm_regress.plugin import fixtures, options
 from pytest_vllm_regress.util.paths import DATA
@@ -76,6 +79,33 @@ def command_rows() -> Iterator[str]:
         yield f"| `{name}` | {_cell(first)} | {codes.group(1).rstrip('.') if codes else 'those of `vllm-regress`'} |"
 
 
+def api_rows() -> Iterator[str]:
+    yield "| name | what it is |"
+    yield "| --- | --- |"
+    for name in pytest_vllm_regress.__all__:
+        if name != "__version__":
+            yield f"| `{name}` | {_cell(_meaning(name))} |"
+
+
+def _meaning(name: str) -> str:
+    """The first sentence of a class or function; of a value the text behind it in its module."""
+    value = getattr(pytest_vllm_regress, name)
+    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else _behind(name)
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _behind(name: str) -> str:
+    package = Path(pytest_vllm_regress.__file__).parent
+    for file in (package / "engines" / "engine.py", package / "schemas" / "profile.py"):
+        body = ast.parse(file.read_text()).body
+        for line, after in itertools.pairwise(body):
+            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            if any(isinstance(each, ast.Name) and each.id == name for each in targets):
+                assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{name} has no text"
+                return str(after.value.value)
+    raise SystemExit(f"{name}: not found")
+
+
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
@@ -84,6 +114,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "options": option_rows,
     "markers": marker_rows,
     "fixtures": fixture_rows,
+    "api": api_rows,
     "commands": command_rows,
     "case": lambda: schema_rows("case_schema.json"),
     "result": lambda: schema_rows("result_schema.json"),

@@ -1,3 +1,121 @@
-"""Documented vLLM failures as pytest cases, on real vLLM wheels, with or without a GPU."""
+"""Documented vLLM failures as pytest cases, on real vLLM wheels, with or without a GPU.
 
-__version__ = "0.1.0"
+The names below are the public API: what fixtures hand out, what their methods return and raise, and the strategies for JSON schemas. They stay
+where they are; every other module of this package may change. A name is loaded at its first use, so importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
+    from .engines.health import Health
+    from .engines.probe import Probe
+    from .engines.server import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage, Server
+    from .engines.spec import EngineSpec
+    from .engines.target import Target
+    from .errors import (
+        BuildError,
+        CaseFileError,
+        ChildDied,
+        ChildError,
+        DeadlineExceeded,
+        EnvironmentFileError,
+        LimitExceeded,
+        ProtocolError,
+        RegressError,
+        RemoteError,
+        Unsupported,
+        UsageError,
+    )
+    from .schemas import (
+        PROFILES,
+        Budget,
+        Dialect,
+        Feature,
+        Invalid,
+        Profile,
+        invalid_instances,
+        json_schemas,
+        near_misses,
+        valid_instances,
+    )
+
+_NAMES = {
+    "engines.engine": (
+        *("AsyncEngine", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
+    ),
+    "engines.health": ("Health",),
+    "engines.probe": ("Probe",),
+    "engines.server": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage", "Server"),
+    "engines.spec": ("EngineSpec",),
+    "engines.target": ("Target",),
+    "errors": (
+        *("BuildError", "CaseFileError", "ChildDied", "ChildError", "DeadlineExceeded", "EnvironmentFileError"),
+        *("LimitExceeded", "ProtocolError", "RegressError", "RemoteError", "Unsupported", "UsageError"),
+    ),
+    "schemas": (
+        *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),
+        *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
+    ),
+}
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
+
+__all__ = [
+    "PROFILES",
+    "AsyncEngine",
+    "Budget",
+    "BuildError",
+    "CaseFileError",
+    "ChatChoice",
+    "ChatChunk",
+    "ChatCompletion",
+    "ChatDelta",
+    "ChatMessage",
+    "ChildDied",
+    "ChildError",
+    "CompletionOutput",
+    "DeadlineExceeded",
+    "Dialect",
+    "Engine",
+    "EngineSpec",
+    "EnvironmentFileError",
+    "Feature",
+    "Health",
+    "Invalid",
+    "LimitExceeded",
+    "Probe",
+    "Profile",
+    "Prompt",
+    "ProtocolError",
+    "RegressError",
+    "RemoteError",
+    "RequestOutput",
+    "Sampling",
+    "Server",
+    "StartReport",
+    "Target",
+    "Unsupported",
+    "UsageError",
+    "__version__",
+    "invalid_instances",
+    "json_schemas",
+    "near_misses",
+    "valid_instances",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public are {', '.join(__all__)}")
+    found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

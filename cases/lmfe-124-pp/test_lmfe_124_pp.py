@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import AsyncEngine
 
 # Earlier releases hang with any lm-format-enforcer: vLLM's own tokenizer wrapper could not be pickled either (vllm#7557).
 # V0 of 0.10 takes any schema and ignores it.
@@ -20,7 +20,7 @@ SAMPLING = {
 }
 
 
-def ask(engine: Any) -> str:
+def ask(engine: AsyncEngine) -> str:
     engine.generate("Hello", {"max_tokens": 4}, timeout=60)  # a plain request works everywhere
     (streamed,) = engine.generate("Hello", SAMPLING, timeout=20)
     return str(streamed[-1]["outputs"][0]["text"])
@@ -28,12 +28,12 @@ def ask(engine: Any) -> str:
 
 @pytest.mark.vllm_case("lmfe-124-pp")
 @pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2, fresh=True)
-def test_pipeline_stages_get_the_state(vllm_engine: Any) -> None:
+def test_pipeline_stages_get_the_state(vllm_engine: AsyncEngine) -> None:
     # Only that it ends. What it says is wrong even on 0.8.5: each step sends the state as it was at the start (vllm#7194).
     assert ask(vllm_engine)
 
 
 @pytest.mark.vllm_case("lmfe-124-pp", variant="tp")
 @pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", tensor_parallel_size=2, fresh=True)
-def test_tensor_parallel_workers_need_no_state(vllm_engine: Any) -> None:
+def test_tensor_parallel_workers_need_no_state(vllm_engine: AsyncEngine) -> None:
     assert '"a"' in ask(vllm_engine)

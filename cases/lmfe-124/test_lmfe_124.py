@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.schemas import json_schemas
+from pytest_vllm_regress import Probe, json_schemas
 
 pytestmark = pytest.mark.vllm_case("lmfe-124")
 
@@ -40,7 +40,7 @@ def check(reply: dict[str, Any]) -> None:
         assert hand_over["difference"] is None, f"{reply['way']}: {hand_over['difference']} after {reply['text']!r}"
 
 
-def test_upstream_schema(vllm_probe: Any, vllm_model_path: str) -> None:
+def test_upstream_schema(vllm_probe: Probe, vllm_model_path: str) -> None:
     reply = vllm_probe("carry_over", timeout=180, model=vllm_model_path, schema=UPSTREAM_SCHEMA)
     check(reply)
     assert reply["distinct_masks"] > 3, f"the walk saw nothing of the grammar: {reply['text']!r}"
@@ -48,5 +48,5 @@ def test_upstream_schema(vllm_probe: Any, vllm_model_path: str) -> None:
 
 @FEW
 @given(schema=json_schemas("basic"), seed=st.integers(0, 999))
-def test_drawn_schemas(vllm_probe: Any, vllm_model_path: str, schema: dict[str, Any], seed: int) -> None:
+def test_drawn_schemas(vllm_probe: Probe, vllm_model_path: str, schema: dict[str, Any], seed: int) -> None:
     check(vllm_probe("carry_over", timeout=180, model=vllm_model_path, schema=schema, seed=seed))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from pytest_vllm_regress import EngineSpec, Probe, Server
 
 # The pool is older, but 0.7 is the first vLLM whose own steps the probe can take without a GPU.
 pytestmark = [pytest.mark.vllm_case("vllm-16140"), pytest.mark.vllm_requires(vllm=">=0.7")]
@@ -16,19 +19,19 @@ PATIENT_S, HANG_S = 150, 60
 
 
 @pytest.fixture
-def stale_workers(vllm_sidecar: Any) -> dict[str, Any]:
+def stale_workers(vllm_sidecar: Callable[[str], str]) -> dict[str, Any]:
     """Ray settings that make workers import a Ray older than the driver's."""
     return {"runtime_env": {"env_vars": {"PYTHONPATH": vllm_sidecar("ray-2.31.0")}}}
 
 
 @clean
 @pytest.mark.parametrize("pool_size", [0, 1, 2, 4])
-def test_pool_with_clean_workers(vllm_probe: Any, vllm_model_path: str, pool_size: int) -> None:
+def test_pool_with_clean_workers(vllm_probe: Probe, vllm_model_path: str, pool_size: int) -> None:
     assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=pool_size)["token_ids"]
 
 
 @clean
-def test_workaround_empty_runtime_env(vllm_probe: Any, vllm_model_path: str) -> None:
+def test_workaround_empty_runtime_env(vllm_probe: Probe, vllm_model_path: str) -> None:
     settings: dict[str, Any] = {"runtime_env": {}}
     assert vllm_probe("tokenize", timeout=PATIENT_S, model=vllm_model_path, pool_size=1, extra_config=settings)[
         "token_ids"
@@ -36,13 +39,13 @@ def test_workaround_empty_runtime_env(vllm_probe: Any, vllm_model_path: str) -> 
 
 
 @no_pool
-def test_workaround_no_pool(vllm_probe: Any, vllm_model_path: str, stale_workers: dict[str, Any]) -> None:
+def test_workaround_no_pool(vllm_probe: Probe, vllm_model_path: str, stale_workers: dict[str, Any]) -> None:
     assert vllm_probe("tokenize", model=vllm_model_path, pool_size=0, extra_config=stale_workers)["token_ids"]
 
 
 @pytest.mark.parametrize("pool_size", [1, 2, 4])
 def test_pool_with_stale_workers(
-    vllm_probe: Any, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int
+    vllm_probe: Probe, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int
 ) -> None:
     size = pool_size if vllm_leg == "subject" else 0
     assert vllm_probe("tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=size, extra_config=stale_workers)[
@@ -52,15 +55,15 @@ def test_pool_with_stale_workers(
 
 @clean
 @pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=[0, 2], timeout=PATIENT_S)
-def test_server_with_clean_workers(vllm_server: Any) -> None:
+def test_server_with_clean_workers(vllm_server: Server) -> None:
     assert vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2)["choices"]
 
 
 @pytest.mark.vllm_engine(front="serve", tokenizer_pool_size=2, timeout=100)
 class TestServerWithStaleWorkers:
     @pytest.fixture
-    def engine_spec(self, engine_spec: Any, stale_workers: dict[str, Any]) -> Any:
+    def engine_spec(self, engine_spec: EngineSpec, stale_workers: dict[str, Any]) -> EngineSpec:
         return engine_spec.replace(tokenizer_pool_extra_config=stale_workers)
 
-    def test_answers(self, vllm_server: Any) -> None:
+    def test_answers(self, vllm_server: Server) -> None:
         assert vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=2)["choices"]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress import AsyncEngine, Engine, Server
+
 pytestmark = pytest.mark.vllm_case("vllm-17173")
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True}
@@ -42,7 +44,7 @@ def check(results: list[tuple[int, Any]], n: int) -> None:
         assert len({repr(content) for _, content in results}) > 1, f"all {n} results are equal at temperature 1"
 
 
-def ask_engine(engine: Any, n: int, kind: str | None = None) -> None:
+def ask_engine(engine: Engine | AsyncEngine, n: int, kind: str | None = None) -> None:
     prompt = IMAGE_PROMPT if engine.spec.model == "vision" else "Hello"
     for answer in engine.generate([prompt] * TOGETHER, {**SAMPLING, "n": n}, output_kind=kind):
         tokens: dict[int, list[int]] = {}
@@ -54,45 +56,53 @@ def ask_engine(engine: Any, n: int, kind: str | None = None) -> None:
         check(list(tokens.items()), n)
 
 
-def ask_server(server: Any, n: int, stream: bool) -> None:
-    content: Any = "Hello"
+def said(server: Server, content: object, n: int, stream: bool) -> list[tuple[int, str, bool]]:
+    """Of every choice that came, piece by piece: its index, its text, and whether it ended there."""
+    messages = [{"role": "user", "content": content}]
+    if stream:
+        pieces = [each for chunk in server.stream_chat(messages, n=n, **SAMPLING) for each in chunk["choices"]]
+        return [(each["index"], each["delta"].get("content") or "", bool(each.get("finish_reason"))) for each in pieces]
+    whole = server.chat(messages, n=n, **SAMPLING)["choices"]
+    return [(each["index"], each["message"]["content"] or "", bool(each["finish_reason"])) for each in whole]
+
+
+def ask_server(server: Server, n: int, stream: bool) -> None:
+    content: object = "Hello"
     if server.spec.model == "vision":
         content = [{"type": "image_url", "image_url": {"url": PIXELS}}, {"type": "text", "text": "What is this?"}]
-    ask = server.stream_chat if stream else lambda *given, **options: [server.chat(*given, **options)]
     with ThreadPoolExecutor(TOGETHER) as pool:
-        asked = [pool.submit(ask, [{"role": "user", "content": content}], n=n, **SAMPLING) for _ in range(TOGETHER)]
+        asked = [pool.submit(said, server, content, n, stream) for _ in range(TOGETHER)]
     for answer in asked:
         texts: dict[int, str] = {}
         came = set()  # a stream opens every choice, whether or not anything follows
-        for choice in (choice for chunk in answer.result() for choice in chunk["choices"]):
-            said = choice["delta" if stream else "message"].get("content") or ""
-            texts[choice["index"]] = texts.get(choice["index"], "") + said
-            came |= {choice["index"]} if said or choice.get("finish_reason") else set()
+        for index, text, ended in answer.result():
+            texts[index] = texts.get(index, "") + text
+            came |= {index} if text or ended else set()
         check([(index, text) for index, text in texts.items() if index in came], n)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("generate"))
 @pytest.mark.vllm_engine(generation="V1", model=["text", "vision"])
-def test_offline(vllm_engine: Any, kind: str, n: int) -> None:
+def test_offline(vllm_engine: Engine, kind: str, n: int) -> None:
     ask_engine(vllm_engine, n)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("cumulative", "delta", "final_only"))
 @pytest.mark.vllm_engine(front="async", generation="V1", model=["text", "vision"])
-def test_async(vllm_engine: Any, n: int, kind: str) -> None:
+def test_async(vllm_engine: AsyncEngine, n: int, kind: str) -> None:
     ask_engine(vllm_engine, n, kind)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("answered", "streamed"))
 @pytest.mark.vllm_engine(front="serve", generation="V1", model=["text", "vision"])
-def test_http(vllm_server: Any, kind: str, n: int) -> None:
+def test_http(vllm_server: Server, kind: str, n: int) -> None:
     ask_server(vllm_server, n, kind == "streamed")
 
 
 @V0
 @pytest.mark.parametrize("n", NS)
 @pytest.mark.vllm_engine(generation="V0", model=["text", "vision"])
-def test_offline_v0(vllm_engine: Any, n: int) -> None:
+def test_offline_v0(vllm_engine: Engine, n: int) -> None:
     ask_engine(vllm_engine, n)
 
 
@@ -100,7 +110,7 @@ def test_offline_v0(vllm_engine: Any, n: int) -> None:
 @pytest.mark.parametrize("n", NS)
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final_only"])
 @pytest.mark.vllm_engine(front="async", generation="V0")
-def test_async_v0(vllm_engine: Any, n: int, kind: str) -> None:
+def test_async_v0(vllm_engine: AsyncEngine, n: int, kind: str) -> None:
     ask_engine(vllm_engine, n, kind)
 
 
@@ -108,5 +118,5 @@ def test_async_v0(vllm_engine: Any, n: int, kind: str) -> None:
 @pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize("stream", [False, True], ids=["answered", "streamed"])
 @pytest.mark.vllm_engine(front="serve", generation="V0")
-def test_http_v0(vllm_server: Any, n: int, stream: bool) -> None:
+def test_http_v0(vllm_server: Server, n: int, stream: bool) -> None:
     ask_server(vllm_server, n, stream)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from pytest_vllm_regress.errors import ChildDied, RemoteError
+from pytest_vllm_regress import ChildDied, RemoteError, Server
 
 pytestmark = [pytest.mark.vllm_case("vllm-21443"), pytest.mark.vllm_engine(front="serve", generation="V1", fresh=True)]
 
 
-def test_killed_engine_core_is_noticed(vllm_server: Any, vllm_leg: str) -> None:
+def test_killed_engine_core_is_noticed(vllm_server: Server, vllm_leg: str) -> None:
     if vllm_leg == "subject":
         for process in vllm_server.engine_processes():
             process.kill()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import Server
 
 pytestmark = pytest.mark.vllm_case("vllm-24232")
 
@@ -12,7 +12,7 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {"type
 
 
 @pytest.mark.vllm_engine(front="serve")
-def test_unknown_tool_choice_is_refused(vllm_server: Any) -> None:
+def test_unknown_tool_choice_is_refused(vllm_server: Server) -> None:
     body = {
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 4,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import Server
 
 # The tiny model's vocabulary is smaller than this; vLLM's own default limit is 20.
 pytestmark = pytest.mark.vllm_engine(front="serve", extra={"max_logprobs": 400})
 
 
-def ask(server: Any, wanted: int) -> int:
+def ask(server: Server, wanted: int) -> int:
     """The number of alternatives that came for a position of the prompt."""
     answer = server.post(
         "/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 2, "prompt_logprobs": wanted}
@@ -22,10 +22,10 @@ def ask(server: Any, wanted: int) -> int:
 
 
 @pytest.mark.vllm_case("vllm-24948")
-def test_whole_vocabulary(vllm_server: Any) -> None:
+def test_whole_vocabulary(vllm_server: Server) -> None:
     assert ask(vllm_server, -1) > 200
 
 
 @pytest.mark.vllm_case("vllm-24948", variant="number")
-def test_a_few(vllm_server: Any) -> None:
+def test_a_few(vllm_server: Server) -> None:
     assert ask(vllm_server, 2) >= 2

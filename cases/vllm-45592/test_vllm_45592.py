@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.errors import RemoteError
+from pytest_vllm_regress import Engine, RemoteError
 
 # V1 of 0.7 takes a schema without a word and ignores it.
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.8")
@@ -16,7 +16,7 @@ LENGTH = {"type": "string", "maxLength": 2}
 BOTH = pytest.mark.vllm_engine(structured_output_backend=["xgrammar", "auto"], generation="V1")
 
 
-def ask(engine: Any, schema: dict[str, Any]) -> None:
+def ask(engine: Engine, schema: dict[str, Any]) -> None:
     sampling = {"max_tokens": 40, "structured_outputs": {"json": schema}}
     try:
         answers = [engine.generate("Hello", {**sampling, "seed": seed})[0] for seed in range(8)]
@@ -34,11 +34,11 @@ def ask(engine: Any, schema: dict[str, Any]) -> None:
 
 @pytest.mark.vllm_case("vllm-45592")
 @BOTH
-def test_pattern_with_length(vllm_engine: Any) -> None:
+def test_pattern_with_length(vllm_engine: Engine) -> None:
     ask(vllm_engine, {**LENGTH, "pattern": "^a+$"})
 
 
 @pytest.mark.vllm_case("vllm-45592", variant="length")
 @BOTH
-def test_length_alone(vllm_engine: Any) -> None:
+def test_length_alone(vllm_engine: Engine) -> None:
     ask(vllm_engine, LENGTH)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import Engine
 
 # V1 of 0.7 takes a schema without a word and ignores it.
 pytestmark = [
@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def ask(engine: Any, choices: list[str]) -> None:
+def ask(engine: Engine, choices: list[str]) -> None:
     try:
         (answer,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": choices}})
         text = answer["outputs"][0]["text"]
@@ -24,10 +24,10 @@ def ask(engine: Any, choices: list[str]) -> None:
 
 @pytest.mark.vllm_case("vllm-48115")
 @pytest.mark.parametrize("choice", ["no\nplease", "no\x00please", "\n"], ids=["newline", "nul", "only-newline"])
-def test_control_characters(vllm_engine: Any, choice: str) -> None:
+def test_control_characters(vllm_engine: Engine, choice: str) -> None:
     ask(vllm_engine, ["yes", choice])
 
 
 @pytest.mark.vllm_case("vllm-48115", variant="plain")
-def test_plain(vllm_engine: Any) -> None:
+def test_plain(vllm_engine: Engine) -> None:
     ask(vllm_engine, ["yes", "no", "a\tb", 'say "no"', "back\\slash"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import AsyncEngine
 
 # What the probe looks at came with 0.8.
 pytestmark = [
@@ -13,27 +12,26 @@ pytestmark = [
     pytest.mark.vllm_engine(front="async", generation="V1", fresh=True),
 ]
 
-PROBE = Path(__file__).with_name("probe.py")
 ROUNDS = 5
 
 
-def check(engine: Any, n: int, by_id: bool) -> None:
-    held = engine.call(PROBE, "held_after_aborts", n=n, rounds=ROUNDS, by_id=by_id)
+def check(engine: AsyncEngine, n: int, by_id: bool) -> None:
+    held = engine.call("held_after_aborts", n=n, rounds=ROUNDS, by_id=by_id)
     engine.check()
     assert held == 0, f"{held} of {ROUNDS} aborted requests are still held"
 
 
 @pytest.mark.vllm_case("vllm-51629")
 @pytest.mark.parametrize("n", [2, 8])
-def test_aborted_by_id(vllm_engine: Any, n: int) -> None:
+def test_aborted_by_id(vllm_engine: AsyncEngine, n: int) -> None:
     check(vllm_engine, n, by_id=True)
 
 
 @pytest.mark.vllm_case("vllm-51629", variant="cancelled")
-def test_cancelled(vllm_engine: Any) -> None:
+def test_cancelled(vllm_engine: AsyncEngine) -> None:
     check(vllm_engine, 8, by_id=False)
 
 
 @pytest.mark.vllm_case("vllm-51629", variant="one")
-def test_one_result(vllm_engine: Any) -> None:
+def test_one_result(vllm_engine: AsyncEngine) -> None:
     check(vllm_engine, 1, by_id=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import Probe, Server
 
 pytestmark = pytest.mark.vllm_case("vllm-52614")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
 
-def test_integration_imports(vllm_probe: Any) -> None:
+def test_integration_imports(vllm_probe: Probe) -> None:
     assert "build_vllm_logits_processor" in vllm_probe("offered_by_the_integration")
 
 
@@ -19,7 +19,7 @@ def test_integration_imports(vllm_probe: Any) -> None:
     vllm=">=0.14"
 )  # 0.12 and 0.13 have the same fault and show it otherwise: the request never ends
 @pytest.mark.vllm_engine(front="serve", structured_output_backend="lm-format-enforcer", fresh=True)
-def test_request_with_a_schema(vllm_server: Any) -> None:
+def test_request_with_a_schema(vllm_server: Server) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     answer = vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=40, response_format=schema)
     assert answer["choices"][0]["message"]["content"]

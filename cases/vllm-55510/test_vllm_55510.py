@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import Probe
 
 pytestmark = [
     pytest.mark.vllm_case("vllm-55510"),
@@ -14,6 +14,6 @@ pytestmark = [
 PATIENT_S = 30
 
 
-def test_engine_ends_with_its_server(vllm_probe: Any, vllm_model_path: str) -> None:
+def test_engine_ends_with_its_server(vllm_probe: Probe, vllm_model_path: str) -> None:
     alive = vllm_probe("alive_after_kill", timeout=240, model=vllm_model_path, patient_s=PATIENT_S)
     assert not alive, f"{', '.join(alive)} still alive {PATIENT_S} s after the server was killed"

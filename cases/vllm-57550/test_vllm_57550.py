@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress import Probe
+
 # Before 0.29 the check did not know the pair at all (vllm#45592).
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.29")
 
@@ -14,10 +16,10 @@ SCHEMA = {"pattern": "^[a-z]+$", "maxLength": 3}
 
 @pytest.mark.vllm_case("vllm-57550")
 @pytest.mark.parametrize("schema", [SCHEMA, {"type": "object", "properties": {"a": SCHEMA}}], ids=["root", "property"])
-def test_without_type(vllm_probe: Any, schema: dict[str, Any]) -> None:
+def test_without_type(vllm_probe: Probe, schema: dict[str, Any]) -> None:
     assert vllm_probe("is_beyond_xgrammar", schema=schema), f"expected {schema} to be refused"
 
 
 @pytest.mark.vllm_case("vllm-57550", variant="typed")
-def test_with_type(vllm_probe: Any) -> None:
+def test_with_type(vllm_probe: Probe) -> None:
     assert vllm_probe("is_beyond_xgrammar", schema={"type": "string", **SCHEMA})

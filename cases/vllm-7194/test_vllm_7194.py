@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import jsonschema
 import pytest
+
+from pytest_vllm_regress import AsyncEngine
 
 # Earlier releases do not answer at all (vllm#7557); V0 of 0.10 takes any schema and ignores it.
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*")
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
 
-def ask(engine: Any, seed: int) -> None:
+def ask(engine: AsyncEngine, seed: int) -> None:
     (streamed,) = engine.generate(
         "Hello", {"max_tokens": 60, "seed": seed, "structured_outputs": {"json": SCHEMA}}, timeout=60
     )
@@ -29,18 +30,18 @@ def ask(engine: Any, seed: int) -> None:
 @pytest.mark.vllm_case("vllm-7194")
 @pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_pipeline(vllm_engine: Any, seed: int) -> None:
+def test_pipeline(vllm_engine: AsyncEngine, seed: int) -> None:
     ask(vllm_engine, seed)
 
 
 @pytest.mark.vllm_case("vllm-7194", variant="v1")
 @pytest.mark.vllm_engine(front="async", generation="V1", executor="mp", pipeline_parallel_size=2)
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_pipeline_in_v1(vllm_engine: Any, seed: int) -> None:
+def test_pipeline_in_v1(vllm_engine: AsyncEngine, seed: int) -> None:
     ask(vllm_engine, seed)
 
 
 @pytest.mark.vllm_case("vllm-7194", variant="tp")
 @pytest.mark.vllm_engine(front="async", generation=["V0", "V1"], executor="mp", tensor_parallel_size=2)
-def test_tensor_parallel(vllm_engine: Any) -> None:
+def test_tensor_parallel(vllm_engine: AsyncEngine) -> None:
     ask(vllm_engine, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from pytest_vllm_regress import AsyncEngine
 
 pytestmark = pytest.mark.vllm_requires(vllm="!=0.10.*")  # its V0 takes any schema and ignores it
 
@@ -12,7 +12,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 SAMPLING = {"max_tokens": 24, "seed": 1, "structured_outputs": {"json": SCHEMA, "backend": "lm-format-enforcer"}}
 
 
-def ask(engine: Any) -> str:
+def ask(engine: AsyncEngine) -> str:
     engine.generate("Hello", {"max_tokens": 4}, timeout=60)  # a plain request works everywhere
     (streamed,) = engine.generate("Hello", SAMPLING, timeout=20)
     return str(streamed[-1]["outputs"][0]["text"])
@@ -20,11 +20,11 @@ def ask(engine: Any) -> str:
 
 @pytest.mark.vllm_case("vllm-7557")
 @pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2, fresh=True)
-def test_pipeline_stages_get_the_request(vllm_engine: Any) -> None:
+def test_pipeline_stages_get_the_request(vllm_engine: AsyncEngine) -> None:
     assert ask(vllm_engine)  # only that it ends: what it says is vllm-7194's matter
 
 
 @pytest.mark.vllm_case("vllm-7557", variant="tp")
 @pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", tensor_parallel_size=2, fresh=True)
-def test_tensor_parallel_workers_need_no_request(vllm_engine: Any) -> None:
+def test_tensor_parallel_workers_need_no_request(vllm_engine: AsyncEngine) -> None:
     assert '"a"' in ask(vllm_engine)

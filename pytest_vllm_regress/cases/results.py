@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .. import __version__
+from .._version import __version__
 from ..errors import UsageError
 from ..util.files import write_whole
 from ..util.validation import problems, shown

@@ -22,7 +22,7 @@ _URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<numbe
 _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
 
 TESTS = {
-    "offline": '''def test_{name}(vllm_engine: Any) -> None:
+    "offline": '''def test_{name}(vllm_engine: Engine) -> None:
     """The request of the report, and what a sound engine answers."""
     results = vllm_engine.generate(["one", "two"], {{"max_tokens": 4, "n": 2}})
     for result in results:
@@ -31,7 +31,7 @@ TESTS = {
     vllm_engine.check()  # the engine lives on
 ''',
     "async": '''@pytest.mark.vllm_engine(front="async")
-def test_{name}(vllm_engine: Any) -> None:
+def test_{name}(vllm_engine: AsyncEngine) -> None:
     """The request of the report, and what a sound engine streams."""
     (streamed,) = vllm_engine.generate("Hello", {{"max_tokens": 4, "ignore_eos": True}}, output_kind="cumulative")
     count = len(streamed[-1]["outputs"][0]["token_ids"])
@@ -39,17 +39,17 @@ def test_{name}(vllm_engine: Any) -> None:
     vllm_engine.check()  # the engine lives on
 ''',
     "serve": '''@pytest.mark.vllm_engine(front="serve")
-def test_{name}(vllm_server: Any) -> None:
+def test_{name}(vllm_server: Server) -> None:
     """The request of the report, and what a sound server answers."""
     answer = vllm_server.post("/v1/completions", {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}})
     assert answer.status_code == 200, f"expected 200, got {{answer.status_code}}: {{answer.text[:500]}}"
     vllm_server.check()  # the server lives on
 ''',
-    "finding": '''def test_{name}(vllm_grammar: Any) -> None:
+    "finding": '''def test_{name}(vllm_grammar: Callable[[str], None]) -> None:
     """The question that found it, asked again."""
     vllm_grammar("finding.json")
 ''',
-    "probe": '''def test_{name}(vllm_probe: Any) -> None:
+    "probe": '''def test_{name}(vllm_probe: Probe) -> None:
     """What the report calls, and what a sound version returns."""
     found = vllm_probe("look")
     assert found, f"expected a version, got {{found!r}}"
@@ -203,18 +203,20 @@ def _text(value: str) -> str:
 
 def _test(case: Case, upstream: Upstream | NotReported, name: str, front: str) -> str:
     title = re.sub(r'["\\\\]', "'", case.title)
+    test = TESTS[front].format(name=name)
+    ours = ", ".join(each for each in ("AsyncEngine", "Engine", "Probe", "Server") if f": {each}" in test)
+    first = "from collections.abc import Callable\n\n" if "Callable" in test else ""
+    last = f"from pytest_vllm_regress import {ours}\n\n" if ours else ""
     return f'''"""{upstream}: {title}"""
 
 from __future__ import annotations
 
-from typing import Any
+{first}import pytest
 
-import pytest
-
-pytestmark = pytest.mark.vllm_case("{case.id}")
+{last}pytestmark = pytest.mark.vllm_case("{case.id}")
 
 
-{TESTS[front].format(name=name)}'''
+{test}'''
 
 
 def _story(case: Case, upstream: Upstream | NotReported) -> str:

@@ -13,7 +13,7 @@ import typer
 import typer.core
 import typer.main
 
-from .. import __version__
+from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
 from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation
 

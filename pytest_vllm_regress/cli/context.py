@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
 
 if TYPE_CHECKING:
     from ..cases.model import Case
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
-DEVICES = ("auto", "sim", "cpu", "gpu")
 HELP = {"help_option_names": ["-h", "--help"]}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -56,8 +56,8 @@ def invocation(context: typer.Context) -> Invocation:
 
 def check_device(device: str | None) -> None:
     """Raise ``UsageError`` for a --device there is not."""
-    if device is not None and device not in DEVICES:
-        raise UsageError(f"--device {device!r}: allowed are {', '.join(DEVICES)}")
+    if device is not None and device not in ASKED_DEVICES:
+        raise UsageError(f"--device {device!r}: allowed are {', '.join(ASKED_DEVICES)}")
 
 
 def print_json(value: object) -> None:

@@ -29,7 +29,8 @@ Names = Annotated[
 @app.command("list")
 def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """The environments of environments.toml, and others that are in the cache."""
-    from ..environments.cache import GIB, EnvironmentCache
+    from ..environments.cache import EnvironmentCache
+    from ..util.sizes import GIB
 
     cache, file = EnvironmentCache(), _file()
     built = {each.path: each for each in cache.listing()}
@@ -122,7 +123,8 @@ def prune(
 
     uv keeps the downloaded files in a cache of its own, shared with the environments by hard links: `uv cache prune` empties that one.
     """
-    from ..environments.cache import GIB, EnvironmentCache
+    from ..environments.cache import EnvironmentCache
+    from ..util.sizes import GIB
 
     if sum((bool(names), everything, older_than is not None)) > 1:
         raise UsageError("env prune: give names, --all or --older-than DAYS, one of them")

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from ..util.sizes import GIB
 from .context import HELP, OK, UNEXPECTED, AsJson, print_json, say, warn
 
 EPILOG = "Exit codes: 0 nothing is wrong; 1 something was found; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
@@ -80,7 +81,7 @@ def fuzz(
     if wrong := [front for front in fronts if front not in ("offline", "serve")]:
         raise UsageError(f"--engine {wrong[0]!r}: allowed are offline and serve")
     given = seed if seed is not None else 0 if os.environ.get("CI") else None
-    allowance = Allowance(seconds, memory * 2**30)
+    allowance = Allowance(seconds, memory * GIB)
     plan = Plan(chosen, examples, nodes, given, minutes, out)
     with bare_session(warn) as session:
         checkers = [each for name in environments for each in checkers_of(session, name, backend or [], allowance)]

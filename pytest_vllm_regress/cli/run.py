@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import DEVICES, HELP, check_device, invocation, say, warn
+from .context import HELP, check_device, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -27,7 +28,7 @@ def run(
     all_evidence: Annotated[
         bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
     ] = False,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(DEVICES)}.")] = None,
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(ASKED_DEVICES)}.")] = None,
     destination: Annotated[
         Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
     ] = None,

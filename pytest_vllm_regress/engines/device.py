@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from ..environments.installed import Installed
 from ..errors import UsageError
+from .settings import ASKED_DEVICES, DEVICES
 
-DEVICES = ("sim", "cpu", "gpu")
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "none": "no vLLM, the structured-output package by itself",
@@ -41,7 +41,7 @@ def choose(asked: str, installed: Installed) -> str:
     if asked == "auto":
         return "cpu" if built_for_cpu else "sim"
     if asked not in DEVICES:
-        raise UsageError(f"device {asked!r} is not one of auto, {', '.join(DEVICES)}")
+        raise UsageError(f"device {asked!r} is not one of {', '.join(ASKED_DEVICES)}")
     if asked == "cpu" and not built_for_cpu:
         raise UsageError(
             f"device cpu was asked for, but {installed.executable} has {distribution or 'no vLLM'} "

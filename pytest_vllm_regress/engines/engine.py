@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypedDict, TypeVar
 
+from ..errors import UsageError
 from ..processes.child import Child, Leftover
-from ..util.deadline import Deadline
+from ..util.deadline import DeadlineFor
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
 Prompt = str | dict[str, Any]
+"""A prompt: text, or ``{"prompt": text, "image": {"size": [w, h]}}``."""
 Sampling = Mapping[str, Any]
-DeadlineFor = Callable[[str, float | None], Deadline]
+"""Sampling parameters: vLLM's SamplingParams by name, with ``structured_outputs`` worded for every version alike."""
 PROMPT = "Are you there?"
 """What proves that an engine works. Not shorter: of a few tokens some CPU builds die (docs/devices.md), whatever else they can do."""
 
@@ -29,18 +31,116 @@ class StartReport:
     generation: str
 
 
-class Engine:
-    """An engine that answers. Made by the session; tests get it from the fixture ``vllm_engine``."""
+class CompletionOutput(TypedDict):
+    """One of the ``n`` texts of a request, as vLLM's class of that name. ``logprobs``: by position, token id (as text) to log probability."""
 
-    def __init__(
-        self, child: Child, spec: EngineSpec, front: str, started: StartReport, deadline_for: DeadlineFor
-    ) -> None:
+    index: int
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    stop_reason: int | str | None
+    cumulative_logprob: float | None
+    logprobs: list[dict[str, float] | None] | None
+
+
+class RequestOutput(TypedDict):
+    """What a request gave so far, as vLLM's class of that name; the last one is ``finished``. ``prompt_logprobs`` has None for the first token."""
+
+    request_id: str
+    finished: bool
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[dict[str, float] | None] | None
+    outputs: list[CompletionOutput]
+
+
+class RunningEngine:
+    """What engines of both kinds can do. Made by the session; tests get one from the fixture ``vllm_engine``."""
+
+    front: ClassVar[str]
+
+    def __init__(self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor) -> None:
         self.child = child
         self.spec = spec
-        self.front = front
         self.started = started
         self.schemas = SchemaFilter()
+        self.probe_file: Path | None = None
+        """Whose functions ``call`` names: ``probe.py`` beside the test that has the engine."""
         self._deadline = deadline_for
+
+    def call(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
+        """Run a function of ``probe.py`` with vLLM's engine object as its first argument, in the engine's process; its value must be JSON."""
+        file = self.probe_file
+        if file is None or not file.exists():
+            raise UsageError(f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there")
+        return self.child.request(
+            "call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments
+        )
+
+    def check(self) -> None:
+        """Prove that the engine still works: one token is generated. Raises what ``generate`` raises."""
+        self._generate(PROMPT, {"max_tokens": 1}, None, None)
+
+    def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
+        """vLLM's own shutdown; returns what it left behind (already removed)."""
+        return self.child.stop(self._deadline("stop", timeout))
+
+    def _generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: Sampling | Sequence[Sampling] | None,
+        output_kind: str | None,
+        timeout: float | None,
+        **arguments: Any,
+    ) -> list[Any]:
+        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        given: Any
+        if sampling is None or isinstance(sampling, Mapping):
+            given = self.schemas.apply(sampling or {})
+        else:
+            given = [self.schemas.apply(each) for each in sampling]
+        return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
+
+    def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
+        value = self.child.request(operation, self._deadline("request", timeout), **arguments)
+        assert isinstance(value, list)
+        return value
+
+
+class Engine(RunningEngine):
+    """vLLM's ``LLM`` (front ``offline``): requests are answered together, when all are done."""
+
+    front = "offline"
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        *,
+        output_kind: str | None = None,
+        timeout: float | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for every prompt; one result for each, in their order.
+
+        ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
+        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
+        all in one batch. ``output_kind``: cumulative, delta or final_only. ``timeout`` in seconds replaces the request phase's.
+        Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
+        """
+        return self._generate(prompts, sampling, output_kind, timeout)
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None
+    ) -> list[RequestOutput]:
+        """``LLM.chat`` on one conversation; a list of one result."""
+        return self._list(
+            "chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {})
+        )
+
+
+class AsyncEngine(RunningEngine):
+    """vLLM's asynchronous engine (front ``async``): requests are answered piece by piece."""
+
+    front = "async"
 
     def generate(
         self,
@@ -50,74 +150,31 @@ class Engine:
         output_kind: str | None = None,
         abort_after: int | None = None,
         timeout: float | None = None,
-    ) -> list[Any]:
-        """Generate for every prompt.
+    ) -> list[list[RequestOutput]]:
+        """Generate for every prompt, all at the same time; for each, in their order, the list of results that were streamed.
 
-        ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
-        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
-        all in one batch. ``output_kind``:
-        cumulative, delta or final_only. ``timeout`` in seconds replaces the request phase's.
-
-        Returns one result per prompt; with ``front="async"`` the list of results streamed for it. A result has ``outputs`` (index,
-        text, token_ids, finish_reason, logprobs ...), ``prompt_token_ids`` and ``finished``, as vLLM's RequestOutput.
-        Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
+        Arguments and errors as of ``Engine.generate``. ``abort_after``: each request is aborted after that many results.
         """
-        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
-        given: Any
-        if sampling is None or isinstance(sampling, Mapping):
-            given = self.schemas.apply(sampling or {})
-        else:
-            given = [self.schemas.apply(each) for each in sampling]
-        arguments: dict[str, Any] = {"prompts": several, "sampling": given, "output_kind": output_kind}
-        if abort_after is not None:
-            arguments["abort_after"] = abort_after
-        return self._list("generate", timeout, **arguments)
+        aborted = {} if abort_after is None else {"abort_after": abort_after}
+        return self._generate(prompts, sampling, output_kind, timeout, **aborted)
 
-    def chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        sampling: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> list[Any]:
-        """``LLM.chat`` on one conversation (offline front only)."""
-        return self._list(
-            "chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {})
-        )
 
-    def call(self, file: Path, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Run a probe function with the engine object as its first argument, in the engine's process."""
-        return self.child.request(
-            "call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments
-        )
-
-    def check(self) -> None:
-        """Prove that the engine still works: one token is generated. Raises what ``generate`` raises."""
-        self.generate(PROMPT, {"max_tokens": 1})
-
-    def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
-        """vLLM's own shutdown; returns what it left behind (already removed)."""
-        return self.child.stop(self._deadline("stop", timeout))
-
-    def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
-        value = self.child.request(operation, self._deadline("request", timeout), **arguments)
-        assert isinstance(value, list)
-        return value
+E = TypeVar("E", Engine, AsyncEngine)
 
 
 def start_engine(
+    kind: type[E],
     child: Child,
     spec: EngineSpec,
-    front: str,
     request: Mapping[str, Any],
     deadline_for: DeadlineFor,
     timeout: float | None = None,
-) -> Engine:
+) -> E:
     """Start the engine in ``child``; on any failure the child's family is ended before the error is raised."""
     try:
-        plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=front)
+        plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=kind.front)
         started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
     except BaseException:
         child.kill()
         raise
-    return Engine(child, spec, front, started, deadline_for)
+    return kind(child, spec, started, deadline_for)

@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 from ..errors import DeadlineExceeded, Unsupported
 from ..util.deadline import Deadline
 from ..util.paths import cache_root
+from ..util.sizes import GIB, MIB
 from .device import Gpu, require_gpus
 
-MIB, GIB = 2**20, 2**30
 NEEDED_FREE = 2 * GIB
 """Free memory in bytes without which an engine for the tiny checkpoints does not start."""
 SLACK = 256 * MIB

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from ..errors import ChildError, LimitExceeded
 from ..processes.child import Leftover
@@ -21,20 +21,23 @@ class Poolable(Protocol):
 E = TypeVar("E", bound=Poolable)
 
 
-class EnginePool(Generic[E]):
+class EnginePool:
     """Keeps at most ``capacity`` engines alive. ``charge`` is told what an engine left behind, and the name of its last user."""
 
     def __init__(self, capacity: int, charge: Callable[[str, tuple[Leftover, ...]], None]) -> None:
         self._capacity = max(1, capacity)
         self._charge = charge
-        self._engines: OrderedDict[Hashable, E] = OrderedDict()
+        self._engines: OrderedDict[Hashable, Poolable] = OrderedDict()
         self._users: dict[Hashable, str] = {}
 
     def __len__(self) -> int:
         return len(self._engines)
 
     def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
-        """The living engine of ``key``, proven by ``check``, or a new one. A new one first makes room, as ``make_room`` does."""
+        """The living engine of ``key``, proven by ``check``, or a new one. A new one first makes room, as ``make_room`` does.
+
+        One key always starts one kind of engine.
+        """
         engine = self._engines.get(key)
         if engine is not None:
             try:
@@ -48,7 +51,7 @@ class EnginePool(Generic[E]):
             self._engines[key] = engine
         self._engines.move_to_end(key)
         self._users[key] = user
-        return engine
+        return cast(E, engine)
 
     def make_room(self, user: str) -> None:
         """Stop engines, least recently used first, until one more may start. Raises ``LimitExceeded`` when ``user`` itself uses them all."""

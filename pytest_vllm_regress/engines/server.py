@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 import httpx
 import psutil
@@ -13,17 +13,77 @@ import psutil
 from ..errors import ChildError, RemoteError
 from ..processes.child import Child, Leftover
 from ..util import masking
-from ..util.deadline import Deadline
+from ..util.deadline import Deadline, DeadlineFor
 from . import health as watcher
 from .engine import PROMPT
 from .ports import HOST, PortLease
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
-DeadlineFor = Callable[[str, float | None], Deadline]
 T = TypeVar("T")
 _POLL_S = 0.1
 _PROBE_S = 3.0
+
+
+class ChatMessage(TypedDict):
+    """What the model said. ``content`` is None where it called tools instead."""
+
+    role: str
+    content: str | None
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    reasoning_content: NotRequired[str | None]
+
+
+class ChatChoice(TypedDict):
+    """One of the ``n`` answers."""
+
+    index: int
+    message: ChatMessage
+    finish_reason: str | None
+    stop_reason: NotRequired[int | str | None]
+    logprobs: NotRequired[Any]
+
+
+class ChatCompletion(TypedDict):
+    """A chat completion as OpenAI's API has it; ``usage`` counts tokens by kind."""
+
+    id: str
+    model: str
+    created: int
+    choices: list[ChatChoice]
+    usage: Any
+
+
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds to a message."""
+
+    role: str
+    content: str | None
+    tool_calls: list[dict[str, Any]]
+    reasoning_content: str | None
+
+
+class ChatChunkChoice(TypedDict):
+    """What a chunk adds to one of the ``n`` answers."""
+
+    index: int
+    delta: ChatDelta
+    finish_reason: NotRequired[str | None]
+    stop_reason: NotRequired[int | str | None]
+    logprobs: NotRequired[Any]
+
+
+class ChatChunk(TypedDict):
+    """One chunk of a streamed chat completion; the last may have no choices and tell the ``usage``."""
+
+    id: str
+    model: str
+    created: int
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Any]
+
+
+Messages = Sequence[Mapping[str, Any]]
 
 
 class Server:
@@ -60,15 +120,12 @@ class Server:
             lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
         )
 
-    def chat(self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
+    def chat(self, messages: Messages, *, timeout: float | None = None, **options: Any) -> ChatCompletion:
         """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body, and from 500 on with the end of the server's log."""
-        return self._json(
-            self.post("/v1/chat/completions", {"model": self.model, "messages": messages, **options}, timeout=timeout)
-        )
+        body = {"model": self.model, "messages": messages, **options}
+        return cast(ChatCompletion, self._json(self.post("/v1/chat/completions", body, timeout=timeout)))
 
-    def stream_chat(
-        self, messages: list[dict[str, Any]], *, timeout: float | None = None, **options: Any
-    ) -> list[dict[str, Any]]:
+    def stream_chat(self, messages: Messages, *, timeout: float | None = None, **options: Any) -> list[ChatChunk]:
         """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 

@@ -7,33 +7,31 @@ import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from ..environments.installed import VLLM
-from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
+from ..errors import BuildError, LimitExceeded, Unsupported
 from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
-from ..util.deadline import Deadline
+from ..util.deadline import DeadlineFor
 from ..util.paths import cache_root
 from ..util.rundir import RunDir
-from .engine import Engine, start_engine
+from .engine import AsyncEngine, Engine, start_engine
 from .gpus import GpuLease, lease_gpus
-from .pool import EnginePool
+from .pool import E, EnginePool
 from .ports import lease_port
 from .server import Server, start_server
 from .settings import Settings
 from .spec import EngineSpec
 from .target import RUNNING_INTERPRETER, Target, inspect, named_interpreter
 
+T = TypeVar("T", Engine, AsyncEngine)
 NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
-FRONTS = ("offline", "async", "serve")
-
-
-DeadlineFor = Callable[[str, float | None], Deadline]
 
 
 class Session:
@@ -50,7 +48,7 @@ class Session:
         self._targets: dict[str, Target] = {}
         self._failed: dict[str, BuildError] = {}
         self._agents: dict[tuple[str, str], Agent] = {}
-        self._engines: EnginePool[Engine | Server] = EnginePool(settings.max_engines, self._charge)
+        self._engines: EnginePool = EnginePool(settings.max_engines, self._charge)
         self._leases = contextlib.ExitStack()
         session_s = settings.limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
@@ -111,18 +109,27 @@ class Session:
         return agent
 
     def engine(
-        self, target: Target, spec: EngineSpec, front: str, *, user: str, fresh: bool, timeout: float | None = None
-    ) -> Engine | Server:
-        """An engine or server for ``spec``: shared with other users of the same spec unless ``fresh``."""
-        if front not in FRONTS:
-            raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
-        self._check_budget()
-        if fresh:
-            self._engines.make_room(user)
-            return self._start(target, spec, front, timeout)
-        return self._engines.acquire(
-            (target.name, spec, front), user, lambda: self._start(target, spec, front, timeout)
-        )
+        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+    ) -> Engine:
+        """An offline engine for ``spec``: shared with other users of the same spec unless ``fresh``."""
+        return self._shared_engine(Engine, target, spec, user, fresh, timeout)
+
+    def async_engine(
+        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+    ) -> AsyncEngine:
+        """An asynchronous engine for ``spec``; shared likewise."""
+        return self._shared_engine(AsyncEngine, target, spec, user, fresh, timeout)
+
+    def server(
+        self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
+    ) -> Server:
+        """A server for ``spec``; shared likewise."""
+
+        def start() -> Server:
+            child, request = self._child(target, spec, "serve", timeout)
+            return start_server(child, spec, lease_port(), request, self._deadline, timeout)
+
+        return self._shared((target.name, spec, "serve"), user, fresh, start)
 
     def drop(self, target: Target, spec: EngineSpec, front: str) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
@@ -146,7 +153,26 @@ class Session:
             self._run.remove()
             self._run = None
 
-    def _start(self, target: Target, spec: EngineSpec, front: str, timeout: float | None) -> Engine | Server:
+    def _shared_engine(
+        self, kind: type[T], target: Target, spec: EngineSpec, user: str, fresh: bool, timeout: float | None
+    ) -> T:
+        def start() -> T:
+            child, request = self._child(target, spec, kind.front, timeout)
+            return start_engine(kind, child, spec, request, self._deadline, timeout)
+
+        return self._shared((target.name, spec, kind.front), user, fresh, start)
+
+    def _shared(self, key: tuple[str, EngineSpec, str], user: str, fresh: bool, start: Callable[[], E]) -> E:
+        self._check_budget()
+        if fresh:
+            self._engines.make_room(user)
+            return start()
+        return self._engines.acquire(key, user, start)
+
+    def _child(
+        self, target: Target, spec: EngineSpec, front: str, timeout: float | None
+    ) -> tuple[Child, dict[str, Any]]:
+        """The process for an engine or a server of ``spec``, and the request that starts it."""
         if target.device == "none":
             raise Unsupported(f"{target.name} has no vLLM: it has no engines")
         needed = NEEDS.get(spec.model)
@@ -175,9 +201,7 @@ class Session:
             raise
         if lease:
             child.on_end = lambda: self._give_back(lease)
-        if front == "serve":
-            return start_server(child, spec, lease_port(), request, self._deadline, timeout)
-        return start_engine(child, spec, front, request, self._deadline, timeout)
+        return child, request
 
     def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
         """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""

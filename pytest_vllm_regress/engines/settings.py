@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Literal, get_args
 
 from ..util.deadline import Timeouts
+from ..util.sizes import MIB
+
+Device = Literal["sim", "cpu", "gpu"]
+DEVICES: tuple[Device, ...] = get_args(Device)
+"""What can run vLLM; an environment without vLLM has the device none."""
+ASKED_DEVICES = ("auto", *DEVICES)
+"""What may be asked for; auto chooses by what is installed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,7 +23,7 @@ class Limits:
     session_s: float | None = None
     memory_bytes: float | None = None
     processes: int = 4096
-    log_bytes: float = 64 * 2**20
+    log_bytes: float = 64 * MIB
 
     def as_request(self, until: float | None) -> dict[str, float]:
         """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""

@@ -25,12 +25,12 @@ from filelock import FileLock, Timeout
 
 from ..errors import BuildError, UsageError
 from ..util.paths import cache_root
+from ..util.sizes import GIB
 from . import uv
 from .locks import exactly, resolver_options, usable_lock
 from .recipes import STAND_INS, Recipe
 from .uv import Progress
 
-GIB = 2**30
 RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"

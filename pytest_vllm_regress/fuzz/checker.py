@@ -12,6 +12,7 @@ from ..environments.installed import read_installed
 from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError, Unsupported
 from ..processes.child import Child
 from ..util.deadline import Deadline
+from ..util.sizes import GIB
 from .oracle import Outcome, Problem, Question, first_line, kind_of, problems
 
 BACKENDS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines")
@@ -25,7 +26,7 @@ class Allowance:
     """What one question may take: ``seconds`` until the child is killed, and ``memory`` in bytes of all it starts."""
 
     seconds: float = 10.0
-    memory: float = 2 * 2**30
+    memory: float = 2 * GIB
 
 
 class Checker:

@@ -6,10 +6,10 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 from ..engines.engine import Engine
-from ..engines.server import Server
+from ..engines.server import ChatCompletion, Server
 from ..engines.session import Session
 from ..engines.spec import EngineSpec
 from ..engines.target import Target
@@ -32,13 +32,13 @@ class EngineChecker:
         self._spec = EngineSpec.create(
             structured_output_backend=_VLLM_NAMES.get(backend, backend), generation=generation
         )
-        self._engine()  # what cannot start is said at once
+        self._running()  # what cannot start is said at once
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
         """Everything wrong with the answers to as many constrained requests as the question has walks, and with the plain ones among them."""
         try:
             found = list(self._asked(question))
-            self._engine().check()
+            self._running().check()
             return tuple(sorted(found, key=lambda each: -list(Outcome).index(each.outcome)))
         except DeadlineExceeded as error:
             return (self._lost(Outcome.TIME_OUT, "time", error),)
@@ -47,8 +47,14 @@ class EngineChecker:
         except (ChildDied, RemoteError) as error:
             return (self._lost(Outcome.CRASH, kind_of("died", first_line(error.args[0])), error),)
 
-    def _engine(self) -> Engine | Server:
-        return self._session.engine(self._target, self._spec, self.front, user="fuzz", fresh=False)
+    def _running(self) -> Engine | Server:
+        return self._server() if self.front == "serve" else self._engine()
+
+    def _engine(self) -> Engine:
+        return self._session.engine(self._target, self._spec, user="fuzz", fresh=False)
+
+    def _server(self) -> Server:
+        return self._session.server(self._target, self._spec, user="fuzz", fresh=False)
 
     def _lost(self, outcome: Outcome, key: str, error: ChildError) -> Problem:
         self._session.drop(self._target, self._spec, self.front)
@@ -78,7 +84,7 @@ class EngineChecker:
                 )
 
     def _offline(self, question: Question, prompts: list[str], most: int) -> list[str]:
-        engine = cast(Engine, self._engine())
+        engine = self._engine()
         constrained = {"max_tokens": most, "structured_outputs": {"json": dict(question.schema)}}
         asked = [each for prompt in prompts for each in ((prompt, constrained), (f"plain {prompt}", _PLAIN))]
         answers = [
@@ -89,10 +95,10 @@ class EngineChecker:
         return [answer["text"] for answer in answers[::2] if answer["finish_reason"] == "stop"]
 
     def _served(self, question: Question, prompts: list[str], most: int) -> list[str]:
-        server = cast(Server, self._engine())
+        server = self._server()
         form = {"type": "json_schema", "json_schema": {"name": "drawn", "schema": dict(question.schema)}}
 
-        def ask(number: int) -> dict[str, Any]:
+        def ask(number: int) -> ChatCompletion:
             prompt = prompts[number // 2]
             options = _PLAIN if number % 2 else {"max_tokens": most, "response_format": form}
             return server.chat([{"role": "user", "content": prompt}], **options)
@@ -102,7 +108,7 @@ class EngineChecker:
             plain = [each.result() for each in pending[1::2]]
             answers = [each.result()["choices"][0] for each in pending[::2]]
         _expect_plain(answer["usage"]["completion_tokens"] for answer in plain)
-        return [answer["message"]["content"] for answer in answers if answer["finish_reason"] == "stop"]
+        return [answer["message"]["content"] or "" for answer in answers if answer["finish_reason"] == "stop"]
 
 
 def _expect_plain(counts: Iterable[int]) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -13,12 +12,15 @@ from .evidence import evidence_of
 from .stash import SETTINGS
 
 if TYPE_CHECKING:
-    from ..engines.engine import Engine
+    from ..engines.engine import AsyncEngine, Engine
+    from ..engines.probe import Probe
     from ..engines.server import Server
     from ..engines.session import Session
     from ..engines.spec import EngineSpec
     from ..engines.target import Target
-    from ..processes.child import Child, Leftover
+    from ..processes.child import Leftover
+
+    E = TypeVar("E", Engine | AsyncEngine, Server)
 
 
 @pytest.fixture(scope="session")
@@ -55,9 +57,15 @@ def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[
 @pytest.fixture
 def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Probe]:
     """Call functions of ``probe.py`` beside the test, in one process of the target: ``vllm_probe("function", timeout=None, **arguments)``."""
-    probe = Probe(_session(request), vllm_env, request)
+    from ..engines.probe import Probe
+    from .session import deadline_for
+
+    evidence, session = evidence_of(request.node), _session(request)
+    evidence.phase = "probe"
+    file = request.path.with_name("probe.py")
+    probe = Probe(lambda: session.probe(vllm_env), file, deadline_for(request.config), evidence.replied)
     yield probe
-    probe.close()
+    _charge(request, probe.close())
 
 
 @pytest.fixture
@@ -70,8 +78,7 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
         def ask(name: str) -> None:
             artefact = load(request.path.with_name(name))
-            with skipping():
-                checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
+            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
             evidence_of(request.node).replied("probe")
@@ -95,64 +102,40 @@ def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
 
 
 @pytest.fixture
-def vllm_engine(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Engine]:
+def vllm_engine(
+    request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec
+) -> Iterator[Engine | AsyncEngine]:
     """A running engine for ``engine_spec`` (marker ``vllm_engine``), shared with other tests unless ``fresh=True``."""
     from .markers import engine_marker
 
-    yield from _engine(request, vllm_env, engine_spec, engine_marker(request.node).front)
+    front, session = engine_marker(request.node).front, _session(request)
+    if front == "serve":
+        raise pytest.UsageError(
+            f"{request.node.nodeid}: vllm_engine(front='serve') needs the fixture vllm_server, not vllm_engine"
+        )
+    get: Callable[..., Engine | AsyncEngine] = session.async_engine if front == "async" else session.engine
+    for engine in _lent(request, vllm_env, engine_spec, front, get):
+        engine.probe_file = request.path.with_name("probe.py")
+        yield engine
 
 
 @pytest.fixture
 def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: EngineSpec) -> Iterator[Server]:
     """A running ``vllm serve`` for ``engine_spec``: ``base_url``, ``api_key``, ``chat``, ``stream_chat``, ``post`` and an httpx ``client``."""
-    yield from _engine(request, vllm_env, engine_spec, "serve")
+    yield from _lent(request, vllm_env, engine_spec, "serve", _session(request).server)
 
 
-@dataclasses.dataclass
-class Probe:
-    """One probe process, started at the first call and reused in the test; after a hang or crash the next call starts a new one."""
-
-    session: Session
-    target: Target
-    request: pytest.FixtureRequest
-    _child: Child | None = None
-
-    def __call__(self, function: str, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Run ``function(**arguments)`` in the target and return its JSON value. ``timeout`` in seconds replaces the probe phase's."""
-        from .session import deadline_for
-
-        evidence = evidence_of(self.request.node)
-        evidence.phase = "probe"
-        if self._child is None or not self._child.alive:
-            self._child = self.session.probe(self.target)
-        file = self.request.path.with_name("probe.py")
-        if not file.exists():
-            raise pytest.UsageError(f"{self.request.node.nodeid} uses vllm_probe, but there is no {file}")
-        deadline = deadline_for(self.request.config)("probe", timeout)
-        self._child.on_reply = evidence.replied
-        with skipping():
-            return self._child.request("call", deadline, file=str(file), function=function, arguments=arguments)
-
-    def close(self) -> None:
-        """End the process; what it left is charged to the test."""
-        if self._child is not None:
-            from .session import deadline_for
-
-            _charge(self.request, self._child.stop(deadline_for(self.request.config)("stop", None)))
-
-
-def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: str) -> Iterator[Any]:
+def _lent(
+    request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: str, get: Callable[..., E]
+) -> Iterator[E]:
+    """An engine or a server for one test: what it answers becomes evidence, and a failure ends it. ``get`` takes it from the session."""
     from .markers import engine_marker
 
     marker = engine_marker(request.node)
-    session = _session(request)
     evidence = evidence_of(request.node)
     evidence.phase = "start"
     evidence.spec = spec = spec.replace(**evidence.changes)
-    with skipping():
-        engine = session.engine(
-            target, spec, front, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout
-        )
+    engine = get(target, spec, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
     engine.schemas = evidence.schemas
@@ -164,7 +147,7 @@ def _engine(request: pytest.FixtureRequest, target: Target, spec: EngineSpec, fr
     if marker.fresh:
         _charge(request, engine.stop())
     elif evidence.error is not None or evidence.rung or not engine.child.alive:
-        session.drop(target, spec, front)
+        _session(request).drop(target, spec, front)
 
 
 @contextlib.contextmanager

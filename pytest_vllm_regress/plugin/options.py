@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ..engines.settings import Limits, Settings
+from ..engines.settings import ASKED_DEVICES, Limits, Settings
 from ..errors import UsageError
 from ..util.deadline import PHASES, Timeouts
+from ..util.sizes import GIB, MIB
 
-MIB, GIB = 2**20, 2**30
 _MEMORY_SHARE = 0.9
 
 
@@ -41,7 +41,7 @@ OPTIONS = (
     _Option(
         "vllm_device",
         "auto (cpu where a CPU build of vLLM is installed, else sim), sim, cpu or gpu",
-        choices=("auto", "sim", "cpu", "gpu"),
+        choices=ASKED_DEVICES,
     ),
     _Option(
         "vllm_env",

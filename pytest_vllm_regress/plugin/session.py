@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ..engines.session import DeadlineFor, Session
+from ..engines.session import Session
 from ..errors import RegressError
-from ..util.deadline import Deadline
+from ..util.deadline import Deadline, DeadlineFor
 from .evidence import evidence_of
 from .stash import SESSION, SETTINGS
 

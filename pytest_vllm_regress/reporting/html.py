@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from ..cases.cells import Cell, cells, oldest_first
 from ..cases.model import Case
 from ..cases.results import RunResult, TestResult
@@ -23,7 +23,7 @@ from ..cases.verdict import Verdict, excerpt
 from ..util.files import write_whole
 from ..util.paths import DATA
 from ..util.text import printable
-from .markdown import SIGNS
+from .signs import SIGNS
 
 MAX_TEXT = 20_000
 MAX_LINE = 400

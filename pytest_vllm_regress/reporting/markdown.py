@@ -6,17 +6,10 @@ import re
 
 from ..cases.cells import Cell, cells, oldest_first
 from ..cases.results import RunResult
-from ..cases.verdict import Verdict, excerpt
+from ..cases.verdict import excerpt
 from ..util.text import printable
+from .signs import SIGNS
 
-SIGNS = {
-    Verdict.REPRODUCED: "●",
-    Verdict.FIXED: "✓",
-    Verdict.REGRESSED: "✗",
-    Verdict.UNEXPECTEDLY_FIXED: "!",
-    Verdict.NOT_APPLICABLE: "○",
-    Verdict.INCONCLUSIVE: "?",
-}
 MAX_REASON = 600
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~&@:$])")
 

@@ -14,15 +14,8 @@ from ..cases.cells import Cell, cells
 from ..cases.results import RunResult
 from ..cases.verdict import Verdict
 from ..util.text import printable
+from .signs import ASCII_SIGNS, SIGNS
 
-_SYMBOLS = {
-    Verdict.REPRODUCED: ("●", "*"),
-    Verdict.FIXED: ("✓", "+"),
-    Verdict.REGRESSED: ("✗", "x"),
-    Verdict.UNEXPECTEDLY_FIXED: ("!", "!"),
-    Verdict.NOT_APPLICABLE: ("○", "-"),
-    Verdict.INCONCLUSIVE: ("?", "?"),
-}
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
 
@@ -76,7 +69,7 @@ class _Style:
         )
 
     def verdict(self, cell: Cell) -> Text:
-        symbol = _SYMBOLS[cell.verdict][self.ascii_only]
+        symbol = (ASCII_SIGNS if self.ascii_only else SIGNS)[cell.verdict]
         note = f" [{self.notes[_key(cell)]}]" if _key(cell) in self.notes else ""
         style = _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
         return Text(f"{symbol} {cell.verdict.value}{note}", style=style, no_wrap=True)
@@ -153,7 +146,7 @@ def _pieces(name: str, width: int) -> list[str]:
 
 def _ascii_only(encoding: str) -> bool:
     try:
-        "".join(symbol for symbol, _ in _SYMBOLS.values()).encode(encoding)
+        "".join(SIGNS.values()).encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return True
     return False

@@ -17,18 +17,17 @@ from typing import IO
 
 from ..cases import results
 from ..cases.model import Case
+from ..cases.proof import AFFECTED, FIXED, WANTED
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, combine
 from ..errors import BuildError, UsageError
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 
-AFFECTED, FIXED = "affected", "fixed"
 INTERRUPT_GRACE_S = 30.0
 TERMINATE_GRACE_S = 10.0
 OUTER_TIMEOUT_S = 1800
 KEPT_COPIES = 20
-_WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 _PLUGINS = ("pytest_vllm_regress.plugin", "pytest_timeout", "xdist.plugin", "_hypothesis_pytestplugin")
 _FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
 _START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.main())"
@@ -290,8 +289,8 @@ def _judged(found: RunResult, job: Job, options: Options) -> RunResult:
         result = dataclasses.replace(result, command=_repeat(result, options))
         role = job.roles.get(result.case_id)
         seen = combine(each.verdict for each in found.results if each.case_id == result.case_id)
-        if role is not None and seen is not _WANTED[role] and result.expected and result.verdict is seen:
-            because = f"{job.environment} is evidence that the case is {_WANTED[role].value}, and it was {seen.value}"
+        if role is not None and seen is not WANTED[role] and result.expected and result.verdict is seen:
+            because = f"{job.environment} is evidence that the case is {WANTED[role].value}, and it was {seen.value}"
             result = dataclasses.replace(result, not_expected_because=because)
         judged.append(result)
     return dataclasses.replace(found, results=tuple(judged))

@@ -18,6 +18,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from ..util.paths import cache_root
+from ..util.sizes import GIB
 
 POLL_S = 0.5
 GIB_PER_JOB = 6
@@ -30,7 +31,7 @@ def room(cores: int, memory_gib: float) -> int:
 
 def machine_room() -> int:
     """``room`` on this machine."""
-    return room(os.cpu_count() or 1, psutil.virtual_memory().total / 2**30)
+    return room(os.cpu_count() or 1, psutil.virtual_memory().total / GIB)
 
 
 @contextlib.contextmanager

@@ -134,6 +134,7 @@ PROFILES: dict[str, Profile] = {
         Profile("full-draft-07", _ALL, Dialect.DRAFT7, source="everything, in the older spelling"),
     )
 }
+"""What each backend claims, by name; beside them ``basic``, ``full`` and ``full-draft-07``."""
 
 
 def as_profile(profile: Profile | str) -> Profile:

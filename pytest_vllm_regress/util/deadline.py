@@ -47,3 +47,7 @@ class Deadline:
     @property
     def passed(self) -> bool:
         return self.left_s == 0.0
+
+
+DeadlineFor = Callable[[str, float | None], Deadline]
+"""Makes the deadline of a phase; seconds other than None replace what the phase is given."""

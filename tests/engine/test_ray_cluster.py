@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.ports import lease_port
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
@@ -83,8 +82,7 @@ def test_a_running_cluster_is_used_and_left(target: tuple[Session, Target], monk
         monkeypatch.setenv("RAY_ADDRESS", address)
         spec = EngineSpec.create(tensor_parallel_size=2, executor="ray", generation="V0")
         for _ in range(2):
-            engine = session.engine(environment, spec, "offline", user="test", fresh=True)
-            assert isinstance(engine, Engine)
+            engine = session.engine(environment, spec, user="test", fresh=True)
             (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
             assert len(answer["outputs"][0]["token_ids"]) == 8
             assert not DAEMONS & {each.name() for each in engine.child.processes()}

@@ -38,9 +38,7 @@ class Rig:
         self.start().stop()
 
     def start(self, timeout: float | None = None) -> Engine:
-        engine = self.session.engine(self.target, SPEC, "offline", user="faults", fresh=True, timeout=timeout)
-        assert isinstance(engine, Engine)
-        return engine
+        return self.session.engine(self.target, SPEC, user="faults", fresh=True, timeout=timeout)
 
     @property
     def agents(self) -> frozenset[int]:

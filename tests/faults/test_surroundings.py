@@ -19,6 +19,7 @@ from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines import session as sessions
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.ports import PortLease, lease_port
+from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -216,8 +217,12 @@ def made() -> Iterator[Callable[..., Session]]:
         each.close()
 
 
-def start(session: Session, front: str = "offline") -> Engine:
-    return session.engine(session.target(ENV), SPEC, front, user="faults", fresh=True)  # type: ignore[return-value]
+def start(session: Session) -> Engine:
+    return session.engine(session.target(ENV), SPEC, user="faults", fresh=True)
+
+
+def serve(session: Session) -> Server:
+    return session.server(session.target(ENV), SPEC, user="faults", fresh=True)
 
 
 def agents(session: Session) -> frozenset[int]:
@@ -269,10 +274,10 @@ def test_port_stolen(cells: list[Cell], made: Callable[..., Session], monkeypatc
     with cell(cells, session.run, "server on sim", "port stolen", "start", spared=lambda: agents(session)) as seen:
         with monkeypatch.context() as patch:
             patch.setattr(sessions, "lease_port", stolen)
-            seen.call(lambda: start(session, "serve").stop(), 60)
+            seen.call(lambda: serve(session).stop(), 60)
         thief.close()
         assert seen.outcome != "no error"
-        seen.following(lambda: start(session, "serve").stop() and None)
+        seen.following(lambda: serve(session).stop() and None)
 
 
 @pytest.mark.engine

@@ -17,9 +17,9 @@ from pytest_vllm_regress.processes.child import Child
 from pytest_vllm_regress.target_site.vllm_regress_target import limits
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
+from pytest_vllm_regress.util.sizes import MIB
 
 PROBE = Path(__file__).with_name("probe.py")
-MIB = 2**20
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ import pytest
 
 from pytest_vllm_regress.engines import gpus
 from pytest_vllm_regress.engines.device import Gpu, find_gpus
-from pytest_vllm_regress.engines.gpus import GIB, Usage, lease_gpus, visible
+from pytest_vllm_regress.engines.gpus import Usage, lease_gpus, visible
 from pytest_vllm_regress.errors import DeadlineExceeded, Unsupported, UsageError
 from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.sizes import GIB
 
 
 class Nvml:

@@ -18,15 +18,15 @@ def charges() -> Charges:
 
 
 @pytest.fixture
-def pool(charges: Charges) -> EnginePool[FakeEngine]:
+def pool(charges: Charges) -> EnginePool:
     return EnginePool(2, lambda user, left: charges.append((user, left)))
 
 
-def acquire(pool: EnginePool[FakeEngine], key: str, user: str) -> FakeEngine:
+def acquire(pool: EnginePool, key: str, user: str) -> FakeEngine:
     return pool.acquire(key, user, lambda: FakeEngine(key))
 
 
-def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool[FakeEngine]) -> None:
+def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool) -> None:
     a, b = acquire(pool, "a", "t1"), acquire(pool, "b", "t2")
     assert acquire(pool, "a", "t3") is a
     acquire(pool, "c", "t4")
@@ -34,16 +34,14 @@ def test_equal_keys_share_and_the_least_recently_used_goes(pool: EnginePool[Fake
     assert acquire(pool, "a", "t5") is a
 
 
-def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(
-    pool: EnginePool[FakeEngine], charges: Charges
-) -> None:
+def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(pool: EnginePool, charges: Charges) -> None:
     dead = acquire(pool, "a", "t1")
     dead.alive, dead.leaves = False, True
     assert acquire(pool, "a", "t2") is not dead
     assert charges == [("t1", (Leftover("process", "a"),))]
 
 
-def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool[FakeEngine], charges: Charges) -> None:
+def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool, charges: Charges) -> None:
     acquire(pool, "a", "t1").stubborn = True
     pool.clear()
     ((user, (left,)),) = charges
@@ -52,7 +50,7 @@ def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool[FakeEngine]
     pool.drop("a")  # nothing happens
 
 
-def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool[FakeEngine]) -> None:
+def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool) -> None:
     held = [acquire(pool, key, "t1") for key in "ab"]
     with pytest.raises(
         LimitExceeded, match="t1 asks for more engines at the same time than the 2 that --vllm-max-engines allows"

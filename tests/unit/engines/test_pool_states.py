@@ -50,7 +50,7 @@ class PoolMachine(RuleBasedStateMachine):
     @initialize(capacity=st.integers(0, 3))
     def make(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
-        self.pool: EnginePool[FakeEngine] = EnginePool(
+        self.pool: EnginePool = EnginePool(
             capacity, lambda user, left: self.charged.extend((user, str(each)) for each in left)
         )
 
