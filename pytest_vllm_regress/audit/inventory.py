@@ -14,14 +14,14 @@ from ..environments.installed import Interpreter, Package, open_interpreter
 class Inventory:
     """What one target has. ``source`` is how the user named it; ``unpinned``: requirements that name no version, by package.
 
-    ``unread``: lines of a list that are neither a requirement nor an option.
+    ``unread``: where the lines stand that are neither a requirement nor an option.
     """
 
     source: str
     packages: tuple[Package, ...]
     unpinned: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     interpreter: Interpreter | None = None
-    unread: int = 0
+    unread: tuple[str, ...] = ()
 
     @property
     def versions(self) -> dict[str, tuple[str, ...]]:

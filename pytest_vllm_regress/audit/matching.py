@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
 from ..cases.model import Case
 from ..environments.installed import VLLM_BUILDS, Package
+from ..util.versions import is_version
 from .inventory import Inventory
 
 MAX_COMBINATIONS = 256
@@ -74,16 +73,21 @@ def notes(inventory: Inventory, cases: Iterable[Case]) -> tuple[str, ...]:
         said.append(
             f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})"
         )
+    if inventory.unread:
+        count = len(inventory.unread)
+        said.append(
+            f"{inventory.source}: {count} line{'s are' if count > 1 else ' is'} no requirement and not counted: {inventory.unread[0]}"
+        )
     for name in sorted(names & set(inventory.unpinned)):
         if name not in versions:
             said.append(
-                f"{inventory.unpinned[name]!r} names no version, so nothing is known about {name}: give a lock, or the interpreter itself"
+                f"{inventory.unpinned[name]} names no version, so nothing is known about {name}: give a lock, or the interpreter itself"
             )
     for name in sorted(names & set(versions)):
         said += [
             f"{name} has version {each!r}, which is no PEP 440 version: not known to be affected"
             for each in versions[name]
-            if not _known(each)
+            if not is_version(each)
         ]
         if len(versions[name]) > 1:
             said.append(f"{name} is named with several versions ({', '.join(versions[name])}): each was looked at")
@@ -121,11 +125,3 @@ def _combinations(versions: Mapping[str, tuple[str, ...]], names: set[str]) -> I
 def _names(cases: Iterable[Case]) -> set[str]:
     named = {each.package for case in cases for each in case.affected}
     return named | set(VLLM_BUILDS) if "vllm" in named else named
-
-
-def _known(version: str) -> bool:
-    try:
-        Version(version)
-    except InvalidVersion:
-        return False
-    return True

@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import InvalidVersion
 
 from ..environments.installed import Package, package
 from ..errors import UsageError
+from ..util.documents import parse_json, parse_toml
+from ..util.files import read_bounded
 from ..util.validation import shown
+from ..util.versions import is_version, marker_holds, requirement_of
 from .inventory import Inventory
 
 MAX_BYTES = 128 * 1024 * 1024
+MAX_INCLUDED = 1024 * 1024
 MAX_INCLUDES = 20
 _KNOWN = "requirements.txt, `pip freeze`, `pip list`, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+_ADDRESS = re.compile(r"[A-Za-z0-9_.+-]{0,20}(?:://|/)|\.")
 _NAMED = re.compile(r'"?name"?\s*[=:]\s*"([^"\n]{1,100})"')
 
 
 def read_list(path: Path) -> Inventory:
     """The packages that a file names. Raises ``UsageError`` for a file that is no list of packages."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    return parse_list(content, str(path), path)
+    return parse_list(read_bounded(path, MAX_BYTES, what="a list of packages"), str(path), path)
 
 
 def parse_list(content: bytes, source: str, path: Path | None = None) -> Inventory:
@@ -45,31 +41,42 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{source}: is not text, and no Python interpreter. Allowed are {_KNOWN}") from None
-    unpinned: dict[str, str] = {}
+        raise UsageError(
+            f"{source}: is not text. Allowed are {_KNOWN}; an interpreter is looked at with --python"
+        ) from None
     try:
         document = _document(text, path)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
     if document is None:
-        found = list(_from_lines(text, source, path, unpinned, [MAX_INCLUDES]))
-    else:
-        lines = _lines_of_names(text)
-        named = (
-            package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
-        )
-        found = [each for each in named if each is not None]
-    if not found and not unpinned:
-        raise UsageError(f"{source}: names no package: that proves nothing. Allowed are {_KNOWN}")
-    return Inventory(source, tuple(dict.fromkeys(found)), MappingProxyType(unpinned))
+        return _of_lines(text, source, path)
+    lines = _lines_of_names(text)
+    named = (
+        package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
+    )
+    return _proving(Inventory(source, tuple(dict.fromkeys(each for each in named if each is not None))))
+
+
+def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
+    found = _Lines(source, path)
+    packages = tuple(dict.fromkeys(found.read(text, source, path)))
+    return _proving(Inventory(source, packages, MappingProxyType(found.unpinned), unread=tuple(found.unread)))
+
+
+def _proving(inventory: Inventory) -> Inventory:
+    """The inventory, unless it has nothing in it. Lines that could not be read are counted, not shown: they may be of any file."""
+    if not inventory.packages and not inventory.unpinned:
+        unread = f" ({len(inventory.unread)} lines of it are no requirements)" if inventory.unread else ""
+        raise UsageError(f"{inventory.source}: names no package{unread}: that proves nothing. Allowed are {_KNOWN}")
+    return inventory
 
 
 def _document(text: str, path: Path | None) -> Any:
     """The parsed JSON or TOML document; None for lines."""
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
-        return json.loads(text)
+        return parse_json(text)
     if re.search(r"^\[\[packages?\]\]", text, re.M) or (path is not None and path.suffix in (".toml", ".lock")):
-        return tomllib.loads(text)
+        return parse_toml(text)
     return None
 
 
@@ -142,43 +149,58 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def _from_lines(
-    text: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]
-) -> Iterator[Package]:
-    for number, line in _logical_lines(text):
-        if line.startswith(("-r", "--requirement")):
-            yield from _included(line, source, path, unpinned, includes)
-            continue
-        if line.startswith("-"):  # an option, or the line below the titles of `pip list`
-            if egg := re.search(r"[#&]egg=([\w.-]+)", line):
-                unpinned.setdefault(canonicalize_name(egg[1]), line[:200])
-            continue
-        name, version = _line(line, source, number)
-        found = package(name, version, path, number) if version else None
-        if found is not None:
-            yield found
-        elif name:
-            unpinned.setdefault(canonicalize_name(name), line[:200])
+class _Lines:
+    """Reads the lines of a list and of the files that it includes. ``unpinned``: packages without a version, and their line."""
 
+    def __init__(self, source: str, path: Path | None) -> None:
+        self.unpinned: dict[str, str] = {}
+        self.unread: list[str] = []
+        self._source = source
+        self._root = path.resolve().parent if path is not None else None
+        self._seen = {path.resolve()} if path is not None else set()
 
-def _included(
-    line: str, source: str, path: Path | None, unpinned: dict[str, str], includes: list[int]
-) -> Iterator[Package]:
-    words = line.removeprefix("--requirement").removeprefix("-r").lstrip("= ").split()
-    if path is None or not words:
-        raise UsageError(
-            f"{source}: {shown(line)} names a file that is not at hand. Give the list as a file, or what `pip freeze` prints"
-        )
-    includes[0] -= 1
-    if includes[0] < 0:
-        raise UsageError(f"{source}: more than {MAX_INCLUDES} files are included")
-    named = path.parent / words[0]
-    try:
-        with named.open("rb") as stream:
-            text = stream.read(MAX_BYTES).decode("utf-8", errors="replace")
-    except OSError as error:
-        raise UsageError(f"{source}: {shown(line)}: cannot be read: {error.strerror}") from None
-    yield from _from_lines(text, str(named), named, unpinned, includes)
+    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
+        """The packages of ``text``, which is of the file ``path``."""
+        for number, line in _logical_lines(text):
+            if line.startswith(("-r", "--requirement")):
+                yield from self._included(line, source, path)
+                continue
+            if line.startswith("-"):  # an option, or the line below the titles of `pip list`
+                if egg := re.search(r"[#&]egg=([A-Za-z0-9._-]{1,100})", line):
+                    self.unpinned.setdefault(canonicalize_name(egg[1]), shown(line))
+                continue
+            read = _line(line)
+            if read is None:
+                self.unread.append(f"{source}, line {number}")
+                continue
+            name, version = read
+            found = package(name, version, path, number) if version else None
+            if found is not None:
+                yield found
+            elif package(name, "0") is not None:
+                self.unpinned.setdefault(canonicalize_name(name), shown(line))
+
+    def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
+        words = line.removeprefix("--requirement").removeprefix("-r").lstrip("= ").split()
+        if path is None or self._root is None or not words:
+            raise UsageError(
+                f"{source}: {shown(line)} names a file that is not at hand. Give the list as a file, or what `pip freeze` prints"
+            )
+        try:
+            named = (path.parent / words[0]).resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise UsageError(f"{source}: {shown(line)}: is no file's name") from None
+        if not named.is_relative_to(self._root):
+            raise UsageError(
+                f"{source}: {shown(line)}: leads out of {self._root}: only files below the list's own folder are read"
+            )
+        if named in self._seen:
+            return
+        if len(self._seen) > MAX_INCLUDES:
+            raise UsageError(f"{self._source}: more than {MAX_INCLUDES} files are included")
+        self._seen.add(named)
+        text = read_bounded(named, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace")
+        yield from self.read(text, str(named), named)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -196,23 +218,18 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             yield start, whole if whole.startswith("-") else re.split(r"\s--?[a-z]", whole)[0].strip()
 
 
-def _line(line: str, source: str, number: int) -> tuple[str, str]:
-    """Name and version of one line; the version is empty where it says none. ``("", "")`` where it does not apply on Linux."""
+def _line(line: str) -> tuple[str, str] | None:
+    """Name and version of one line; the version is empty where it says none. ``("", "")``: it does not apply on Linux; None: no requirement."""
     words = line.split()
-    if len(words) > 1 and _is_version(words[1]):  # a row of `pip list`
+    if len(words) > 1 and is_version(words[1]):  # a row of `pip list`
         return words[0], words[1]
     if words[:2] == ["Package", "Version"]:
         return "", ""
     if line.partition(";")[0].strip().endswith(".whl"):
         return _wheel(line.partition(";")[0].strip())
-    try:
-        wanted = Requirement(line)
-    except InvalidRequirement:
-        if re.match(r"[\w.+-]*(://|/)|\.", line):  # an address or a path that names no version
-            return "", ""
-        raise UsageError(
-            f"{source}: line {number}: {shown(line)} is no requirement and names no package. Allowed are {_KNOWN}"
-        ) from None
+    wanted = requirement_of(line)
+    if wanted is None:
+        return ("", "") if _ADDRESS.match(line) else None  # an address or a path names no version
     if wanted.marker is not None and not _may_apply(str(wanted.marker)):
         return "", ""
     if wanted.url is not None:
@@ -225,17 +242,9 @@ def _line(line: str, source: str, number: int) -> tuple[str, str]:
 def _wheel(address: str) -> tuple[str, str]:
     try:
         name, version, _, _ = parse_wheel_filename(unquote(re.split(r"[?#]", address)[0]).rpartition("/")[2])
-    except (InvalidWheelFilename, InvalidVersion):
+    except (InvalidWheelFilename, InvalidVersion, ValueError):
         return "", ""
     return name, str(version)
-
-
-def _is_version(word: str) -> bool:
-    try:
-        Version(word)
-    except InvalidVersion:
-        return False
-    return True
 
 
 def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
@@ -243,10 +252,5 @@ def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
     if not isinstance(marker, str):
         return True
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    try:
-        return any(
-            Marker(marker).evaluate({**linux, "python_version": each, "python_full_version": f"{each}.0", "extra": ""})
-            for each in pythons
-        )
-    except (ValueError, UndefinedComparison, UndefinedEnvironmentName):
-        return True
+    here = ({**linux, "python_version": each, "python_full_version": f"{each}.0", "extra": ""} for each in pythons)
+    return any(marker_holds(marker, each) is not False for each in here)

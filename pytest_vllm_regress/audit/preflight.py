@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import re
 import shutil
@@ -16,13 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion
 
 from ..environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
+from ..util.documents import parse_json
+from ..util.files import peek
 from ..util.validation import shown
+from ..util.versions import is_version, marker_holds, requirement_of
 from .preflight_gpu import Driver, compare, cuda_of, read_driver
 
 _SHADOWED = (
@@ -162,11 +162,8 @@ def ray_version(folder: Path) -> str | None:
     module = folder / "ray"
     if not (module / "__init__.py").is_file():
         return None
-    with contextlib.suppress(OSError):
-        found = re.search(r"^version\s*=\s*['\"]([^'\"]+)", (module / "_version.py").read_text(errors="replace"), re.M)
-        if found:
-            return found[1]
-    return "?"
+    found = re.search(r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})", peek(module / "_version.py", 64 * 1024), re.M)
+    return found[1] if found else "?"
 
 
 def _two_builds(here: _Installed, around: Surroundings) -> Iterator[Concern]:
@@ -317,30 +314,26 @@ def _plugins(here: _Installed, around: Surroundings) -> Iterator[Concern]:
 def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
     """The requirements of a distribution that hold under ``markers``."""
     for key, value in metadata(place):
-        with contextlib.suppress(InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName):
-            wanted = Requirement(value) if key == "Requires-Dist" else None
-            if wanted is not None and (wanted.marker is None or wanted.marker.evaluate(dict(markers))):
-                yield wanted
+        wanted = requirement_of(value) if key == "Requires-Dist" else None
+        if wanted is not None and (wanted.marker is None or marker_holds(wanted.marker, markers)):
+            yield wanted
 
 
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
     group = ""
-    with contextlib.suppress(OSError):
-        for line in (
-            (package.place / "entry_points.txt").read_text(errors="replace").splitlines() if package.place else ()
-        ):
-            if line.startswith("["):
-                group = line.strip("[] \t")
-            elif group in _PLUGINS and "=" in line:
-                yield group, line.partition("=")[0].strip()
+    for line in peek(package.place / "entry_points.txt", 1024 * 1024).splitlines() if package.place else ():
+        if line.startswith("["):
+            group = line.strip("[] \t")
+        elif group in _PLUGINS and "=" in line:
+            yield group, line.partition("=")[0].strip()
 
 
 def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Runtime environments that variables of Ray's give to its workers."""
     for name, value in environ.items():
         if name.startswith("RAY_") and value.lstrip().startswith("{"):
-            with contextlib.suppress(ValueError, RecursionError):
-                given = json.loads(value)
+            with contextlib.suppress(ValueError):
+                given = parse_json(value)
                 yield name, _table(given.get("runtime_env", given))
 
 
@@ -349,8 +342,9 @@ def _requirements_of(runtime: Mapping[str, Any]) -> Iterator[Requirement]:
         given = runtime.get(key)
         lines = given.get("packages") if isinstance(given, dict) else given
         for line in lines if isinstance(lines, list) else ():
-            with contextlib.suppress(InvalidRequirement):
-                yield Requirement(str(line))
+            wanted = requirement_of(str(line))
+            if wanted is not None:
+                yield wanted
 
 
 def _raylets() -> Iterator[Path]:
@@ -371,10 +365,7 @@ def _shebang(script: str | None) -> Path | None:
 
 
 def _meets(version: str, wanted: Requirement) -> bool:
-    try:
-        return wanted.specifier.contains(version, prereleases=True)
-    except InvalidVersion:
-        return True  # nothing is known about it
+    return not is_version(version) or wanted.specifier.contains(version, prereleases=True)
 
 
 def _parent(package: Package) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ..environments.installed import Package, metadata
+from ..util.files import peek
+from ..util.versions import version_of
 
 Capability = tuple[int, int]
 
@@ -56,18 +57,21 @@ def cuda_of(torch: Package) -> Capability | None:
     """The CUDA that a torch distribution was built with: from its version module (read, not imported), its version, or what it asks for."""
     texts: list[str] = []
     if torch.place is not None:
-        with contextlib.suppress(OSError):
-            text = (torch.place.parent / "torch" / "version.py").read_text(errors="replace")
-            stated = re.search(r"^cuda(?:\s*:[^=]*)?\s*=\s*(None|['\"]([\d.]+)['\"])", text, re.M)
-            if stated:
-                return _parse(stated[2]) if stated[2] else None
+        text = peek(torch.place.parent / "torch" / "version.py", 64 * 1024)
+        stated = re.search(
+            r"^cuda(?:[ \t]*:[^=\n]{0,80})?[ \t]*=[ \t]*(None|['\"](\d{1,4}(?:\.\d{1,4}){0,3})['\"])", text, re.M
+        )
+        if stated:
+            return _parse(stated[2]) if stated[2] else None
     local = re.search(r"\+cu(\d\d)(\d)$", torch.version)
     if local:
         return int(local[1]), int(local[2])
     if torch.place is not None and "+" not in torch.version:
         texts = [value for key, value in metadata(torch.place) if key == "Requires-Dist"]
     for text in texts:
-        asked = re.match(r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)\b[^=;]*==\s*([\d.]+)", text)
+        asked = re.match(
+            r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)\b[^=;]{0,80}==\s{0,8}(\d{1,4}(?:\.\d{1,9}){0,5})", text
+        )
         if asked:
             return _parse(asked[1])
     return None
@@ -115,10 +119,8 @@ _FIRST_CUDA = (((10, 0), (12, 8)), ((8, 9), (11, 8)), ((8, 0), (11, 0)))
 
 
 def _least(torch: str, build: Capability) -> Capability:
-    with contextlib.suppress(InvalidVersion):
-        if build >= (13, 0) or (build >= (12, 8) and Version(torch) >= Version("2.11")):
-            return (7, 5)
-    return (7, 0)
+    newer = (version_of(torch) or Version("0")) >= Version("2.11")
+    return (7, 5) if build >= (13, 0) or (build >= (12, 8) and newer) else (7, 0)
 
 
 def _parse(text: str) -> Capability:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ..cases.model import Case
 from ..environments.index import between
 from ..errors import UsageError
+from ..util.validation import shown
+from ..util.versions import specifiers_of, version_of
 
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
@@ -52,12 +54,12 @@ def choose(
         text = f">={low},<={high}"
     else:
         text = wanted or f">={_oldest(case, package)}"
-    try:
-        chosen = between(tuple(found), SpecifierSet(text))
-    except InvalidSpecifier:
+    specifiers = specifiers_of(text)
+    if specifiers is None:
         raise UsageError(
-            f"--releases {wanted!r}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
-        ) from None
+            f"--releases {shown(wanted)}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
+        )
+    chosen = between(tuple(found), specifiers)
     if len(chosen) < 2:
         raise UsageError(
             f"{package} {text}: {len(chosen)} of {len(found)} releases; a bisection needs two. Give others by --releases"
@@ -88,7 +90,7 @@ def _oldest(case: Case, package: str) -> Version:
 
 
 def _version(text: str, option: str) -> Version:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        raise UsageError(f"{option} {text!r}: not a version") from None
+    found = version_of(text)
+    if found is None:
+        raise UsageError(f"{option} {shown(text)}: not a version")
+    return found

@@ -15,11 +15,13 @@ from ..cases.results import TestResult
 from ..cases.verdict import Verdict, excerpt
 from ..errors import BuildError, RegressError, UsageError
 from ..runner import runner as runs
-from ..util.files import write_whole
+from ..util.documents import parse_json
+from ..util.files import read_bounded, write_whole
 from . import algorithm as bisection
 from .algorithm import State
 
 SCHEMA_VERSION = 1
+MAX_BYTES = 16 * 1024 * 1024
 _BAD = (Verdict.REPRODUCED, Verdict.REGRESSED)
 _GOOD = (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED)
 
@@ -68,13 +70,13 @@ class Notes:
     def _read(self) -> dict[str, Told]:
         again = "remove it, or give --restart"
         try:
-            document = json.loads(self._path.read_text(encoding="utf-8"))
+            document = parse_json(read_bounded(self._path, MAX_BYTES, what="the notes of a bisection"))
             if document["schema"] != SCHEMA_VERSION or document["search"] != self._key:
                 raise UsageError(
                     f"{self._path}: is of another bisection (case, releases or environment differ): {again}"
                 )
             return {str(name): Told(State(each["state"]), str(each["why"])) for name, each in document["found"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{self._path}: not the notes of a bisection ({error}): {again}") from None
 
 

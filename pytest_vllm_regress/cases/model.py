@@ -10,21 +10,20 @@ import dataclasses
 import functools
 import os
 import re
-import stat
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from ..environments.installed import VLLM
 from ..errors import CaseFileError, UsageError
+from ..util.documents import load_toml
 from ..util.paths import shipped
 from ..util.validation import did_you_mean, problems, shown
+from ..util.versions import specifiers_of, version_of
 
 CASE_FILE = "case.toml"
 MAX_BYTES = 64 * 1024
@@ -56,9 +55,8 @@ class Range:
         name, installed = _installed(versions, self.package)
         if installed is None:
             return Affectedness(False, f"not affected: {self.package} is not installed (affected are {self})")
-        try:
-            version = Version(installed)
-        except InvalidVersion:
+        version = version_of(installed)
+        if version is None:
             reason = f"{name} has version {shown(installed)}, which is no PEP 440 version"
             return Affectedness(False, f"not known to be affected: {reason}")
         inside = SpecifierSet(self.specifier).contains(version.public, prereleases=True)
@@ -235,20 +233,7 @@ def select(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
 
 
 def _parse(path: Path) -> dict[str, Any]:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise CaseFileError(f"{path}: not a regular file")
-            content = stream.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise CaseFileError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise CaseFileError(f"{path}: larger than {MAX_BYTES} bytes, which is the limit of a case file")
-    try:
-        return tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CaseFileError(f"{path}: not valid TOML: {error}") from None
+    return load_toml(path, MAX_BYTES, what="a case file", error=CaseFileError)
 
 
 def _bad_pattern(document: Mapping[str, Any]) -> list[str]:
@@ -272,16 +257,8 @@ def _bad_specifiers(document: Mapping[str, Any]) -> list[str]:
         f"{key}.{package} = {shown(specifier)}: not a PEP 440 specifier; allowed is for example '>=0.7,<0.8.5'"
         for key, table in tables.items()
         for package, specifier in table.items()
-        if not _is_specifier(specifier)
+        if specifiers_of(specifier) is None
     ]
-
-
-def _is_specifier(text: str) -> bool:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        return False
-    return True
 
 
 def _case(document: Mapping[str, Any], path: Path) -> Case:

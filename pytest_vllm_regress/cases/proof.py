@@ -13,6 +13,7 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import UsageError
+from ..util.documents import load_json
 from ..util.files import write_whole
 from ..util.validation import problems
 from .model import Case
@@ -157,15 +158,7 @@ def check(case: Case, lock: LockOf = lock_of) -> list[str]:
 
 def read(path: Path) -> Proof:
     """Read an evidence file. Raises ``UsageError`` that lists what does not fit."""
-    try:
-        content = path.read_bytes()[: MAX_BYTES + 1]
-        document = json.loads(content.decode("utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{path}: not valid JSON{' of at most 256 KiB' if len(content) > MAX_BYTES else ''}: {error}"
-        ) from None
+    document = load_json(path, MAX_BYTES, what="an evidence file")
     if found := problems(document, "evidence_schema.json"):
         raise UsageError("\n".join(f"{path}: {line}" for line in found))
     environments = tuple(Shown(**each) for each in document["environments"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from .._version import __version__
 from ..errors import UsageError
+from ..util.documents import load_json
 from ..util.files import write_whole
 from ..util.validation import problems, shown
 from .verdict import Verdict
@@ -109,17 +109,7 @@ def write(path: Path, run: RunResult) -> None:
 
 def read(path: Path) -> RunResult:
     """Read a result file. Raises ``UsageError`` that names file and key for everything that does not fit."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise UsageError(f"{path}: larger than {MAX_FILE_BYTES} bytes, which is the limit of a result file")
-    try:
-        document = json.loads(content.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not valid JSON: {error}") from None
+    document = load_json(path, MAX_FILE_BYTES, what="a result file")
     found = _version_problem(document) or problems(document, "result_schema.json")
     found = found or _contradictions(document["results"])
     if found:
@@ -163,12 +153,6 @@ def _contradictions(results: list[dict[str, Any]]) -> list[str]:
         for index, each in enumerate(results)
         if each["expected"] != TestResult.from_json(each).expected
     ]
-
-
-def _no_constant(name: str) -> float:
-    if not math.isfinite(float(name)):
-        raise ValueError(f"{name} is not a JSON number")
-    return float(name)
 
 
 def _bounded(text: str, limit: int) -> str:

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UsageError
+from ..util.files import private_folder
 from .tokenizers import CHAT_TEMPLATE, SPECIALS, tokenizer, tokenizer_config, vocabulary
 
 KINDS = ("text", "vision")
@@ -75,7 +76,8 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0) -> Path:
         return place
     part = root / f".{kind}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
-        part.mkdir(parents=True)
+        private_folder(root)
+        part.mkdir()
         for name, content in files.items():
             (part / name).write_bytes(content)
         (part / _WEIGHTS).write_bytes(_weight_file(shapes, seed))

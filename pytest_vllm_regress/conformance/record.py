@@ -7,7 +7,6 @@ import json
 import platform
 import re
 import time
-import tomllib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -18,8 +17,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ..errors import UsageError
+from ..util.documents import load_json, load_toml
 from ..util.masking import mask
+from ..util.versions import version_of
 
+MAX_BYTES = 16 * 1024 * 1024
 SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
 PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
 
@@ -49,7 +51,7 @@ class SuiteRun:
 
     @property
     def vllm(self) -> Version:
-        return Version(self.versions["vllm"])
+        return version_of(self.versions["vllm"]) or Version("0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,7 +122,7 @@ def read_record(path: Path) -> dict[str, SuiteRun]:
     if not path.exists():
         return {}
     try:
-        plain: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        plain: list[dict[str, Any]] = load_json(path, MAX_BYTES, what="a record of vllm-regress conformance")
         return {
             each["environment"]: SuiteRun(**{**each, "cells": tuple(CheckResult(**cell) for cell in each["cells"])})
             for each in plain
@@ -133,7 +135,7 @@ def read_record(path: Path) -> dict[str, SuiteRun]:
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
     """The known upstream faults."""
-    listed = tomllib.loads(path.read_text(encoding="utf-8")).get("fault", []) if path.exists() else []
+    listed = load_toml(path, MAX_BYTES, what="a list of faults").get("fault", []) if path.exists() else []
     return tuple(
         Fault(
             **{

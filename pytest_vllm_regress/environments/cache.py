@@ -24,6 +24,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import BuildError, UsageError
+from ..util.documents import load_json
+from ..util.files import private_folder, write_whole
 from ..util.paths import cache_root
 from ..util.sizes import GIB
 from . import uv
@@ -34,6 +36,7 @@ from .uv import Progress
 RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
+_MAX_MARKER = 64 * 1024
 _FORMAT = 2
 _DEFAULT_LIMIT = 60 * GIB
 
@@ -70,7 +73,7 @@ class EnvironmentCache:
         """As ``ensure``; while the lease is held the environment is never evicted or removed."""
         place = self.place(recipe)
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            private_folder(self.root)
             lock = FileLock(f"{place}.lock", thread_local=False)
             try:
                 lock.acquire(timeout=0)
@@ -120,11 +123,11 @@ class EnvironmentCache:
         """Every whole environment in the cache, least recently used first."""
         found = []
         for marker in self.root.glob(f"*/{_MARKER}"):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                about = json.loads(marker.read_text())
+            with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError):
+                about = load_json(marker, _MAX_MARKER)
                 place = marker.parent
                 used = (place / _LEASE).stat().st_mtime if (place / _LEASE).exists() else marker.stat().st_mtime
-                found.append(Built(about["name"], place, about["size"], used, _in_use(place)))
+                found.append(Built(str(about["name"]), place, int(about["size"]), used, _in_use(place)))
         return tuple(sorted(found, key=lambda each: each.used))
 
     def remove(self, built: Built) -> bool:
@@ -174,9 +177,7 @@ class EnvironmentCache:
                 (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
             about = {"name": recipe.name, "size": _size(place), "built": now, "lock": used.name if used else None}
-            part = place / f"{_MARKER}.part"
-            part.write_text(json.dumps(about))
-            part.replace(place / _MARKER)
+            write_whole(place / _MARKER, json.dumps(about))
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
             if isinstance(error, OSError):

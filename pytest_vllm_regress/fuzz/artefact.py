@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..util.documents import load_json
+from ..util.files import write_whole
 from ..util.masking import mask
 from ..util.validation import problems as schema_problems
 from .checker import Allowance, Checker
@@ -74,9 +76,8 @@ class Artefact:
 
     def save(self, folder: Path) -> Path:
         """Write it; a file of the same failure is replaced."""
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / self.name
-        path.write_text(self.text(), encoding="utf-8")
+        write_whole(path, self.text())
         return path
 
     def text(self) -> str:
@@ -86,14 +87,7 @@ class Artefact:
 
 def load(path: Path) -> Artefact:
     """Read and check a file. Raises ``UsageError`` that says what is wrong in it."""
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path}: an artefact has at most {MOST_BYTES} bytes")
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not an artefact of `vllm-regress fuzz`: {error}") from None
+    document = load_json(path, MOST_BYTES, what="an artefact of `vllm-regress fuzz`")
     wrong = schema_problems(document, _SCHEMA)
     if wrong:
         raise UsageError("\n".join(f"{path}: {line}" for line in wrong))

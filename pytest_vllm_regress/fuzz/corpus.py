@@ -10,11 +10,13 @@ from typing import Any
 
 from ..errors import UsageError
 from ..schemas import Profile, features, validator
+from ..util.documents import load_json
 from ..util.paths import DATA, shipped
 from .artefact import load
 from .finding import spelt
 from .oracle import Question
 
+MAX_BYTES = 64 * 1024 * 1024
 BUILT_IN = DATA / "corpus"
 FINDINGS = shipped("findings", "docs/findings")
 """Every minimum that was found, of all backends: what one gets wrong is asked of the others too."""
@@ -40,9 +42,9 @@ def read(folder: Path) -> Iterator[Group]:
         raise UsageError(f"{folder}: no files of the JSON Schema Test Suite (*.json) are below it")
     for path in files:
         try:
-            groups = json.loads(path.read_text(encoding="utf-8"))
+            groups = load_json(path, MAX_BYTES, what="a file of the JSON Schema Test Suite")
             found = [(f"{path.stem}: {group['description']}", group["schema"], group["tests"]) for group in groups]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path}: not a file of the JSON Schema Test Suite: {error}") from None
         for name, schema, tests in found:
             if question := _question(schema, tests):

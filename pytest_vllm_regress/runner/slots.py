@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from ..util.files import private_folder
 from ..util.paths import cache_root
 from ..util.sizes import GIB
 
@@ -37,7 +38,7 @@ def machine_room() -> int:
 @contextlib.contextmanager
 def slot(folder: Path, count: int) -> Iterator[int]:
     """Holds one of ``count`` slots, whoever else asks on this machine; waits until one is free. A holder that dies gives its slot back."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     locks = [FileLock(folder / f"{number}.lock", thread_local=False) for number in range(count)]
     while True:
         for number, lock in enumerate(locks):

@@ -52,6 +52,14 @@ def write_whole(path: Path, content: str) -> None:
         raise UsageError(f"{path}: cannot be written: {_why(error)}. Give another place, or make room there") from None
 
 
+def private_folder(path: Path) -> Path:
+    """Make the folder where it is not there yet, readable by its user alone: so are folders above it that have to be made."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
     try:
         with open(path, "rb", opener=_without_waiting) as stream:

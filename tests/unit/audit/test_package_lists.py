@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.audit.matching import notes
 from pytest_vllm_regress.audit.package_lists import parse_list, read_list
 from pytest_vllm_regress.errors import UsageError
 
@@ -88,9 +90,9 @@ def test_where_a_package_is_named(tmp_path: Path) -> None:
 
 def test_what_names_no_version_is_kept_as_such() -> None:
     inventory = parse_list(FREEZE.encode(), "list")
-    assert inventory.unpinned == {"lm-format-enforcer": "lm_format_enforcer>=0.10"}
+    assert inventory.unpinned == {"lm-format-enforcer": "'lm_format_enforcer>=0.10'"}
     for line in ("vllm @ git+https://example.org/x", "-e git+https://example.org/x@0#egg=vllm"):
-        assert parse_list(line.encode(), "list").unpinned == {"vllm": line}
+        assert parse_list(line.encode(), "list").unpinned == {"vllm": repr(line)}
 
 
 def test_markers_for_another_python_or_machine_count() -> None:
@@ -104,7 +106,9 @@ def test_included_files(tmp_path: Path) -> None:
     top = tmp_path / "top.txt"
     top.write_text("-r base.txt\nray==2.43.0\n")
     assert read_list(top).versions == BOTH
-    top.write_text("-r top.txt\n")
+    for number in range(30):
+        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n-r {number}.txt\n")
+    top.write_text("-r top.txt\n-r 0.txt\n")  # once each, itself included
     with pytest.raises(UsageError, match="more than 20 files are included"):
         read_list(top)
     with pytest.raises(UsageError, match="not at hand"):
@@ -123,14 +127,45 @@ def test_included_files(tmp_path: Path) -> None:
         (b'[[package]]\nname="a', "not valid"),
         (b"[" * 100_000, "no requirement|not valid"),
         (b"\xff\xfe", "is not text"),
-        (b"hello there, this is prose\n", "line 1: 'hello there, this is prose' is no requirement"),
-        (b"\x1b[31mvllm\x1b[0m==0.8.4\n", r"line 1: '\\x1b\[31mvllm"),
+        (b"hello there, this is prose\n", "1 lines of it are no requirements"),
+        (b"\x1b[31mvllm\x1b[0m==0.8.4\n", "1 lines of it are no requirements"),
     ],
 )
 def test_what_is_no_list_is_refused(content: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_list(content, "list")
-    assert "\x1b" not in str(caught.value)
+    assert "\x1b" not in str(caught.value) and "prose" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "included", ["../secret.txt", "/etc/passwd", "/proc/self/environ", "link.txt", "sub/../../secret.txt"]
+)
+def test_what_is_included_lies_below_the_list(tmp_path: Path, included: str) -> None:
+    """Neither the file itself nor a link leads out, and nothing of what is there is shown."""
+    (tmp_path / "secret.txt").write_text("vllm==0.8.4\nroot:x:0\n")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "link.txt").symlink_to("../secret.txt")
+    top = tmp_path / "lists" / "top.txt"
+    top.write_text(f"ray==2.43.0\n-r {included}\n")
+    with pytest.raises(UsageError, match="leads out of") as caught:
+        read_list(top)
+    assert "root" not in str(caught.value).replace(str(tmp_path), "")
+
+
+def test_what_is_included_is_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "top.txt").write_text("ray==2.43.0\n-r pipe.txt\n")
+    with pytest.raises(UsageError, match="not a regular file"):
+        read_list(tmp_path / "top.txt")
+
+
+def test_unknown_lines_are_counted_and_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "top.txt").write_text("vllm==0.8.4\nroot:x:0:0:my password\nAPI=hunter2 and more\n")
+    found = read_list(tmp_path / "top.txt")
+    assert found.versions == {"vllm": ("0.8.4",)}
+    said = notes(found, [])[1]
+    assert "2 lines are no requirement" in said and said.endswith("line 2")
+    assert "hunter2" not in said and "password" not in said
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.environments import recipes as environments
-from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, load, pinned
+from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, for_uv, load, pinned, resolve
 from pytest_vllm_regress.errors import EnvironmentFileError
 from tests.helpers import ROOT
 
@@ -223,3 +223,30 @@ def test_importing_it_imports_nothing_heavy() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT.parent
     ).stdout
     assert said.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    "line", ["numpy<2\\n--index-url https://example.org/simple", "numpy<2\\r\\n-e .", "numpy\\u2028--pre"]
+)
+@pytest.mark.parametrize("key", ["requirements", "constraints", "overrides"])
+def test_a_requirement_cannot_become_an_option_of_uv(tmp_path: Path, key: str, line: str) -> None:
+    file = tmp_path / "environments.toml"
+    lists = {"requirements": '"vllm==0.8.4"', key: f'"vllm==0.8.4", "{line}"'}
+    written = "\n".join(f"{name} = [{value}]" for name, value in lists.items())
+    file.write_text(f'default = "a"\n[environments.a]\n{written}\n')
+    with pytest.raises(EnvironmentFileError, match="on one line"):
+        load(file)
+
+
+def test_what_uv_is_given_is_written_anew() -> None:
+    assert for_uv(["numpy <2 ; python_version<'3.13'", "a @ https://example.org/a.whl"]).splitlines() == [
+        'numpy<2; python_version < "3.13"',
+        "a @ https://example.org/a.whl",
+    ]
+    with pytest.raises(ValueError, match="--index-url"):
+        for_uv(["numpy<2\n--index-url https://example.org"])
+
+
+def test_a_name_that_no_file_system_takes_is_no_environment() -> None:
+    with pytest.raises(EnvironmentFileError, match="unknown environment"):
+        resolve("vllm-0.8.4" + "+lm-format-enforcer==0.10.5" * 20)

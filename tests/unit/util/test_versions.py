@@ -1,0 +1,50 @@
+"""Versions and requirements in foreign text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.audit.package_lists import parse_list
+from pytest_vllm_regress.cases.model import Range
+from pytest_vllm_regress.environments.index import parse
+from pytest_vllm_regress.errors import BuildError
+from pytest_vllm_regress.util.versions import is_version, marker_holds, requirement_of, specifiers_of
+
+DIGITS = "9" * 5000
+DEEP = "(" * 2000 + "os_name == 'a'" + ")" * 2000
+
+
+def test_more_digits_than_python_counts() -> None:
+    assert not is_version(f"1.{DIGITS}")
+    assert specifiers_of(f"=={DIGITS}") is None
+    assert requirement_of(f"vllm=={DIGITS}") is None
+    assert marker_holds(f"python_version < '{DIGITS}'", {}) is None
+    assert not Range("vllm", "<1").holds({"vllm": DIGITS})
+    found = parse_list(f"ray==1\nvllm=={DIGITS}\nx-{DIGITS}-py3-none-any.whl\nvllm {DIGITS}\n".encode(), "list")
+    assert found.versions == {"ray": ("1",)}
+
+
+def test_markers_that_are_nested_deeply() -> None:
+    assert marker_holds(DEEP, {}) is None
+    assert marker_holds(DEEP[1500:2600], {}) is None
+    assert requirement_of(f"vllm; {DEEP}") is None
+
+
+@pytest.mark.parametrize(
+    "line", ["numpy<2\n--index-url https://example.org", "numpy<2\r-e .", "a\x0b", "numpy\u2028--pre"]
+)
+def test_a_requirement_is_one_line(line: str) -> None:
+    assert requirement_of(line) is None
+
+
+@pytest.mark.parametrize("answer", ["", "[]", "{}", '{"versions": 1}', "[" * 10_000])
+def test_an_answer_of_pip_that_is_none(answer: str) -> None:
+    with pytest.raises(BuildError, match="gave no list"):
+        parse(answer)
+
+
+@given(st.text(max_size=50))
+def test_any_text(text: str) -> None:
+    is_version(text), specifiers_of(text), requirement_of(text), marker_holds(text, {})
