@@ -18,7 +18,8 @@ from ..util.versions import specifiers_of, version_of
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
     """From a release to the environment that has it. Raises ``UsageError`` where none can be named."""
-    from ..environments.recipes import PACKAGES, resolve
+    from ..environments.names import resolve
+    from ..environments.recipes import PACKAGES
 
     if package in PACKAGES:
         if env is not None:
@@ -69,7 +70,8 @@ def choose(
 
 def _oldest(case: Case, package: str) -> Version:
     """The oldest release of ``package`` that the case's evidence or range speaks of."""
-    from ..environments.recipes import pinned, resolve
+    from ..environments.names import resolve
+    from ..environments.recipes import pinned
 
     found = [
         Version(bound.version)

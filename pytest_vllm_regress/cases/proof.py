@@ -97,11 +97,14 @@ def fingerprint(case: Case) -> str:
 
 def lock_of(environment: str) -> str:
     """Identifies what an environment installs: its lock's hash, or the recipe's where it has no lock. Empty for an interpreter's path."""
-    from ..environments.recipes import resolve
+    from ..environments.names import resolve
+    from ..environments.sources import names_interpreter
 
-    if "/" in environment:
+    if names_interpreter(environment):
         return ""
     recipe = resolve(environment)
+    if recipe.overlay is not None:
+        return hashlib.sha256(f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()).hexdigest()[:16]
     return hashlib.sha256(recipe.lock.read_bytes()).hexdigest()[:16] if recipe.lock else recipe.fingerprint
 
 

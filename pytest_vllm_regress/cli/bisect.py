@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..runner import runner as runs
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, check_device, invocation, print_json, say, warn
+from .context import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, Source, check_device, invocation, print_json, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -47,6 +47,7 @@ def bisect(
         str | None,
         typer.Option(metavar="NAME", help="With --package: the environment that takes its releases in turn."),
     ] = None,
+    source: Source = None,
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="Device (default: each environment's own).")
     ] = None,

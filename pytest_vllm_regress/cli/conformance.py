@@ -17,7 +17,7 @@ from ..errors import BuildError
 from ..runner.runner import build_with_cache
 from ..util.files import write_whole
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNBUILT, UNEXPECTED, invocation, say, warn
+from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
@@ -34,6 +34,7 @@ def conformance(
         typer.Argument(metavar="NAME", help="Environments to run; without any, only the table is written."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run those that the record has already.")] = False,
+    source: Source = None,
     record: Annotated[
         Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")
     ] = RECORD,

@@ -22,6 +22,26 @@ HELP = {"help_option_names": ["-h", "--help"]}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def _use_sources(given: list[str] | None) -> list[str] | None:
+    if given:
+        from ..environments.sources import use
+
+        use(given)
+    return given
+
+
+Source = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source",
+        metavar="[PACKAGE=]PATH|URL",
+        help="The clone that names with @REV mean (default package: vllm); a URL is cloned once, into the cache.",
+        callback=_use_sources,
+    ),
+]
+"""An option of every command that takes environments: it works by being there."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Invocation:
     """Options of the whole command. ``pytest_args`` is what stood after ``--``."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import RegressError, UsageError
+from .context import Source
 
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
@@ -70,7 +71,7 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
 
 
 @app.command()
-def build(names: Names = None) -> None:
+def build(names: Names = None, source: Source = None) -> None:
     """Build environments that are not there yet (default: all of environments.toml). What uv does is shown on standard error."""
     from ..environments.cache import EnvironmentCache
 
@@ -155,6 +156,7 @@ def prune(
 @app.command()
 def path(
     name: Annotated[str, typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].")],
+    source: Source = None,
 ) -> None:
     """Print the path of an environment's interpreter. Builds nothing."""
     from ..environments.cache import EnvironmentCache
@@ -173,8 +175,9 @@ def _file() -> EnvironmentFile:
 
 
 def _recipes(names: list[str] | None) -> list[Recipe]:
-    file = _file()
-    return [file.resolve(name) for name in dict.fromkeys(names or file.recipes)]
+    from ..environments.names import resolve
+
+    return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
 
 
 def _stranger(file: EnvironmentFile, name: str) -> str:

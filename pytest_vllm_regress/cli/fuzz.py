@@ -10,7 +10,7 @@ import typer
 
 from ..errors import UsageError
 from ..util.sizes import GIB
-from .context import HELP, OK, UNEXPECTED, AsJson, print_json, say, warn
+from .context import HELP, OK, UNEXPECTED, AsJson, Source, print_json, say, warn
 
 EPILOG = "Exit codes: 0 nothing is wrong; 1 something was found; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -25,6 +25,7 @@ def fuzz(
             help="Environments: a package by itself (lm-format-enforcer-0.10.11, llguidance-1.7.6) or one with vLLM.",
         ),
     ] = None,
+    source: Source = None,
     backend: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Backend to ask; repeatable (default: all the environment has)."),

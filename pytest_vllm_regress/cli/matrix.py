@@ -15,7 +15,7 @@ from ..runner.matrix import Matrix, named_environments
 from ..runner.slots import machine_room
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, check_device, invocation, say, warn
+from .context import HELP, Source, check_device, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -27,6 +27,7 @@ def matrix(
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")
     ] = None,
+    source: Source = None,
     versions: Annotated[
         str | None,
         typer.Option(

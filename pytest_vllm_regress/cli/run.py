@@ -9,7 +9,7 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import HELP, check_device, invocation, say, warn
+from .context import HELP, Source, check_device, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -32,6 +32,7 @@ def run(
     destination: Annotated[
         Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
     ] = None,
+    source: Source = None,
     workers: Annotated[
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,

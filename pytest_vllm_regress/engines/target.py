@@ -7,11 +7,15 @@ import sys
 from pathlib import Path
 
 from ..environments.installed import Installed, read_installed
+from ..environments.overlay import about
+from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from . import device as devices
 from .device import choose
 
 RUNNING_INTERPRETER = "this interpreter"
+BORROWED = "vllm-build"
+"""Beside the versions of an environment made from source: what is not the commit's own."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +29,11 @@ class Target:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is."""
+        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is. What of source code is borrowed stands beside."""
         versions = dict(self.installed.packages)
+        made = about(self.python)
+        if made is not None and made.remarks:
+            versions[BORROWED] = made.remarks
         if self.installed.vllm_distribution:
             versions["vllm"] = versions[self.installed.vllm_distribution]
         return versions
@@ -44,7 +51,7 @@ class Target:
             "ray",
         )
         versions = self.versions
-        named = ", ".join(f"{name} {versions[name]}" for name in shown if name in versions)
+        named = ", ".join(f"{name} {versions[name]}" for name in (*shown, BORROWED) if name in versions)
         return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
 
 
@@ -52,7 +59,7 @@ def named_interpreter(name: str) -> Path | None:
     """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
     if name == RUNNING_INTERPRETER:
         return Path(sys.executable)
-    if "/" in name:
+    if names_interpreter(name):
         path = Path(name).expanduser()
         if not path.exists():
             raise UsageError(
@@ -85,6 +92,6 @@ def _interpreter(name: str) -> Path | None:
     if named := named_interpreter(name):
         return named
     from ..environments.cache import EnvironmentCache
-    from ..environments.recipes import resolve
+    from ..environments.names import resolve
 
     return EnvironmentCache().built(resolve(name))

@@ -27,8 +27,8 @@ from ..errors import BuildError, UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder, write_whole
 from ..util.paths import cache_root
-from ..util.sizes import GIB
-from . import uv
+from ..util.sizes import GIB, MIB
+from . import overlay, uv
 from .locks import exactly, resolver_options, usable_lock
 from .recipes import STAND_INS, Recipe
 from .uv import Progress
@@ -70,7 +70,18 @@ class EnvironmentCache:
 
     @contextlib.contextmanager
     def lease(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Iterator[Path]:
-        """As ``ensure``; while the lease is held the environment is never evicted or removed."""
+        """As ``ensure``; while the lease is held the environment is never evicted or removed, nor what it is laid over."""
+        with contextlib.ExitStack() as below:
+            base = None
+            if recipe.overlay is not None:
+                base = below.enter_context(self.lease(recipe.overlay.base, progress=progress))
+                completed = overlay.completed_base(recipe.overlay, base)
+                if completed is not None:
+                    base = below.enter_context(self.lease(completed, progress=progress))
+            yield below.enter_context(self._lease(recipe, base, progress))
+
+    @contextlib.contextmanager
+    def _lease(self, recipe: Recipe, base: Path | None, progress: Progress) -> Iterator[Path]:
         place = self.place(recipe)
         try:
             private_folder(self.root)
@@ -88,7 +99,7 @@ class EnvironmentCache:
             fresh = not _complete(place)
             if fresh:
                 self._sweep(place)
-                self._build(recipe, place, progress)
+                self._build(recipe, place, base, progress)
             lease = os.open(place / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lease, fcntl.LOCK_SH)
         finally:
@@ -104,10 +115,16 @@ class EnvironmentCache:
     def built(self, recipe: Recipe) -> Path | None:
         """The interpreter, if the environment is already there."""
         place = self.place(recipe)
-        return place / "bin" / "python" if _complete(place) else None
+        below = recipe.overlay is None or self.built(recipe.overlay.base) is not None
+        return place / "bin" / "python" if below and _complete(place) else None
 
     def place(self, recipe: Recipe) -> Path:
         """The folder of ``recipe``'s environment, built or not."""
+        if recipe.overlay is not None:
+            base = self.place(recipe.overlay.base).name
+            parts = (_FORMAT, recipe.overlay.source.key, recipe.overlay.version, recipe.overlay.remarks, base)
+            slug = f"{recipe.name.partition('@')[0]}@{recipe.overlay.source.commit.id[:10]}"
+            return self.root / f"{slug.replace('=', '')}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
         plain = dataclasses.replace(recipe, lock=None, lock_local=None, description="", device="")
         digest = hashlib.sha256(repr((_FORMAT, plain, platform.system(), platform.machine())).encode())
         for path in (
@@ -154,29 +171,15 @@ class EnvironmentCache:
         """Bytes that all environments occupy together, shared files counted once."""
         return _size(self.root)
 
-    def _build(self, recipe: Recipe, place: Path, progress: Progress) -> None:
+    def _build(self, recipe: Recipe, place: Path, base: Path | None, progress: Progress) -> None:
         _end_writers(place)
         shutil.rmtree(place, ignore_errors=True)  # what an interrupted build left
         started = time.monotonic()
-        lock = usable_lock(recipe)
-        progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
         try:
-            uv.run(
-                ["venv", "--quiet", "--python", recipe.python, place],
-                doing=f"{recipe.name}: making a Python {recipe.python} environment",
-            )
-            used = _install(recipe, lock, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
-            site = next((place / "lib").glob("python3.*/site-packages"))
-            for module in recipe.stand_ins:
-                shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
-            if used is None:
-                listed = uv.run(
-                    ["pip", "freeze", "--quiet", "--python", place / "bin" / "python"],
-                    doing=f"{recipe.name}: listing what was installed",
-                )
-                (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
+            lock = self._fill(recipe, place, base, progress)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            about = {"name": recipe.name, "size": _size(place), "built": now, "lock": used.name if used else None}
+            size = _size(place)
+            about = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
             write_whole(place / _MARKER, json.dumps(about))
         except BaseException as error:
             shutil.rmtree(place, ignore_errors=True)
@@ -185,7 +188,32 @@ class EnvironmentCache:
                     uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)
                 ) from None
             raise
-        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {_size(place) / GIB:.1f} GiB")
+        shown = f"{size / GIB:.1f} GiB" if size > GIB / 10 else f"{size / MIB:.0f} MiB"
+        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {shown}")
+
+    def _fill(self, recipe: Recipe, place: Path, base: Path | None, progress: Progress) -> Path | None:
+        """Put everything into ``place``; returns the lock that was used."""
+        if recipe.overlay is not None:
+            assert base is not None
+            overlay.lay_over(recipe.overlay, base, place)
+            return None
+        lock = usable_lock(recipe)
+        progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
+        uv.run(
+            ["venv", "--quiet", "--python", recipe.python, place],
+            doing=f"{recipe.name}: making a Python {recipe.python} environment",
+        )
+        used = _install(recipe, lock, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
+        site = next((place / "lib").glob("python3.*/site-packages"))
+        for module in recipe.stand_ins:
+            shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
+        if used is None:
+            listed = uv.run(
+                ["pip", "freeze", "--quiet", "--python", place / "bin" / "python"],
+                doing=f"{recipe.name}: listing what was installed",
+            )
+            (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
+        return used
 
     def unfinished(self) -> tuple[Path, ...]:
         """Folders that interrupted builds left: no marker, and nobody builds there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import subprocess
 import sys
 
@@ -13,7 +14,10 @@ from ..util.documents import parse_json
 from ..util.masking import mask
 from ..util.validation import shown
 from ..util.versions import version_of
+from . import uv
 from .installed import run_isolated
+from .locks import release_date, remembered
+from .recipes import pinned
 
 TIMEOUT_S = 120
 # How pip is told of the index and of the way there; credentials may be among them.
@@ -61,6 +65,47 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
             f"the releases of {package} cannot be listed: {words or 'pip gave no reason'}. Check the name and pip's index settings"
         )
     return parse(done.stdout)
+
+
+def newest_release(package: str, day: datetime.date) -> str | None:
+    """The newest release of ``package`` that had a wheel for this platform by the end of ``day``; None when there was none."""
+
+    def find() -> str:
+        after = (day + datetime.timedelta(days=1)).isoformat()
+        asking = ["--no-header", "--no-annotate", "--only-binary", ":all:", "--python-version", "3.11"]
+        try:
+            said = uv.run(
+                ["pip", "compile", "-", "--quiet", "--no-deps", *asking, "--exclude-newer", after],
+                doing=f"looking for the newest {package} of {day}",
+                stdin=package,
+            )
+        except BuildError as error:
+            if "cannot be resolved" in str(error):
+                return ""
+            raise
+        return next((pin[1] for line in said.splitlines() if (pin := pinned(line))), "")
+
+    if day >= datetime.datetime.now(datetime.UTC).date():  # may change yet
+        return find() or None
+    return remembered("newest-releases.json", f"{package} {day}", find) or None
+
+
+def pin_of(package: str, version: str, dependency: str) -> str | None:
+    """The version of ``dependency`` that a release was resolved with on the day after it; None for none."""
+
+    def find() -> str:
+        said = uv.run(
+            [
+                *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11"),
+                *("--exclude-newer", (release_date(package, version) + datetime.timedelta(days=1)).isoformat()),
+            ],
+            doing=f"looking which {dependency} {package} {version} asks for",
+            stdin=f"{package}=={version}",
+        )
+        pins = dict(filter(None, map(pinned, said.splitlines())))
+        return pins.get(dependency, "")
+
+    return remembered("pins.json", f"{package}=={version} {dependency}", find) or None
 
 
 def parse(answer: str) -> tuple[Version, ...]:

@@ -7,7 +7,7 @@ import datetime
 import json
 import platform
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -96,30 +96,40 @@ def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambd
 
 def release_date(package: str, version: str) -> datetime.date:
     """The day ``package`` ``version`` was uploaded: the first by which it can be resolved. Raises ``BuildError`` when there is none."""
-    note = cache_root() / "release-dates.json"
-    known = _dates(note)
     key = f"{package}=={version}"
-    if key not in known:
+
+    def find() -> str:
         early, late = _OLDEST, datetime.datetime.now(datetime.UTC).date()
         if not _exists_by(key, late):
             raise BuildError(f"{key} cannot be found on the package index: there is no such release for this platform")
         while (late - early).days > 1:
             middle = early + (late - early) // 2
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
-        known[key] = late
+        return late.isoformat()
+
+    return datetime.date.fromisoformat(remembered("release-dates.json", key, find, _is_day))
+
+
+def remembered(file: str, key: str, find: Callable[[], str], fits: Callable[[str], bool] = lambda text: True) -> str:
+    """What ``find`` once found for ``key``, kept in ``file`` of the cache: for what does not change. What does not fit there counts for nothing."""
+    note = cache_root() / file
+    known: dict[str, str] = {}
+    with contextlib.suppress(UsageError, ValueError, AttributeError):
+        known = {name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)}
+    if key not in known or not fits(known[key]):
+        known[key] = find()
         with contextlib.suppress(UsageError):  # a note that cannot be kept costs the next one time, no more
             private_folder(note.parent)
-            write_whole(note, json.dumps({each: day.isoformat() for each, day in known.items()}))
+            write_whole(note, json.dumps(known))
     return known[key]
 
 
-def _dates(note: Path) -> dict[str, datetime.date]:
-    """The days that were found before. A note that holds anything else counts for nothing."""
-    found: dict[str, datetime.date] = {}
-    with contextlib.suppress(UsageError, ValueError, TypeError, AttributeError):
-        for key, day in load_json(note, _MAX_NOTE).items():
-            found[key] = datetime.date.fromisoformat(day)
-    return found
+def _is_day(text: str) -> bool:
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _cut_off(day: str, package: str, version: str) -> str:

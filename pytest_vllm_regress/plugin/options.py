@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..engines.settings import ASKED_DEVICES, Limits, Settings
+from ..environments.sources import use as use_sources
 from ..errors import UsageError
 from ..util.deadline import PHASES, Timeouts
 from ..util.sizes import GIB, MIB
@@ -47,6 +48,12 @@ OPTIONS = (
         "vllm_env",
         "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable",
         "NAME|PATH",
+        many=True,
+    ),
+    _Option(
+        "vllm_source",
+        "where vllm@REV finds its commits: a clone's path, or a URL that is cloned once; PACKAGE=... for another package; repeatable",
+        "[PACKAGE=]PATH|URL",
         many=True,
     ),
     _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
@@ -133,6 +140,10 @@ def resolve(config: pytest.Config) -> Settings:
         device = "gpu"
     timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in PHASES}
     report = _value(config, "vllm_report")
+    try:
+        use_sources(_value(config, "vllm_source") or ())
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
     return Settings(
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,

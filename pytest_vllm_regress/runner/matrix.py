@@ -23,7 +23,8 @@ from .journal import Journal
 
 def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
     """The environments asked for, oldest vLLM first; those of the cases' evidence when none is asked for."""
-    from ..environments.recipes import find_file, load, resolve
+    from ..environments.names import resolve
+    from ..environments.recipes import find_file, load
 
     if env and versions:
         raise UsageError("--env and --versions contradict each other: give one of them")

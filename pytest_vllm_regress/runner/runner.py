@@ -182,12 +182,13 @@ def end_command(process: subprocess.Popen[bytes]) -> None:
 def build_with_cache(say: Say) -> Callable[[str], None]:
     """Builds environments by name in the user's cache; an interpreter's path is taken as it is."""
     from ..environments.cache import EnvironmentCache
-    from ..environments.recipes import resolve
+    from ..environments.names import resolve
+    from ..environments.sources import names_interpreter
 
     cache = EnvironmentCache()
 
     def build(name: str) -> None:
-        if "/" not in name:
+        if not names_interpreter(name):
             cache.ensure(resolve(name), progress=say)
 
     return build
@@ -195,10 +196,11 @@ def build_with_cache(say: Say) -> Callable[[str], None]:
 
 def check_environments(jobs: Sequence[Job]) -> None:
     """Raise ``UsageError`` for a name that environments.toml does not have, before anything is built."""
-    from ..environments.recipes import resolve
+    from ..environments.names import resolve
+    from ..environments.sources import names_interpreter
 
     for job in jobs:
-        if "/" in job.environment:
+        if names_interpreter(job.environment):
             if not Path(job.environment).expanduser().exists():
                 raise UsageError(
                     f"--env {job.environment}: no such interpreter. Give an interpreter's path or an environment's name"

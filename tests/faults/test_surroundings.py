@@ -24,7 +24,7 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.recipes import resolve
+from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.environments import recipes as environments
-from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, for_uv, load, pinned, resolve
+from pytest_vllm_regress.environments.names import resolve
+from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, for_uv, load, pinned
 from pytest_vllm_regress.errors import EnvironmentFileError
 from tests.helpers import ROOT
 

@@ -1,0 +1,62 @@
+"""From an environment's name to its recipe: listed, made up from a release, or source code over a release."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+from ..errors import UsageError
+from . import bases
+from .index import newest_release
+from .locks import release_date
+from .recipes import Overlay, Recipe, find_file, load, pinned
+from .sources import Source, SourceName, find, parse_name
+
+
+def resolve(name: str) -> Recipe:
+    """The recipe for ``name``: in the project's environments.toml or the copy that came with the package, or of source code.
+
+    Raises ``UsageError`` for a name that means nothing, and ``BuildError`` where the base of a commit cannot be found out.
+    """
+    named = parse_name(name)
+    return load(find_file()).resolve(name) if named is None else overlaid(find(named), named)
+
+
+def overlaid(source: Source, named: SourceName) -> Recipe:
+    """The recipe of source code over its base: the environment that the name has, or the release that fits best."""
+    package = source.project.distribution
+    base_name = named.base or f"{package}-{_base_release(source)}"
+    base = load(find_file()).resolve(base_name)
+    if package == "vllm" and base.device != "sim":
+        raise UsageError(
+            f"{base_name}+{package}@: a commit's Python over another release's compiled parts proves nothing where those are used, so it runs "
+            f"on the simulated device only, and {base_name} is for {base.device}. Take vllm-X as the base"
+        )
+    release = version_in(base, package)
+    code = str(source.tree) if named.is_path else source.commit.id[:10]
+    prefix = f"{named.base}+" if named.base else ""
+    overlay = Overlay(source, base, bases.reported_version(source, release), bases.remarks(source, release))
+    return dataclasses.replace(
+        base,
+        name=f"{prefix}{package}@{code}",
+        description=f"{source.commit.subject[:60]}, over {base.name}",
+        lock=None,
+        lock_local=None,
+        overlay=overlay,
+    )
+
+
+def version_in(recipe: Recipe, package: str) -> str:
+    """The version of ``package`` that a recipe pins, or the newest of its target's day where it leaves that open."""
+    pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
+    if package in pins:
+        return pins[package]
+    found = newest_release(package, release_date(*recipe.target))
+    if found is None:
+        raise UsageError(f"{recipe.name} has no {package}: name a base that has it")
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _base_release(source: Source) -> str:
+    return bases.base_release(source)

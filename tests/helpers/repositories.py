@@ -1,0 +1,54 @@
+"""Small git repositories, made commit by commit on days of the test's choice."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.invalid",
+    "GIT_COMMITTER_NAME": "C",
+    "GIT_COMMITTER_EMAIL": "c@example.invalid",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+}
+
+
+class Maker:
+    """A repository and its work tree. Each commit is one day younger than the one before."""
+
+    def __init__(self, place: Path, first_day: int = 1) -> None:
+        self.place = place
+        self._day = first_day
+        place.mkdir(parents=True)
+        self.git("init", "--quiet", "--initial-branch=main")
+
+    def git(self, *arguments: str) -> str:
+        day = f"2025-03-{self._day:02}T12:00:00+0000"
+        environment = {**os.environ, **IDENTITY, "GIT_AUTHOR_DATE": day, "GIT_COMMITTER_DATE": day}
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.place, env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    def commit(self, subject: str, files: Mapping[str, str | None] = {}) -> str:
+        """Write files (None removes one) and commit; returns the commit's id."""
+        for name, content in files.items():
+            file = self.place / name
+            if content is None:
+                file.unlink()
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(content)
+        self.git("add", "--all", "--force")
+        self.git("commit", "--quiet", "--allow-empty", "-m", subject)
+        self._day += 1
+        return self.git("rev-parse", "HEAD")
+
+    def merge(self, branch: str, subject: str) -> str:
+        self.git("merge", "--quiet", "--no-ff", "-m", subject, branch)
+        self._day += 1
+        return self.git("rev-parse", "HEAD")
