@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .dialogue.messages import Message, ToolCall
+    from .dialogue.script import Script
     from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
     from .engines.health import Health
     from .engines.probe import Probe
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
         ProtocolError,
         RegressError,
         RemoteError,
+        ScriptError,
         Unsupported,
         UsageError,
     )
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
+    "dialogue.messages": ("Message", "ToolCall"),
+    "dialogue.script": ("Script",),
     "engines.engine": (
         *("AsyncEngine", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
@@ -56,7 +61,7 @@ _NAMES = {
     "engines.target": ("Target",),
     "errors": (
         *("BuildError", "CaseFileError", "ChildDied", "ChildError", "DeadlineExceeded", "EnvironmentFileError"),
-        *("LimitExceeded", "ProtocolError", "RegressError", "RemoteError", "Unsupported", "UsageError"),
+        *("LimitExceeded", "ProtocolError", "RegressError", "RemoteError", "ScriptError", "Unsupported", "UsageError"),
     ),
     "schemas": (
         *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),
@@ -88,6 +93,7 @@ __all__ = [
     "Health",
     "Invalid",
     "LimitExceeded",
+    "Message",
     "Probe",
     "Profile",
     "Prompt",
@@ -96,9 +102,12 @@ __all__ = [
     "RemoteError",
     "RequestOutput",
     "Sampling",
+    "Script",
+    "ScriptError",
     "Server",
     "StartReport",
     "Target",
+    "ToolCall",
     "Unsupported",
     "UsageError",
     "__version__",

@@ -72,6 +72,10 @@ class LimitExceeded(ChildError):
     kind = "limit"
 
 
+class ScriptError(RegressError):
+    """The simulated model could not say its script: names request, place, what was wanted and what came instead."""
+
+
 class ProtocolError(ChildError):
     """A target process sent something that is not a reply: truncated, oversized, or not JSON."""
 

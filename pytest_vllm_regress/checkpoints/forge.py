@@ -20,7 +20,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..util.files import private_folder
-from .tokenizers import CHAT_TEMPLATE, SPECIALS, tokenizer, tokenizer_config, vocabulary
+from .tokenizers import CHAT_TEMPLATE, added_tokens, tokenizer, tokenizer_config, vocabulary
 
 KINDS = ("text", "vision")
 _ARCHITECTURES: Mapping[str, str] = MappingProxyType(
@@ -118,7 +118,7 @@ def _move(part: Path, place: Path) -> None:
 def _files(kind: str) -> tuple[int, dict[str, bytes]]:
     """The size of the vocabulary, and the content of every file but the weights, by name."""
     words, merges = vocabulary()
-    ids = {content: len(words) + number for number, content in enumerate(SPECIALS)}
+    ids = added_tokens()
     size = (
         -(-(len(words) + len(ids)) // 64) * 64
     )  # padded as real vocabularies are, and divisible between tensor-parallel ranks

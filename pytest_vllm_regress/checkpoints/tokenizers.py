@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..target_site.vllm_regress_target.script import END, START
+
 SPECIALS = (
     "<|endoftext|>",
     "<|im_start|>",
@@ -13,6 +15,25 @@ SPECIALS = (
     "<|vision_pad|>",
     "<|image_pad|>",
     "<|video_pad|>",
+)
+# Added after the special ones, in what was padding of the vocabulary: a text's ids, the weights' shapes and drawn rows stay what they were without.
+# The first two hold scripts; the others are what vLLM's tool and reasoning parsers ask a tokenizer for. They show in decoded text, as upstream's do.
+MARKERS = (
+    START,
+    END,
+    "<tool_call>",
+    "</tool_call>",
+    "<think>",
+    "</think>",
+    "<tool_calls>",
+    "</tool_calls>",
+    "[TOOL_CALLS]",
+    "<|python_tag|>",
+    "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+    "<\uff5ctool\u2581calls\u2581end\uff5c>",
+    "<\uff5ctool\u2581call\u2581begin\uff5c>",
+    "<\uff5ctool\u2581call\u2581end\uff5c>",
+    "<\uff5ctool\u2581sep\uff5c>",
 )
 # Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
 # Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
@@ -49,6 +70,12 @@ _SPLIT = (
 )
 
 
+def added_tokens() -> dict[str, int]:
+    """The ids of the special tokens and the markers, which follow the vocabulary's."""
+    first = len(vocabulary()[0])
+    return {content: first + number for number, content in enumerate((*SPECIALS, *MARKERS))}
+
+
 def vocabulary() -> tuple[dict[str, int], list[str]]:
     """Byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
@@ -70,7 +97,6 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
 def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     model = {
         "type": "BPE",
         "dropout": None,
@@ -86,7 +112,7 @@ def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": number, "content": content, **flags} for content, number in ids.items()],
+        "added_tokens": [{"id": number, **_flags(content)} for content, number in ids.items()],
         "normalizer": {"type": _NORMALIZER},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
         "post_processor": None,
@@ -96,12 +122,11 @@ def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
 
 
 def tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return {
         # The processor of the vision model insists on its own class; the neutral one loads under transformers 4 and 5 alike.
         "tokenizer_class": "Qwen2Tokenizer" if kind == "vision" else "PreTrainedTokenizerFast",
-        "added_tokens_decoder": {str(number): {"content": content, **flags} for content, number in ids.items()},
-        "additional_special_tokens": list(SPECIALS[1:]),
+        "added_tokens_decoder": {str(number): _flags(content) for content, number in ids.items()},
+        "additional_special_tokens": [*SPECIALS[1:], START, END],
         "bos_token": None,
         "eos_token": "<|im_end|>",
         "pad_token": "<|endoftext|>",
@@ -110,6 +135,19 @@ def tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
         **({"processor_class": "Qwen2_5_VLProcessor"} if kind == "vision" else {}),
+    }
+
+
+def _flags(content: str) -> dict[str, Any]:
+    """An added token, as tokenizers are told of it."""
+    special = content in (*SPECIALS, START, END)
+    return {
+        "content": content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": special,
     }
 
 

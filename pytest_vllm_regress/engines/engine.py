@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
+from ..dialogue.script import ScriptWatch
 from ..errors import UsageError
 from ..processes.child import Child, Leftover
 from ..util.deadline import DeadlineFor
@@ -58,11 +59,14 @@ class RunningEngine:
 
     front: ClassVar[str]
 
-    def __init__(self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor) -> None:
+    def __init__(
+        self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor, scripts: ScriptWatch
+    ) -> None:
         self.child = child
         self.spec = spec
         self.started = started
         self.schemas = SchemaFilter()
+        self.scripts = scripts
         self.probe_file: Path | None = None
         """Whose functions ``call`` names: ``probe.py`` beside the test that has the engine."""
         self._deadline = deadline_for
@@ -101,7 +105,9 @@ class RunningEngine:
         return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
 
     def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
+        self.scripts.admit(arguments)
         value = self.child.request(operation, self._deadline("request", timeout), **arguments)
+        self.scripts.check()
         assert isinstance(value, list)
         return value
 
@@ -124,7 +130,8 @@ class Engine(RunningEngine):
         ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
         ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
         all in one batch. ``output_kind``: cumulative, delta or final_only. ``timeout`` in seconds replaces the request phase's.
-        Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``.
+        Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError`` where a scripted answer
+        could not be said.
         """
         return self._generate(prompts, sampling, output_kind, timeout)
 
@@ -168,6 +175,7 @@ def start_engine(
     spec: EngineSpec,
     request: Mapping[str, Any],
     deadline_for: DeadlineFor,
+    scripts: ScriptWatch,
     timeout: float | None = None,
 ) -> E:
     """Start the engine in ``child``; on any failure the child's family is ended before the error is raised."""
@@ -177,4 +185,4 @@ def start_engine(
     except BaseException:
         child.kill()
         raise
-    return kind(child, spec, started, deadline_for)
+    return kind(child, spec, started, deadline_for, scripts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,9 @@ from typing import Any, NotRequired, TypedDict, TypeVar, cast
 import httpx
 import psutil
 
-from ..errors import ChildError, RemoteError
+from ..dialogue.messages import Message, joined, whole
+from ..dialogue.script import ScriptWatch
+from ..errors import ChildError, RemoteError, Unsupported
 from ..processes.child import Child, Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
@@ -89,7 +92,15 @@ Messages = Sequence[Mapping[str, Any]]
 class Server:
     """A server that answers. Tests get it from the fixture ``vllm_server``."""
 
-    def __init__(self, child: Child, spec: EngineSpec, port: PortLease, key: str, deadline_for: DeadlineFor) -> None:
+    def __init__(
+        self,
+        child: Child,
+        spec: EngineSpec,
+        port: PortLease,
+        key: str,
+        deadline_for: DeadlineFor,
+        scripts: ScriptWatch,
+    ) -> None:
         self.child = child
         self.spec = spec
         self.api_key = key
@@ -97,6 +108,7 @@ class Server:
         self.argv: tuple[str, ...] = ()
         self.model = ""
         self.schemas = SchemaFilter()
+        self.scripts = scripts
         self._port = port
         self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
@@ -109,6 +121,7 @@ class Server:
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
         """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
+        self.scripts.admit(body)
         sent = self.schemas.apply(body)
         return self._exchange(
             lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout)
@@ -127,6 +140,7 @@ class Server:
 
     def stream_chat(self, messages: Messages, *, timeout: float | None = None, **options: Any) -> list[ChatChunk]:
         """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
+        self.scripts.admit(messages)
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
         def read(seconds: float) -> list[str]:
@@ -143,6 +157,43 @@ class Server:
                 f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request"
             )
         return [json.loads(each) for each in data[:-1]]
+
+    def answers(
+        self, messages: Messages, *, stream: bool = False, timeout: float | None = None, **options: Any
+    ) -> tuple[Message, ...]:
+        """The choices of a chat completion, whole or put together from a stream, in the same words for every version.
+
+        ``options``: ``tools``, ``tool_choice``, ``n``, ``max_tokens`` and the like. Errors as of ``chat`` and ``stream_chat``.
+        """
+        if stream:
+            return joined(self.stream_chat(messages, timeout=timeout, **options))
+        return whole(self.chat(messages, timeout=timeout, **options))
+
+    def respond(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
+        """The JSON of ``/v1/responses``. Raises ``Unsupported`` where this vLLM has no such address, else errors as ``chat``."""
+        return self._asked("/v1/responses", {"input": asked, **options}, timeout)
+
+    def tokenize(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> list[int]:
+        """The tokens of a text, or of a conversation under the chat template."""
+        body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
+        return list(self._asked("/tokenize", body, timeout)["tokens"])
+
+    def post_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[httpx.Response]:
+        """POST every body at once, each over a connection of its own; the answers in the order of the bodies. Errors as of ``post``."""
+        for body in bodies:
+            self.scripts.admit(body)
+        sent = [self.schemas.apply(body) for body in bodies]
+
+        async def ask(seconds: float) -> list[httpx.Response]:
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(
+                base_url=self.root_url, headers=self.client.headers, trust_env=False, timeout=seconds, limits=limits
+            ) as client:
+                return await asyncio.gather(*(client.post(path, json=body) for body in sent))
+
+        return self._exchange(lambda seconds: asyncio.run(ask(seconds)), self._deadline("request", timeout))
 
     def engine_processes(self) -> list[psutil.Process]:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
@@ -175,7 +226,14 @@ class Server:
             self.child.check_alive(deadline)
             raise RemoteError(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
         self.child.replied(deadline.phase)
+        self.scripts.check()
         return answer
+
+    def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        response = self.post(path, {"model": self.model, **body}, timeout=timeout)
+        if response.status_code == 404:
+            raise Unsupported(f"this vLLM serves no {path}")
+        return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
@@ -222,11 +280,12 @@ def start_server(
     port: PortLease,
     request: Mapping[str, Any],
     deadline_for: DeadlineFor,
+    scripts: ScriptWatch,
     timeout: float | None = None,
 ) -> Server:
     """Start the server in ``child`` and wait until it is ready; on any failure everything is ended first."""
     key = masking.register(secrets.token_hex(16))
-    server = Server(child, spec, port, key, deadline_for)
+    server = Server(child, spec, port, key, deadline_for, scripts)
     try:
         plan = child.request(
             "serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key

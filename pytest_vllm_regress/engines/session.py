@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import secrets
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any, TypeVar
 from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
-from ..errors import BuildError, LimitExceeded, Unsupported
+from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
 from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
@@ -127,8 +129,8 @@ class Session:
         """A server for ``spec``; shared likewise."""
 
         def start() -> Server:
-            child, request = self._child(target, spec, "serve", timeout)
-            return start_server(child, spec, lease_port(), request, self._deadline, timeout)
+            child, request, scripts = self._child(target, spec, "serve", timeout)
+            return start_server(child, spec, lease_port(), request, self._deadline, scripts, timeout)
 
         return self._shared((target.name, spec, "serve"), user, fresh, start)
 
@@ -158,8 +160,8 @@ class Session:
         self, kind: type[T], target: Target, spec: EngineSpec, user: str, fresh: bool, timeout: float | None
     ) -> T:
         def start() -> T:
-            child, request = self._child(target, spec, kind.front, timeout)
-            return start_engine(kind, child, spec, request, self._deadline, timeout)
+            child, request, scripts = self._child(target, spec, kind.front, timeout)
+            return start_engine(kind, child, spec, request, self._deadline, scripts, timeout)
 
         return self._shared((target.name, spec, kind.front), user, fresh, start)
 
@@ -172,8 +174,13 @@ class Session:
 
     def _child(
         self, target: Target, spec: EngineSpec, front: str, timeout: float | None
-    ) -> tuple[Child, dict[str, Any]]:
-        """The process for an engine or a server of ``spec``, and the request that starts it."""
+    ) -> tuple[Child, dict[str, Any], ScriptWatch]:
+        """The process for an engine or a server of ``spec``, the request that starts it, and the watch over its scripts."""
+        if spec.server_options and front != "serve":
+            raise UsageError(
+                f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
+                "for engine arguments"
+            )
         if target.device == "none":
             raise Unsupported(f"{target.name} has no vLLM: it has no engines")
         needed = NEEDS.get(spec.model)
@@ -187,7 +194,8 @@ class Session:
         request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
         role = "server" if front == "serve" else "engine"
         lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
-        environment = {**(lease.environment if lease else {}), **dict(spec.env)}
+        scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
+        environment = {**(lease.environment if lease else {}), **dict(spec.env), **scripts.environment}
         try:
             child = agent.fork(
                 role,
@@ -202,7 +210,7 @@ class Session:
             raise
         if lease:
             child.on_end = lambda: self._give_back(lease)
-        return child, request
+        return child, request, scripts
 
     def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
         """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""

@@ -20,6 +20,7 @@ class EngineSpec:
 
     ``tokenizer_pool_size`` None leaves the pool to vLLM's default; its meaning follows the version (Ray actor pool up to 0.8.4,
     accepted and ignored, removed, thread pool ``renderer_num_workers`` later). ``extra`` are further engine arguments,
+    ``server_options`` options of ``vllm serve`` that are no engine arguments, e.g. ``{"tool_call_parser": "hermes"}``,
     ``env`` environment variables of the engine's process. Mappings are kept as sorted tuples of (name, JSON text).
     """
 
@@ -37,6 +38,7 @@ class EngineSpec:
     seed: int = 0
     env: tuple[tuple[str, str], ...] = ()
     extra: tuple[tuple[str, str], ...] = ()
+    server_options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
@@ -62,7 +64,8 @@ class EngineSpec:
         """The spec as the dialect reads it."""
         plain = dataclasses.asdict(self)
         plain["env"] = dict(self.env)
-        plain["extra"] = {name: json.loads(text) for name, text in self.extra}
+        for name in ("extra", "server_options"):
+            plain[name] = {key: json.loads(text) for key, text in getattr(self, name)}
         if self.tokenizer_pool_extra_config is not None:
             plain["tokenizer_pool_extra_config"] = json.loads(self.tokenizer_pool_extra_config)
         return {**plain, "model_path": model_path, "device": device}
@@ -130,7 +133,7 @@ def _value_id(name: str, value: Json) -> str:
 
 
 def _freeze(name: str, value: Json) -> Json:
-    if name in ("env", "extra") and isinstance(value, Mapping):
+    if name in ("env", "extra", "server_options") and isinstance(value, Mapping):
         return tuple(
             sorted((str(k), str(v) if name == "env" else json.dumps(v, sort_keys=True)) for k, v in value.items())
         )

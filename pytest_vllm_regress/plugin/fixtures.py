@@ -144,10 +144,13 @@ def _lent(
     engine.child.on_reply = None
     if evidence.rung and evidence.error is None:
         evidence.dossier = engine.child.dossier("an engine that works")
-    if marker.fresh:
-        _charge(request, engine.stop())
-    elif evidence.error is not None or evidence.rung or not engine.child.alive:
-        _session(request).drop(target, spec, front)
+    try:
+        if marker.fresh:
+            _charge(request, engine.stop())
+        elif evidence.error is not None or evidence.rung or not engine.child.alive:
+            _session(request).drop(target, spec, front)
+    finally:
+        engine.scripts.check()  # what clients of the test's own have asked
 
 
 @contextlib.contextmanager

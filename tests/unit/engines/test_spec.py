@@ -27,11 +27,15 @@ def test_equal_values_are_one_key() -> None:
 
 def test_a_request_has_plain_values() -> None:
     spec = EngineSpec.create(
-        env={"A": 1}, extra={"b": [1, None]}, tokenizer_pool_extra_config={"z": {"y": 1}}, tensor_parallel_size=2
+        env={"A": 1},
+        extra={"b": [1, None]},
+        server_options={"o": True},
+        tokenizer_pool_extra_config={"z": {"y": 1}},
+        tensor_parallel_size=2,
     )
     request = spec.as_request(model_path="/m", device="sim")
     assert request["env"] == {"A": "1"}
-    assert request["extra"] == {"b": [1, None]}
+    assert request["extra"] == {"b": [1, None]} and request["server_options"] == {"o": True}
     assert request["tokenizer_pool_extra_config"] == {"z": {"y": 1}}
     assert (request["model_path"], request["device"], request["tensor_parallel_size"]) == ("/m", "sim", 2)
     assert set(request) == {field.name for field in dataclasses.fields(EngineSpec)} | {"model_path", "device"}

@@ -10,10 +10,12 @@ never drawn. A temperature of 2 brings the rare tokens back.
 import hashlib
 import json
 import os
-from typing import Any, Iterable, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 
 import numpy as np
 import torch
+
+from .. import script
 
 ENDING = 1.0 / 40  # how often a row favours the end of the text
 CLOSING = {'"': 2.5, "}": 2.5, "]": 2.5, ",": 1.0, "{": -2.0, "[": -2.0}
@@ -28,14 +30,16 @@ class Draw:
 
     Attributes:
         vocab_size: the width of a row: the model's vocabulary, which may be wider than the tokenizer's.
+        end: the token that ends a text.
     """
 
     def __init__(self, model_config: Any) -> None:
         self.vocab_size = int(model_config.get_vocab_size())
         self._ends = [token for token in _end_tokens(model_config) if 0 <= token < self.vocab_size]
+        self.end = self._ends[0] if self._ends else 0
         self._bias = np.zeros(self.vocab_size, dtype=np.float32)
         self._root = hashlib.blake2b(b"vllm-regress %d" % self.vocab_size, digest_size=8)
-        biases = dict(_token_biases(getattr(model_config, "tokenizer", None) or model_config.model))
+        biases = dict(_token_biases(tokenizer_of(model_config)))
         for token in range(self.vocab_size if biases else 0):
             if token not in self._ends:
                 self._bias[token] = biases.get(token, SPECIAL)  # what the tokenizer does not have is padding
@@ -84,19 +88,26 @@ def _end_tokens(model_config: Any) -> List[int]:
     return []
 
 
-def _token_biases(directory: str) -> Iterable[Any]:
-    """(token, bias) of every token of the tokenizer; nothing where it is not small enough to be read here."""
-    path = os.path.join(str(directory), "tokenizer.json")
+def tokenizer_of(model_config: Any) -> Dict[str, Any]:
+    """The model's tokenizer.json; empty where there is none, or none small enough to be read here."""
+    path = os.path.join(str(getattr(model_config, "tokenizer", None) or model_config.model), "tokenizer.json")
     if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_TOKENIZER:
-        return
+        return {}
     with open(path, encoding="utf-8") as file:
-        tokenizer = json.load(file)
+        document: Dict[str, Any] = json.load(file)
+    return document
+
+
+def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:
+    """(token, bias) of every token of the tokenizer."""
     vocabulary = (tokenizer.get("model") or {}).get("vocab")
     if isinstance(vocabulary, dict):
         for text, token in vocabulary.items():
             yield token, CLOSING.get(text) or (_rarity(text) if len(text) == 1 and not "!" <= text <= "~" else 0.0)
-        for token in tokenizer.get("added_tokens") or []:
-            yield token["id"], SPECIAL if token.get("special") else 0.0
+        added = tokenizer.get("added_tokens") or []
+        forged = any(token["content"] == script.START for token in added)  # it has markers that only scripts are to say
+        for token in added:
+            yield token["id"], SPECIAL if forged or token.get("special") else 0.0
 
 
 def _rarity(character: str) -> float:

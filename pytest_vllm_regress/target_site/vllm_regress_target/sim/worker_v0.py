@@ -15,6 +15,7 @@ from . import DEVICE_NAME
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
+from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
 
@@ -58,6 +59,9 @@ class SimWorker(WorkerBase):
     def load_model(self) -> None:
         """Reads no weights: prepares the draw and vLLM's sampler."""
         self._draw = Draw(self.model_config)
+        self._speech = Speech(
+            self._draw, self.model_config, notes=self.is_driver_worker or get_tp_group().is_first_rank
+        )
         self._processor = LogitsProcessor(self._draw.vocab_size, logits_as_input=True)
         self._sampler = Sampler()
 
@@ -99,6 +103,7 @@ class SimWorker(WorkerBase):
             self._generators.pop(ended, None)
         rows: List[np.ndarray] = []
         lengths, queried = [], []
+        said: List[Any] = []  # of each sequence that samples: request, prompt, output, number of its row
         for group in groups:
             for sequence in group.seq_data.values():
                 start, stop = _span(group, sequence)
@@ -108,11 +113,17 @@ class SimWorker(WorkerBase):
                 if group.is_prompt and group.sampling_params.prompt_logprobs is not None:
                     rows.extend(self._draw.within(tokens, start, stop - 1 if group.do_sample else stop))
                 if group.do_sample:
-                    rows.append(self._draw.after(tokens[:stop]))
+                    prompt, output = tokens[: sequence.get_prompt_len()], tokens[sequence.get_prompt_len() : stop]
+                    said.append((group.request_id, prompt, output, len(rows)))
+                    rows.append(self._speech.row(group.request_id, prompt, output))
         metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self._generators)
         logits = self._processor(None, self._draw.stack(rows), metadata)
-        output: SamplerOutput = self._sampler(logits, metadata)
-        return output
+        given = logits.clone()  # the sampler may write into its own
+        sampled: SamplerOutput = self._sampler(logits, metadata)
+        samples = [sample for group in sampled.outputs for sample in group.samples]
+        for (request_id, prompt, output, row), sample in zip(said, samples):
+            self._speech.heard(request_id, prompt, output, sample.output_token, given[row])
+        return sampled
 
     def add_lora(self, lora_request: Any) -> bool:
         self._loras.add(lora_request.lora_int_id)

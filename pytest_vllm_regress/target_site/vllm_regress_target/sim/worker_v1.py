@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Set
 
 import numpy as np
 import torch
-from vllm.distributed import get_pp_group
+from vllm.distributed import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 from vllm.sequence import IntermediateTensors
 from vllm.v1 import outputs
@@ -21,6 +21,7 @@ from .compat import SimulationGap, feed, field_type
 from .draw import Draw
 from .groups import start_groups
 from .platform import MEMORY
+from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
 
@@ -59,6 +60,7 @@ class SimWorker(WorkerBase):
         """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
         block_size = self.cache_config.block_size or 16
         self._draw = Draw(self.model_config)
+        self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
         self._last = get_pp_group().is_last_rank
@@ -145,9 +147,10 @@ class SimWorker(WorkerBase):
                 waiting.append(index)
                 history.append(self._draw.blank())
             else:
-                history.append(self._draw.after(_prompt(request) + request.output_token_ids))
+                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids))
         logits = self._draw.stack(history)
         _apply_bitmask(logits, rows, grammar)
+        given = logits.clone()  # the sampler may write into its own
         generators = {index: rows.generators[index] for index in waiting if index in rows.generators}
         states = {index: generator.get_state() for index, generator in generators.items()}
         sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
@@ -158,7 +161,10 @@ class SimWorker(WorkerBase):
             tokens[index] = []
         prompts = self._prompt_logprobs(scheduled)
         for index, request_id in enumerate(rows.req_ids):
-            requests[request_id].output_token_ids.extend(tokens[index])
+            request = requests[request_id]
+            for token in tokens[index]:
+                self._speech.heard(request_id, _prompt(request), request.output_token_ids, token, given[index])
+            request.output_token_ids.extend(tokens[index])
         logprobs = sampled.logprobs_tensors
         return _output(rows, tokens, None if logprobs is None else logprobs.tolists(), prompts)
 

@@ -1,0 +1,48 @@
+"""The command line of ``vllm serve``: words for every kind of value, and server options that the installed parser has."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, commandline
+
+
+def parser(*flags: str) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    for flag in flags:
+        made.add_argument(flag)
+    return made
+
+
+def test_every_kind_of_value() -> None:
+    options = {
+        "model": "given elsewhere",
+        "max_model_len": 512,
+        "enforce_eager": True,
+        "prefix_caching": False,
+        "legacy": False,
+        "dtype": None,
+        "lora_modules": ["a=/a", {"name": "b", "path": "/b"}],
+        "override": {"k": 1},
+    }
+    assert commandline._words(options, parser("--no-prefix-caching")) == [
+        *("--max-model-len", "512", "--enforce-eager", "--no-prefix-caching"),
+        *("--lora-modules", "a=/a", '{"name": "b", "path": "/b"}', "--override", '{"k": 1}'),
+    ]
+
+
+def test_server_options_are_the_parser_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commandline, "version", lambda: "9.9")
+    known = parser("--tool-call-parser", "--reasoning-parser")
+    asked = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    assert commandline._checked(asked, known) == asked
+    with pytest.raises(Unsupported, match=r"vLLM 9.9 has no option 'tool_parser'; close to it: tool_call_parser"):
+        commandline._checked({"tool_parser": "hermes"}, known)
+
+
+def test_a_reasoning_parser_is_switched_on_where_that_is_asked_for() -> None:
+    old = parser("--enable-reasoning", "--reasoning-parser")
+    assert commandline._checked({"reasoning_parser": "x"}, old) == {"reasoning_parser": "x", "enable_reasoning": True}
+    assert commandline._checked({"reasoning_parser": "x", "enable_reasoning": False}, old)["enable_reasoning"] is False

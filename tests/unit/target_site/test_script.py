@@ -1,0 +1,75 @@
+"""The wording of scripts: what is encoded is decoded again, out of characters that nothing on the way changes."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.target_site.vllm_regress_target import script
+from pytest_vllm_regress.target_site.vllm_regress_target.script import Answer
+
+TOKENS = st.one_of(st.integers(0, 255), st.integers(256, 400000))
+SHARES = st.floats(1e-9, 1.0)
+STEPS = st.one_of(
+    TOKENS.map(lambda token: ((token, 1.0),)), st.lists(st.tuples(TOKENS, SHARES), min_size=2, max_size=4).map(tuple)
+)
+ANSWERS = st.builds(Answer, st.lists(STEPS, max_size=20).map(tuple), st.booleans())
+
+
+@given(st.lists(ANSWERS, min_size=1, max_size=4))
+def test_what_is_encoded_is_decoded(answers: list[Answer]) -> None:
+    text = script.encode(answers)
+    assert script.decode(text) == tuple(answers)
+    assert text.isascii() and text.isprintable() and " " not in text and "<" not in text
+    assert unicodedata.normalize("NFKC", text) == text.strip() == text
+
+
+@pytest.mark.parametrize("text", ["a b", "%G0", "$12", "`2:0.5;a", "`:", "`1:x;a", "a~b", "\u00e9"])
+def test_what_is_no_script_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="at "):
+        script.decode(text)
+
+
+def test_steps_of_an_answer() -> None:
+    one, two = ((97, 1.0),), ((98, 0.5), (99, 0.5))
+    assert [Answer((one, two)).at(place, 7) for place in range(4)] == [one, two, ((7, 1.0),), ((7, 1.0),)]
+    assert [Answer((one, two), ends=False).at(place, 7) for place in range(4)] == [one, two, one, two]
+    assert Answer(()).at(0, 7) == ((7, 1.0),)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "found"),
+    [
+        ([1, 2, 3], None),
+        ([1, 90, 5, 6, 91, 2], [5, 6]),
+        ([90, 5, 91, 7, 90, 91, 1], []),
+        ([90, 5, 91, 7, 90, 6, 91, 1], [6]),
+    ],
+)
+def test_the_last_script_of_a_prompt_counts(tokens: list[int], found: list[int] | None) -> None:
+    assert script.find(tokens, 90, 91) == found
+
+
+@pytest.mark.parametrize("tokens", [[5, 91], [1, 90, 5], [90, 5, 91, 90, 6]])
+def test_a_script_that_was_cut_is_no_other_script(tokens: list[int]) -> None:
+    with pytest.raises(ValueError, match="was cut"):
+        script.find(tokens, 90, 91)
+
+
+@pytest.mark.parametrize(
+    ("request_id", "choice"),
+    [
+        ("3_chatcmpl-1234", 3),
+        ("12_7-0123abcd", 12),
+        ("regress-4_parallel_sample_2", 2),
+        ("5_parallel_sample_3", 3),
+        ("17", 0),
+        ("chatcmpl-2_x", 0),
+        ("cmpl-aa-1", 0),
+    ],
+)
+def test_which_choice_a_request_is(request_id: str, choice: int) -> None:
+    assert script.choice_of(request_id) == choice
