@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 
 pytest_plugins = ["pytester"]
+settings.register_profile("project", deadline=None)  # how long one example takes says how busy the machine is
+settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 

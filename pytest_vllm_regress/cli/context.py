@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP = {"help_option_names": ["-h", "--help"]}
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal nothing is asked.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -78,6 +79,26 @@ def check_device(device: str | None) -> None:
     """Raise ``UsageError`` for a --device there is not."""
     if device is not None and device not in ASKED_DEVICES:
         raise UsageError(f"--device {device!r}: allowed are {', '.join(ASKED_DEVICES)}")
+
+
+def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
+    """Say what must be downloaded for these environments, and ask whether to, where somebody is there to answer and has not said ``yes``."""
+    from ..environments.downloads import downloads
+
+    wanted = downloads(environments)
+    if wanted is None:
+        return
+    say(str(wanted))
+    if yes or not on_a_terminal():
+        return
+    if not typer.confirm("Go on?", default=True):
+        warn("nothing was downloaded or run")
+        raise typer.Exit(INTERRUPTED)
+
+
+def on_a_terminal() -> bool:
+    """Somebody reads what we say and can answer."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def print_json(value: object) -> None:

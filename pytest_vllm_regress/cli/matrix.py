@@ -15,7 +15,7 @@ from ..runner.matrix import Matrix, named_environments
 from ..runner.slots import machine_room
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, Source, check_device, invocation, say, warn
+from .context import HELP, Source, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -51,6 +51,7 @@ def matrix(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence there.")
     ] = None,
+    yes: Yes = False,
 ) -> None:
     """Run cases over many environments and show case by version. Arguments after -- go to pytest.
 
@@ -62,6 +63,7 @@ def matrix(
     cases = select(ours.cases(), case_ids or [])
     planned = runs.plan(cases, named_environments(cases, env or [], versions))
     runs.check_environments(planned)
+    confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, None, ours.pytest_args)
     key = [*(case.id for case in cases), *(job.environment for job in planned), str(device), *ours.pytest_args]
     journal = Journal(cache_root() / "matrix", key)

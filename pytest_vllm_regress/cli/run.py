@@ -9,7 +9,7 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import HELP, Source, check_device, invocation, say, warn
+from .context import HELP, Source, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -36,10 +36,12 @@ def run(
     workers: Annotated[
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,
+    yes: Yes = False,
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
 
-    Builds environments that are not there yet. Without --env each case must be REPRODUCED in its first affected
+    Builds environments that are not there yet; says before how much that downloads, and on a terminal asks.
+    Without --env each case must be REPRODUCED in its first affected
     environment and FIXED in its first fixed one; anything else is not expected.
     """
     from ..cases.model import select
@@ -52,6 +54,7 @@ def run(
     ours = invocation(context)
     jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
     runs.check_environments(jobs)
+    confirm_downloads([job.environment for job in jobs], yes=yes)
     options = runs.Options(device, workers, ours.pytest_args)
     with terminate_as_interrupt():
         outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
 from ..util.deadline import DeadlineFor
+from ..util.owner import Owner
 from ..util.paths import cache_root
 from ..util.rundir import RunDir
 from .engine import AsyncEngine, Engine, start_engine
@@ -41,9 +43,15 @@ class Session:
     """Made on first use, closed once. Not shared between threads."""
 
     def __init__(
-        self, settings: Settings, deadline_for: DeadlineFor, progress: Callable[[str], None] = lambda line: None
+        self,
+        settings: Settings,
+        deadline_for: DeadlineFor,
+        progress: Callable[[str], None] = lambda line: None,
+        *,
+        controller: Owner | None = None,
     ) -> None:
         self.settings = settings
+        self._controller = controller
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
         self._deadline = deadline_for
         self.progress = progress
@@ -62,7 +70,7 @@ class Session:
         if self._run is None:
             for line in sweep():
                 self.progress(line)
-            self._run = RunDir.create()
+            self._run = RunDir.create(self._controller)
         return self._run
 
     def environment_names(self) -> tuple[str, ...]:
@@ -259,14 +267,23 @@ class Session:
 
 
 def default_environment() -> str:
-    """The running interpreter where it has vLLM, else the default of environments.toml."""
+    """The running interpreter where it has vLLM, else the default of the environments.toml around the working directory.
+
+    Raises ``UsageError`` where there is neither: gigabytes are downloaded for those who ask for them.
+    """
     for distribution in VLLM:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             importlib.metadata.version(distribution)
             return RUNNING_INTERPRETER
     from ..environments.recipes import default_name
 
-    return default_name()
+    if (name := default_name()) is not None:
+        return name
+    raise UsageError(
+        f"no environment is named, and {sys.executable} has no vLLM. Name the vLLM to test: --vllm-env NAME|PATH, or the ini setting vllm_env; "
+        "the path of an interpreter that has vLLM, or a name such as vllm-0.8.5, which is built on first use (several GiB; `vllm-regress env list` "
+        "shows the names). Or install vLLM beside pytest"
+    )
 
 
 def _canonical(name: str) -> str:

@@ -7,8 +7,9 @@ import datetime
 import json
 import platform
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
@@ -188,13 +189,9 @@ def _where(recipe: Recipe) -> str:
     return f"Python {recipe.python} on {platform.system()} {platform.machine()}"
 
 
-def _locked(package: dict[str, object], python: str) -> str:
+def _locked(package: Mapping[str, Any], python: str) -> str:
     """One package of a lock, from its entry in uv's pylock."""
-    files = package.get("wheels")
-    chosen = [each for each in files if _fits(_file_name(each), python)] if isinstance(files, list) else []
-    if not chosen:
-        chosen = [package[key] for key in ("sdist", "archive") if key in package]
-    hashes = sorted({each["hashes"]["sha256"] for each in chosen})
+    hashes = sorted({each["hashes"]["sha256"] for each in fitting_files(package, python)})
     if not hashes:
         raise BuildError(
             f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}"
@@ -204,6 +201,12 @@ def _locked(package: dict[str, object], python: str) -> str:
         + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes)
         + "\n"
     )
+
+
+def fitting_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
+    """Of the files that uv's pylock names for a package: the wheels that fit that Python and this machine, else its source."""
+    fitting = [each for each in package.get("wheels", ()) if _fits(file_name(each), python)]
+    return fitting or [package[key] for key in ("sdist", "archive") if key in package]
 
 
 def _fits(wheel: str, python: str) -> bool:
@@ -225,5 +228,6 @@ def _fits(wheel: str, python: str) -> bool:
     return False
 
 
-def _file_name(entry: dict[str, str]) -> str:
+def file_name(entry: Mapping[str, Any]) -> str:
+    """The name of a file of uv's pylock."""
     return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]

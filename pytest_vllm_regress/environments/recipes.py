@@ -177,17 +177,23 @@ class EnvironmentFile:
         )
 
 
-def default_name() -> str:
-    """The environment that is used when none is named and the running interpreter has no vLLM."""
-    return load(find_file()).default
+def default_name() -> str | None:
+    """The environment that is used when none is named and the running interpreter has no vLLM. None where no environments.toml is around the
+    working directory: nobody there has asked for an environment, and the packaged file's would be gigabytes."""
+    file = _file_around()
+    return load(file).default if file else None
 
 
 def find_file() -> Path:
     """environments.toml of the checkout around the working directory, else the packaged one."""
+    return _file_around() or shipped(FILE, FILE)
+
+
+def _file_around() -> Path | None:
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / FILE).is_file() and ((folder / LOCKS).is_dir() or (folder / "cases").is_dir()):
             return folder / FILE
-    return shipped(FILE, FILE)
+    return None
 
 
 def load(path: Path) -> EnvironmentFile:

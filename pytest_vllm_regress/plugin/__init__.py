@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 
 from . import options
 from .reporter import Recorder
-from .stash import SESSION, SETTINGS, uses_target
+from .stash import SESSION, SETTINGS, tell_worker, uses_target
 
 pytest_plugins = ("pytest_vllm_regress.plugin.fixtures",)
 
@@ -38,6 +39,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from . import markers as axes
 
         axes.generate(metafunc)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    tell_worker(node.workerinput)
 
 
 @pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all

@@ -10,6 +10,7 @@ import pytest
 from ..engines.spec import combination_id, combinations, parse_axes
 from ..errors import UsageError
 from .session import session_of
+from .stash import SETTINGS
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _OWN_KEYS = ("front", "fresh", "timeout")
@@ -46,9 +47,10 @@ def engine_marker(node: Any) -> EngineMarker:
 
 def generate(metafunc: pytest.Metafunc) -> None:
     """Parametrize over environments and over the marker's axes."""
-    names = session_of(metafunc.config).environment_names()
-    if len(names) > 1:
-        metafunc.parametrize("vllm_env", names, indirect=True, scope="session")
+    if metafunc.config.stash[SETTINGS].environments:
+        names = session_of(metafunc.config).environment_names()
+        if len(names) > 1:
+            metafunc.parametrize("vllm_env", names, indirect=True, scope="session")
     try:
         marker = engine_marker(metafunc.definition)
     except UsageError as error:

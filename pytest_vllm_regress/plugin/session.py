@@ -12,8 +12,9 @@ import pytest
 from ..engines.session import Session
 from ..errors import RegressError
 from ..util.deadline import Deadline, DeadlineFor
+from ..util.signals import end_with_parent
 from .evidence import evidence_of
-from .stash import SESSION, SETTINGS
+from .stash import SESSION, SETTINGS, controller_of
 
 # A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
 _MARGIN_S = 12.0
@@ -30,7 +31,12 @@ def session_of(config: pytest.Config) -> Session:
                 with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                     terminal.write_line(f"vllm-regress: {line}")
 
-        config.stash[SESSION] = Session(config.stash[SETTINGS], deadline_for(config), progress)
+        controller = controller_of(config)
+        if controller is not None and controller.pid == os.getppid():
+            end_with_parent(
+                controller.pid
+            )  # execnet notices late, and what runs for the tests would live on until then
+        config.stash[SESSION] = Session(config.stash[SETTINGS], deadline_for(config), progress, controller=controller)
     return config.stash[SESSION]
 
 
@@ -43,6 +49,10 @@ def header(config: pytest.Config) -> list[str]:
     try:
         return [f"vllm-regress: {preview(name, settings.device)}" for name in session.environment_names()]
     except RegressError as error:
+        if config.getoption("collectonly") and not settings.environments:
+            return [f"vllm-regress: {error}"]  # collecting needs no environment
+        if hasattr(config, "workerinput"):  # a worker that ends here ends without a word; each test reports it
+            return []
         raise pytest.UsageError(str(error)) from None
 
 

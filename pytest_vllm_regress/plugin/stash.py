@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from ..util.owner import Owner
 
 if TYPE_CHECKING:
     from ..engines.session import Session
@@ -17,3 +20,17 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 def uses_target(item: pytest.Item) -> bool:
     """The test uses one of our fixtures (all of them depend on ``vllm_env``)."""
     return "vllm_env" in getattr(item, "fixturenames", ())
+
+
+_CONTROLLER = "vllm_regress_controller"
+
+
+def tell_worker(workerinput: dict[str, Any]) -> None:
+    """In xdist's controller: what a worker is to know of it."""
+    workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
+
+
+def controller_of(config: pytest.Config) -> Owner | None:
+    """The process that this xdist worker works for; None in any other process."""
+    told = getattr(config, "workerinput", {}).get(_CONTROLLER)
+    return Owner.from_json(told) if told else None

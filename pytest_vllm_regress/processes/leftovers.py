@@ -12,7 +12,7 @@ import dataclasses
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def sweep() -> tuple[str, ...]:
 def of_runs() -> Iterator[Trace]:
     """Traces of abandoned runs: processes first, then their shared memory, then their directories."""
     abandoned = list(abandoned_runs())
-    orphans = list(_orphans())
+    orphans = list(_orphans({each.run.tag: each.controller_pid for each in abandoned}))
     segments = {segment: _controller(each.controller_pid) for each in abandoned for segment in each.run.segments()}
     for process, owner in orphans:
         segments |= dict.fromkeys((Path(each) for each in mapped_shm([process.pid])), owner)
@@ -119,8 +119,9 @@ def size_of(path: Path) -> int:
     return total
 
 
-def _orphans() -> Iterator[tuple[psutil.Process, str]]:
-    """Living processes of this user that carry the tag of a run whose controller is gone."""
+def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str]]:
+    """Living processes of this user that carry the tag of a run whose controller is gone: the tag names it, or ``abandoned`` does by the tag
+    (an xdist worker's run, where the worker lives and what it worked for is gone)."""
     head = f"{TAG}=".encode()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -133,8 +134,10 @@ def _orphans() -> Iterator[tuple[psutil.Process, str]]:
             variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             tag = next((each[len(head) :].decode(errors="replace") for each in variables if each.startswith(head)), "")
             owner = Owner.from_tag(tag)
-            if owner is not None and same_namespace(process.pid) and owner.state() is State.GONE:
-                yield process, _controller(owner.pid)
+            if owner is None or not same_namespace(process.pid):
+                continue
+            if owner.state() is State.GONE or tag in abandoned:
+                yield process, _controller(abandoned.get(tag, owner.pid))
 
 
 def _mapped_by_others(ours: set[int]) -> set[str]:

@@ -118,7 +118,12 @@ class Runner:
                     found.append(not_built(job, error))
                     continue
                 with scratch() as folder:
-                    found.append(run_job(job, self._options, self._start, folder / "report.json"))
+                    report = folder / "report.json"
+                    try:
+                        found.append(run_job(job, self._options, self._start, report))
+                    except KeyboardInterrupt:
+                        found.append(interrupted_job(job, self._options, report))
+                        raise
         except KeyboardInterrupt:
             return Outcome(results.merge(found), tuple(unbuilt), interrupted=True)
         return Outcome(results.merge(found), tuple(unbuilt))
@@ -129,6 +134,16 @@ def run_job(job: Job, options: Options, start: Callable[..., int], report: Path)
     with scratch() as folder:
         status = start(_command(job, options, folder, report), pytest_environment(folder))
         return _judged(_collect(job, report, status), job, options)
+
+
+def interrupted_job(job: Job, options: Options, report: Path) -> RunResult:
+    """The verdicts that a job had reached when it was interrupted; what has none was not run, and gets none."""
+    found = RunResult()
+    with contextlib.suppress(UsageError):
+        found = results.read(report)
+    ours = tuple(result for result in found.results if result.case_id in {case.id for case in job.cases})
+    note = f"{job.environment}: interrupted; only tests that had ended have a verdict"
+    return _judged(RunResult(ours, (*found.problems, note)), job, options)
 
 
 def not_built(job: Job, error: BuildError) -> RunResult:

@@ -27,11 +27,13 @@ class RunDir:
     tag: str
 
     @classmethod
-    def create(cls) -> RunDir:
+    def create(cls, controller: Owner | None = None) -> RunDir:
+        """A run of this process. ``controller``: the process that this one works for (as an xdist worker does); the run ends with either."""
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         owner = Owner.me()
         run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
-        (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
+        above = dataclasses.asdict(controller) if controller else None
+        (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": above}))
         (path / "logs").mkdir()
         return run
 
@@ -92,5 +94,7 @@ def abandoned_runs() -> Iterator[AbandonedRun]:
                 continue
             about = json.loads((path / _OWNER).read_text())
             owner, tag = Owner.from_json(about), str(about["tag"])
-            if tag.startswith(f"{path.name}-") and owner.state() is State.GONE:
-                yield AbandonedRun(RunDir(path, tag), owner.pid)
+            owners = [owner, *([Owner.from_json(above)] if (above := about.get("controller")) else [])]
+            gone = next((each for each in owners if each.state() is State.GONE), None)
+            if tag.startswith(f"{path.name}-") and gone is not None:
+                yield AbandonedRun(RunDir(path, tag), gone.pid)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import os
 import signal
 from collections.abc import Iterator
+
+_PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
@@ -26,3 +30,10 @@ def terminate_as_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_with_parent(parent: int) -> None:
+    """From now on this process is killed when its parent, of pid ``parent``, has ended, whatever it is doing (prctl PR_SET_PDEATHSIG, Linux)."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before we asked
+        os.kill(os.getpid(), signal.SIGKILL)

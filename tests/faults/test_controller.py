@@ -121,22 +121,22 @@ def next_run(project: Path, target: Path) -> Callable[[], None]:
     return run
 
 
+WORKERS = {"pytest": (), "pytest -n 2": ("-n2",)}
+SAMPLE = [("pytest", "KILL", "request"), ("pytest", "Ctrl-C twice", "request"), ("pytest -n 2", "KILL", "request")]
 CELLS = [
-    pytest.param(
-        name,
-        phase,
-        marks=[pytest.mark.sample] if (name, phase) in [("KILL", "request"), ("Ctrl-C twice", "request")] else [],
-    )
+    pytest.param(where, name, phase, marks=[pytest.mark.sample] if (where, name, phase) in SAMPLE else [])
+    for where in WORKERS
     for name in SIGNALS
     for phase in PHASES
 ]
 
 
-@pytest.mark.parametrize(("name", "phase"), CELLS)
-def test_pytest(project: Path, fixed_target: Path, cells: list[Cell], name: str, phase: str) -> None:
+@pytest.mark.parametrize(("where", "name", "phase"), CELLS)
+def test_pytest(project: Path, fixed_target: Path, cells: list[Cell], where: str, name: str, phase: str) -> None:
+    """With xdist the pytest that gets the signal is the one that its user started; the child is its worker's."""
     with (
-        running(project, fixed_target, PHASES[phase]) as (process, run),
-        cell(cells, run, "pytest", name, phase) as seen,
+        running(project, fixed_target, PHASES[phase], *WORKERS[where]) as (process, run),
+        cell(cells, run, where, name, phase) as seen,
     ):
         seen.files.append(run.path)
         began = time.monotonic()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import configparser
 import re
+import shutil
+import subprocess
+import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,16 @@ from pytest_vllm_regress.runner import slots
 from tests.helpers import ROOT
 
 FACTORS = re.compile(r"\[testenv:vllm\{([\d.,]+)\}-(sim|cpu|gpu)\]")
+TINY = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "tiny"
+version = "1"
+[tool.hatch.build.targets.wheel]
+include = ["tiny.py"]
+"""
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -28,9 +42,10 @@ def tox_environments() -> dict[str, set[str]]:
 def sections() -> set[str]:
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "tox.ini")
-    return {
-        name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:") and "{" not in name
-    }
+    names = {name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:")}
+    pythons = re.search(r"\[testenv:py\{([\d,]+)\}\]", (ROOT / "tox.ini").read_text())
+    assert pythons is not None
+    return {name for name in names if "{" not in name} | {f"py{version}" for version in pythons[1].split(",")}
 
 
 def test_tox_has_every_environment_and_no_other() -> None:
@@ -52,6 +67,28 @@ def test_tox_names_resolve_to_locked_environments() -> None:
             assert recipe.name == f"vllm{'-cpu' if device == 'cpu' else ''}-{version}"
             assert recipe.device == device
             assert recipe.lock is not None
+
+
+def test_every_python_that_the_package_names_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = re.findall(r"Python :: 3\.(\d+)", " ".join(project["classifiers"]))
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
+    assert {f"py3{minor}" for minor in named} <= set(jobs["tests"]["strategy"]["matrix"]["env"]) & sections()
+
+
+@pytest.mark.parametrize("order", ["tox first", "venv first"])
+def test_tox_and_the_readmes_own_environment_do_not_meet(tmp_path: Path, order: str) -> None:
+    """Both commands, in any order, twice: tox writes nothing where the README has its virtual environment."""
+    shutil.copy(ROOT / "tox.ini", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(TINY)
+    (tmp_path / "tiny.py").touch()
+    settings = ["-x", "testenv.extras=", "-x", "testenv:lint.commands=python -V"]
+    tox = [sys.executable, "-m", "tox", "run", "-qq", "-e", "lint", *settings]
+    venv = [sys.executable, "-m", "venv", "--without-pip", ".venv"]
+    for command in [tox, venv, tox, venv] if order == "tox first" else [venv, tox, venv, tox]:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / ".venv" / "bin" / "python").exists()
 
 
 def steps(workflow: Any) -> Iterator[dict[str, Any]]:

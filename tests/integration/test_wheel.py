@@ -1,50 +1,134 @@
-"""The built wheel in an environment of its own, outside the checkout: what pytest itself does with the plugin installed."""
+"""The built wheel in environments of their own, outside the checkout: what pytest and the command do there, and where they write."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
-import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.environments import uv
-from tests.helpers import ROOT
+from tests.conftest import MakeTarget
+from tests.helpers import ROOT, interpreters
+from tests.integration.plugin.conftest import CASE, PROBE, TEST
 
 NO_TESTS = 5
 OPTIONS = ("--help", "--version", "--fixtures", "--markers", "--collect-only", "--setup-plan")
+REPOSITORY = "https://example.org/owner/name"
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder ``bin`` of a virtual environment that holds the wheel and what it depends on."""
-    root = tmp_path_factory.mktemp("wheel")
-    uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
-    uv.run(["venv", "--quiet", "--python", sys.executable, root / "venv"], doing="making an environment")
-    (wheel,) = root.glob("*.whl")
-    uv.run(
-        ["pip", "install", "--quiet", "--python", root / "venv" / "bin" / "python", wheel], doing="installing the wheel"
-    )
-    return root / "venv" / "bin"
+@dataclasses.dataclass(frozen=True)
+class Guest:
+    """An installation of the wheel and an empty project: ``home``, ``cache`` and ``temporary`` are all it may write to by itself."""
 
+    bin: Path
+    project: Path
+    home: Path
+    cache: Path
+    temporary: Path
 
-def test_pytest_in_an_empty_project(installed: Path, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    said = {}
-    for option in OPTIONS:
-        done = subprocess.run(
-            [installed / "pytest", option],
-            cwd=tmp_path,
+    def run(self, *command: object) -> subprocess.CompletedProcess[str]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "XDG_"))}
+        environment |= {"HOME": str(self.home), "VLLM_REGRESS_CACHE": str(self.cache), "TMPDIR": str(self.temporary)}
+        program, *arguments = command
+        return subprocess.run(
+            [self.bin / str(program), *map(str, arguments)],
+            cwd=self.project,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as it is built for publishing."""
+    root = tmp_path_factory.mktemp("wheel")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_REGRESS_REPOSITORY", REPOSITORY)
+        uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
+    (built,) = root.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
+def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``bin`` of a virtual environment that holds the wheel and what it depends on."""
+    python = interpreters.python(request.param)
+    if python is None:
+        pytest.skip(f"there is no Python {request.param} here")
+    place = tmp_path_factory.mktemp("venv") / "venv"
+    uv.run(["venv", "--quiet", "--python", python, place], doing="making an environment")
+    uv.run(["pip", "install", "--quiet", "--python", place / "bin" / "python", wheel], doing="installing the wheel")
+    return place / "bin"
+
+
+@pytest.fixture
+def guest(installed: Path, tmp_path: Path) -> Guest:
+    guest = Guest(installed, *(tmp_path / name for name in ("project", "home", "cache", "temporary")))
+    for folder in (guest.project, guest.home, guest.temporary):
+        folder.mkdir()
+    return guest
+
+
+def test_pytest_in_an_empty_project(guest: Guest) -> None:
+    said = {}
+    for option in OPTIONS:
+        done = guest.run("pytest", option, "-p", "no:cacheprovider")
         assert done.returncode in (0, NO_TESTS), f"{option}: {done.stdout}{done.stderr}"
         assert not done.stderr or option == "--version", f"{option}: {done.stderr}"
         said[option] = " ".join(done.stdout.split())
     assert "(default: 90 % of the machine's" in said["--help"]
     assert "vllm_engine" in said["--fixtures"]
     assert "vllm_case(id" in said["--markers"]
+
+
+def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -> None:
+    """Help, the shipped cases, an audit, one case: all in order, and nothing is written but below the cache."""
+    assert "Exit codes" in guest.run("vllm-regress", "--help").stdout
+    assert "vllm-17173" in guest.run("vllm-regress", "list").stdout
+    affected = make_target(vllm="0.8.4")
+    audit = guest.run("vllm-regress", "audit", "--python", affected)
+    assert audit.returncode == 1, audit.stdout + audit.stderr
+    assert "vllm-17173" in audit.stdout
+    assert not any(guest.project.iterdir())
+    case = guest.home.parent / "cases" / "demo"
+    case.mkdir(parents=True)
+    (case / "case.toml").write_text(
+        CASE.format(kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]')
+    )
+    (case / "probe.py").write_text(PROBE)
+    (case / "test_demo.py").write_text(TEST.format(function="raises", control="fine", arguments=""))
+    before = set(case.rglob("*"))
+    ran = guest.run("vllm-regress", "--cases", case.parent, "run", "--env", affected)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "REPRODUCED" in ran.stdout
+    assert set(case.rglob("*")) == before
+    assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
+
+
+def test_what_an_index_page_shows(wheel: Path) -> None:
+    """Addresses, the Pythons that are tested, and a README none of whose links ends on the index's own page."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA") and name.count("/") == 1)
+        metadata = archive.read(name).decode()
+    assert f"Project-URL: Source, {REPOSITORY}\n" in metadata
+    for minor in (11, 12, 13):
+        assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in metadata
+    links = [part.partition(")")[0] for part in metadata.split("](")[1:]]
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert f"{REPOSITORY}/blob/main/docs/tutorial.md" in links
+
+
+def test_an_extra_means_a_vllm_of_today() -> None:
+    """Without bounds a resolver answers a release that nobody means."""
+    asked = ["pip", "compile", "--quiet", "--no-annotate", "--no-header", "--python-version", "3.12", "--extra", "gpu"]
+    locked = uv.run([*asked, ROOT / "pyproject.toml"], doing="resolving the extra")
+    (vllm,) = (line for line in locked.splitlines() if line.startswith("vllm=="))
+    assert int(vllm.partition("==")[2].split(".")[1]) >= 22

@@ -49,6 +49,19 @@ def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path)
     done.stderr.fnmatch_lines(["*ini option vllm_device = 'tpu'*allowed are auto, sim, cpu, gpu*"])
 
 
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, workers: list[str]) -> None:
+    """Nothing of gigabytes is built that nobody asked for; listing tests needs no environment."""
+    pytester.makepyfile("def test_it(vllm_engine): pass\n")
+    done = pytester.runpytest_subprocess(*workers)
+    assert done.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TESTS_FAILED)
+    words = done.stdout.str() + done.stderr.str()
+    assert "no environment is named" in words
+    assert "--vllm-env NAME|PATH" in words
+    assert "building" not in words
+    assert pytester.runpytest_subprocess("--collect-only").ret == pytest.ExitCode.OK
+
+
 def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None:
     demo()
     done = pytester.runpytest_subprocess(f"--vllm-env={sys.executable}")

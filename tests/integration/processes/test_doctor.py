@@ -20,7 +20,7 @@ from pytest_vllm_regress.processes import family, leftovers
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.deadline import Deadline
-from pytest_vllm_regress.util.owner import Owner, State
+from pytest_vllm_regress.util.owner import Owner, State, start_ticks
 from pytest_vllm_regress.util.rundir import RunDir, abandoned_runs
 
 # A controller that is killed together with its nannies: what it started lives on. The escaped child is in a session of its own.
@@ -260,3 +260,26 @@ def test_files_of_the_moment_are_found_too() -> None:
         process.kill()
     leftovers.sweep()
     assert not folder.exists()
+
+
+def test_a_run_whose_controller_is_gone_though_its_worker_lives(tmp_path: Path) -> None:
+    """As under xdist: the run is a worker's, and what the worker worked for has been killed."""
+    dead = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    controller = dataclasses.replace(Owner.me(), pid=dead.pid, ticks=start_ticks(dead.pid) or 0)
+    run = RunDir.create(controller)
+    target = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, TAG: run.tag}
+    )
+    try:
+        assert not [each for each in leftovers.of_runs() if run.path.name in each.name or f"{target.pid} " in each.name]
+        dead.kill()
+        dead.wait()
+        found = [each for each in leftovers.of_runs() if run.path.name in each.name or f"{target.pid} " in each.name]
+        assert [each.what for each in found] == ["process", "run directory"]
+        assert {each.owner for each in found} == {f"process {dead.pid}, which is gone"}
+        assert all(each.remove() for each in found)
+    finally:
+        for process in (dead, target):
+            process.kill()
+            process.communicate()
+        run.remove()

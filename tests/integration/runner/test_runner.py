@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -242,6 +243,64 @@ def test_interrupted(make_case: MakeCase) -> None:
     assert outcome.exit_code == 130
 
 
+def test_verdicts_reached_before_the_interruption_are_kept(make_case: MakeCase) -> None:
+    a, b = make_case("a"), make_case("b")
+
+    def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
+        report = next(part for part in command if part.startswith("--vllm-report=")).partition("=")[2]
+        write(Path(report), RunResult((result(a, "x", Verdict.FIXED),)))
+        raise KeyboardInterrupt
+
+    outcome = runs.Runner(lambda name: None, runs.Options(), lambda line: None, start).run(runs.plan([a, b], ["x"]))
+    assert outcome.exit_code == 130
+    assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "FIXED")]
+    assert "interrupted" in outcome.run.problems[0]
+
+
+BOTH = """
+import os, time
+import pytest
+
+pytestmark = pytest.mark.vllm_case("{id}")
+
+def test_it(vllm_probe):
+    assert vllm_probe("{function}") == 1
+"""
+WORK = """
+import os, time
+
+def fine():
+    return 1
+
+def work():
+    open(os.environ["ARMED"], "w").close()
+    time.sleep(600)
+"""
+
+
+def test_ctrl_c_in_the_second_case_keeps_the_first(make_case: MakeCase, tmp_path: Path, fixed_target: Path) -> None:
+    """``run a b``, Ctrl-C in b: the table and the result file have a."""
+    for name, function in (("a", "fine"), ("b", "work")):
+        folder = make_case(name).directory
+        (folder / f"test_{name}.py").write_text(BOTH.format(id=name, function=function))
+        (folder / "probe.py").write_text(WORK)
+    command = [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(tmp_path / "cases"), "run", "a", "b"]
+    command += ["--env", str(fixed_target), "--results", str(tmp_path / "out.json")]
+    environment = {**os.environ, "ARMED": str(tmp_path / "armed"), "VLLM_REGRESS_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        _wait_for((tmp_path / "armed").exists, 60)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert [(r.case_id, r.verdict.value) for r in read(tmp_path / "out.json").results] == [("a", "FIXED")]
+    assert re.search(r"^a .*FIXED", said, re.M)
+
+
 def test_keep(make_case: MakeCase, tmp_path: Path) -> None:
     found = RunResult((result(make_case("a"), "x", Verdict.FIXED),))
     said: list[str] = []
@@ -300,8 +359,8 @@ def _ended(word: str) -> bool:
     return True
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+def _wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

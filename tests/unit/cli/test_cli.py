@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -173,9 +173,11 @@ def test_list_is_light() -> None:
         "heavy = {'vllm', 'torch', 'numpy', 'pytest', 'hypothesis', 'httpx'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
-    started = time.monotonic()
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, stdout=subprocess.DEVNULL)
-    assert time.monotonic() - started < 5, "it takes about 0.2 s on an idle machine"
+    before = os.times()
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120, stdout=subprocess.DEVNULL)
+    after = os.times()  # CPU and not the clock: a loaded machine is slow with everything
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 3, "it takes about 0.2 s on an idle machine"
 
 
 def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
