@@ -76,6 +76,12 @@ class ScriptError(RegressError):
     """The simulated model could not say its script: names request, place, what was wanted and what came instead."""
 
 
+class DeviceBusy(ChildError):
+    """GPUs stayed with other runs or other tenants as long as they were waited for: it says nothing about vLLM, and is no hang."""
+
+    kind = "limit"
+
+
 class ProtocolError(ChildError):
     """A target process sent something that is not a reply: truncated, oversized, or not JSON."""
 

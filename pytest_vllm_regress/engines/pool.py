@@ -56,11 +56,16 @@ class EnginePool:
     def make_room(self, user: str) -> None:
         """Stop engines, least recently used first, until one more may start. Raises ``LimitExceeded`` when ``user`` itself uses them all."""
         while len(self._engines) >= self._capacity:
-            idle = next((key for key in self._engines if self._users[key] != user), None)
-            if idle is None:
+            if not self.drop_idle(user):
                 words = f"{user} asks for more engines at the same time than the {self._capacity} that --vllm-max-engines allows"
                 raise LimitExceeded(words, phase="start")
+
+    def drop_idle(self, user: str = "") -> bool:
+        """Stop the least recently used engine that ``user`` does not use. False: there is none."""
+        idle = next((key for key in self._engines if self._users[key] != user), None)
+        if idle is not None:
             self.drop(idle)
+        return idle is not None
 
     def drop(self, key: Hashable) -> None:
         """Stop the engine of ``key`` and charge its last user with what it left. Nothing happens when there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import secrets
 import sys
@@ -18,6 +19,7 @@ from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
 from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
+from ..gpus.leases import GpuLease
 from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
@@ -27,7 +29,7 @@ from ..util.owner import Owner
 from ..util.paths import cache_root
 from ..util.rundir import RunDir
 from .engine import AsyncEngine, Engine, start_engine
-from .gpus import GpuLease, lease_gpus
+from .placement import PROBE, Asked, Placement, first_start, is_forged
 from .pool import E, EnginePool
 from .ports import lease_port
 from .server import Server, start_server
@@ -37,6 +39,17 @@ from .target import RUNNING_INTERPRETER, Target, inspect, named_interpreter
 
 T = TypeVar("T", Engine, AsyncEngine)
 NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
+
+
+@dataclasses.dataclass(frozen=True)
+class _Start:
+    """A process for an engine or a server, the request that starts it, the watch over its scripts, its time, and what to do once it has started."""
+
+    child: Child
+    request: dict[str, Any]
+    scripts: ScriptWatch
+    timeout: float | None
+    note: Callable[[], None]
 
 
 class Session:
@@ -61,6 +74,7 @@ class Session:
         self._agents: dict[tuple[str, str], Agent] = {}
         self._engines: EnginePool = EnginePool(settings.max_engines, self._charge)
         self._leases = contextlib.ExitStack()
+        self._gpus = Placement(lambda line: self.progress(line))
         session_s = settings.limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
 
@@ -95,17 +109,20 @@ class Session:
                     f"warning: vLLM {version} is newer than any this was tried with (up to {NEWEST_TRIED}); errors name what it misses"
                 )
 
-    def model_path(self, kind: str) -> str:
-        """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is."""
+    def model_path(self, kind: str, device: str = "sim") -> str:
+        """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is.
+        On gpu its heads are wider, for CUDA's attention backends."""
         if self.settings.model is not None:
             return self.settings.model
         if kind not in KINDS:
             return kind
-        return str(ensure_checkpoint(kind, cache_root() / "checkpoints"))
+        return str(ensure_checkpoint(kind, cache_root() / "checkpoints", head=64 if device == "gpu" else 32))
 
-    def probe(self, target: Target) -> Child:
-        """A fresh probe process in ``target``."""
-        return self._agent(target).fork("probe", self._deadline("start", None), start_method=self.settings.start_method)
+    def probe(self, target: Target, user: str = "") -> Child:
+        """A fresh probe process in ``target``; on GPUs it leases one, for it may start an engine itself."""
+        agent = self._agent(target)
+        lease = self._lease(target, 1, PROBE, user) if target.device == "gpu" else None
+        return self._fork(agent, "probe", lease, {}, None)
 
     def bare_agent(self, name: str, limits: Mapping[str, float]) -> Agent:
         """An agent in the environment ``name`` that imports no vLLM, for what works without: the environment need not have it."""
@@ -137,8 +154,12 @@ class Session:
         """A server for ``spec``; shared likewise."""
 
         def start() -> Server:
-            child, request, scripts = self._child(target, spec, "serve", timeout)
-            return start_server(child, spec, lease_port(), request, self._deadline, scripts, timeout)
+            made = self._child(target, spec, "serve", timeout, user)
+            server = start_server(
+                made.child, spec, lease_port(), made.request, self._deadline, made.scripts, made.timeout
+            )
+            made.note()
+            return server
 
         return self._shared((target.name, spec, "serve"), user, fresh, start)
 
@@ -168,8 +189,10 @@ class Session:
         self, kind: type[T], target: Target, spec: EngineSpec, user: str, fresh: bool, timeout: float | None
     ) -> T:
         def start() -> T:
-            child, request, scripts = self._child(target, spec, kind.front, timeout)
-            return start_engine(kind, child, spec, request, self._deadline, scripts, timeout)
+            made = self._child(target, spec, kind.front, timeout, user)
+            engine = start_engine(kind, made.child, spec, made.request, self._deadline, made.scripts, made.timeout)
+            made.note()
+            return engine
 
         return self._shared((target.name, spec, kind.front), user, fresh, start)
 
@@ -180,9 +203,7 @@ class Session:
             return start()
         return self._engines.acquire(key, user, start)
 
-    def _child(
-        self, target: Target, spec: EngineSpec, front: str, timeout: float | None
-    ) -> tuple[Child, dict[str, Any], ScriptWatch]:
+    def _child(self, target: Target, spec: EngineSpec, front: str, timeout: float | None, user: str) -> _Start:
         """The process for an engine or a server of ``spec``, the request that starts it, and the watch over its scripts."""
         if spec.server_options and front != "serve":
             raise UsageError(
@@ -199,18 +220,43 @@ class Session:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal)
-        request = spec.as_request(model_path=self.model_path(spec.model), device=target.device)
+        request = spec.as_request(model_path=self.model_path(spec.model, target.device), device=target.device)
         role = "server" if front == "serve" else "engine"
-        lease = lease_gpus(spec.gpus, self._deadline("start", timeout)) if target.device == "gpu" else None
+        lease = None
+        if target.device == "gpu":
+            asked = Asked.of(spec, forged=is_forged(spec, self.settings.model), share=agent.gpu_share)
+            lease = self._lease(target, spec.gpus, asked, user)
+            request["gpu"] = self._gpus.request(lease, asked)
+            if timeout is None and not first_start(target, lease).exists():
+                timeout = self.settings.timeouts.first_start_s
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
-        environment = {**(lease.environment if lease else {}), **dict(spec.env), **scripts.environment}
+        child = self._fork(agent, role, lease, {**dict(spec.env), **scripts.environment}, timeout, label=front)
+        return _Start(child, request, scripts, timeout, lambda: self._note(target, lease, child))
+
+    def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
+        """An engine has started: on GPUs its processes are known now, its kernels compiled."""
+        if lease is not None:
+            lease.claim([process.pid for process in child.processes()])
+            child.gpu = self._gpus.facts(lease, child)
+            first_start(target, lease).parent.mkdir(parents=True, exist_ok=True)
+            first_start(target, lease).touch()
+
+    def _fork(
+        self,
+        agent: Agent,
+        role: str,
+        lease: GpuLease | None,
+        environment: Mapping[str, str],
+        timeout: float | None,
+        label: str = "",
+    ) -> Child:
         try:
             child = agent.fork(
                 role,
                 self._deadline("start", timeout),
-                environment=environment,
+                environment={**environment, **(lease.environment if lease else {})},
                 start_method=self.settings.start_method,
-                label=front,
+                label=label,
             )
         except BaseException:
             if lease:
@@ -218,7 +264,18 @@ class Session:
             raise
         if lease:
             child.on_end = lambda: self._give_back(lease)
-        return child, request, scripts
+            child.gpu = self._gpus.facts(lease, child)
+        return child
+
+    def _lease(self, target: Target, count: int, asked: Asked, user: str) -> GpuLease:
+        """GPUs for ``user``: idle engines of this run are ended before others are waited for."""
+        deadline = self._deadline("start", self.settings.gpu_wait_s)
+        return self._gpus.lease(target, count, asked, deadline, lambda: self._engines.drop_idle(user))
+
+    def give_way(self) -> None:
+        """Between tests: where another run waits for GPUs that our idle engines hold, end those."""
+        while self._gpus.leases.wanted_by_others() and self._engines.drop_idle():
+            pass
 
     def _give_back(self, lease: GpuLease) -> tuple[Leftover, ...]:
         """An engine has ended: its GPUs go back when their memory is free; memory that stays is charged to who used the engine."""
@@ -234,7 +291,9 @@ class Session:
         key = (target.name, target.device)
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
-            environment = {"VLLM_REGRESS_DEVICE": target.device}
+            environment = {"VLLM_REGRESS_DEVICE": str(target.device)}
+            if target.device == "gpu":
+                environment |= self._gpus.agent_environment(target)
             limits = self.settings.limits.as_request(self._until)
             agent = Agent(
                 target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits
@@ -248,6 +307,8 @@ class Session:
                 architectures=[architecture_of(kind) for kind in KINDS],
                 fronts=["serve"],
             )
+            if agent.spawns:
+                self.progress(f"note: processes are spawned, not forked: {agent.spawns}")
         return agent
 
     def _interpreter(self, name: str) -> Path:

@@ -52,3 +52,5 @@ class Settings:
     limits: Limits = dataclasses.field(default_factory=Limits)
     start_method: str = "fork"
     minimize: bool = False
+    gpu_wait_s: float = 600.0
+    """Seconds that an engine waits for GPUs that other runs, or other tenants, hold."""

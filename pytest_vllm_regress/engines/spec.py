@@ -64,11 +64,16 @@ class EngineSpec:
         """The spec as the dialect reads it."""
         plain = dataclasses.asdict(self)
         plain["env"] = dict(self.env)
-        for name in ("extra", "server_options"):
-            plain[name] = {key: json.loads(text) for key, text in getattr(self, name)}
+        plain["extra"] = self.extra_arguments
+        plain["server_options"] = {key: json.loads(text) for key, text in self.server_options}
         if self.tokenizer_pool_extra_config is not None:
             plain["tokenizer_pool_extra_config"] = json.loads(self.tokenizer_pool_extra_config)
         return {**plain, "model_path": model_path, "device": device}
+
+    @property
+    def extra_arguments(self) -> dict[str, Json]:
+        """``extra`` as plain values."""
+        return {name: json.loads(text) for name, text in self.extra}
 
     @property
     def gpus(self) -> int:

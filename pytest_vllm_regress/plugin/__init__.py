@@ -78,7 +78,10 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         return None
     from . import protocol as legs
 
-    return legs.run(item, nextitem)
+    done = legs.run(item, nextitem)
+    if SESSION in item.config.stash:
+        item.config.stash[SESSION].give_way()
+    return done
 
 
 @pytest.hookimpl(wrapper=True)

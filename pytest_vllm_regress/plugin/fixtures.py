@@ -43,7 +43,7 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
     """Path of the tiny text checkpoint, or what --vllm-model names."""
-    return _session(request).model_path("text")
+    return _session(request).model_path("text", vllm_env.device)
 
 
 @pytest.fixture
@@ -63,7 +63,9 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     evidence, session = evidence_of(request.node), _session(request)
     evidence.phase = "probe"
     file = request.path.with_name("probe.py")
-    probe = Probe(lambda: session.probe(vllm_env), file, deadline_for(request.config), evidence.replied)
+    probe = Probe(
+        lambda: session.probe(vllm_env, request.node.nodeid), file, deadline_for(request.config), evidence.replied
+    )
     yield probe
     _charge(request, probe.close())
 

@@ -101,6 +101,17 @@ OPTIONS = (
         )
         for phase in PHASES
     ),
+    _Option(
+        "vllm_timeout_first_start",
+        "on GPUs, seconds the start and ready phases may take until an environment has started once and its kernels are compiled "
+        f"(default {Timeouts().first_start_s:g})",
+        "SECONDS",
+    ),
+    _Option(
+        "vllm_gpu_wait",
+        f"seconds an engine waits for GPUs that other runs hold (default {Settings.gpu_wait_s:g})",
+        "SECONDS",
+    ),
 )
 
 
@@ -138,7 +149,8 @@ def resolve(config: pytest.Config) -> Settings:
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
         device = "gpu"
-    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in PHASES}
+    timed = (*PHASES, "first_start")
+    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in timed}
     report = _value(config, "vllm_report")
     try:
         use_sources(_value(config, "vllm_source") or ())
@@ -156,6 +168,7 @@ def resolve(config: pytest.Config) -> Settings:
         limits=_limits(config),
         start_method=_value(config, "vllm_start_method") or "fork",
         minimize=bool(_value(config, "vllm_minimize")),
+        gpu_wait_s=_number(config, "vllm_gpu_wait", Settings.gpu_wait_s),
     )
 
 
@@ -180,10 +193,10 @@ def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> float
 def check(settings: Settings) -> None:
     """Errors that should stop the run before a test is collected."""
     if settings.device == "gpu":
-        from ..engines.device import require_gpus
+        from ..gpus.visible import usable
 
         try:
-            require_gpus()
+            usable()
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -52,6 +52,8 @@ class Agent:
         self.warmed = False
         self.import_error: RemoteError | None = None
         self.refusal: str | None = None
+        self.spawns = ""  # why its children are spawned whatever was asked for
+        self.gpu_share = 0.9  # of a GPU, what an engine asks for that is told nothing
         self._environment = dict(environment)
         self.about = ""
         self._limits = dict(limits)
@@ -90,9 +92,9 @@ class Agent:
         if self.warmed:
             return
         try:
-            self.refusal = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))[
-                "refusal"
-            ]
+            found = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))
+            self.refusal, self.spawns = found["refusal"], found["spawns"]
+            self.gpu_share = float(found.get("share", self.gpu_share))
         except RemoteError as error:
             self.import_error = error
         self.warmed = True

@@ -61,6 +61,7 @@ class Child:
             None  # what the family held outside itself: given back, and what was not
         )
         self.about = ""  # what the target has installed, for dossiers
+        self.gpu: dict[str, str] = {}  # on a GPU, what a record says of it
         self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None
         self._nanny = nanny_pid

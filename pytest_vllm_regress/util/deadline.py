@@ -20,6 +20,8 @@ class Timeouts:
     request_s: float = 60.0
     stop_s: float = 20.0
     probe_s: float = 60.0
+    first_start_s: float = 600.0
+    """On a GPU, of the first engine that an environment starts there: its kernels are compiled."""
 
     def of(self, phase: str) -> float:
         """Seconds allowed for ``phase``."""

@@ -15,7 +15,7 @@ TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "data" not in p.parts)
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
-    *("util", "checkpoints", "dialogue", "environments", "processes", "engines"),
+    *("util", "checkpoints", "dialogue", "environments", "gpus", "processes", "engines"),
     *("cases", "reporting", "runner", "bisection", "audit", "conformance", "fuzz"),
     *("plugin", "cli"),
 )

@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, List, Tuple
 
-from . import calls, child, nanny
+from . import calls, child, gpu, nanny
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
@@ -70,7 +70,15 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
     dialect.warm(request.get("architectures", []), request.get("fronts", []))
     gc.collect()
     gc.freeze()
-    return {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}, []
+    found: Dict[str, Any] = {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
+        _UNSOUND.extend(filter(None, [gpu.why_not_to_fork()]))
+        found["share"] = gpu.default_share()
+    return {**found, "spawns": "; ".join(_UNSOUND)}, []
+
+
+_UNSOUND: List[str] = []
+"""Why children are spawned although the agent has one thread."""
 
 
 def _warm_grammars(channel: FrameSocket, request: Frame) -> Handled:
@@ -86,7 +94,7 @@ def _fork(channel: FrameSocket, request: Frame) -> Handled:
     """Start a nanny and its child; reply with two descriptors: the child's channel and the nanny's lifeline."""
     ours_channel, theirs_channel = socket.socketpair()
     ours_lifeline, theirs_lifeline = socket.socketpair()
-    spawn = request.get("start_method") == "spawn" or _threads() > 1
+    spawn = request.get("start_method") == "spawn" or _threads() > 1 or bool(_UNSOUND)
     if spawn:
         pid = _spawn(request, theirs_channel, theirs_lifeline)
     else:

@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
-from . import Unsupported, spawning
+from . import Unsupported, gpu, spawning
 
 Spec = Dict[str, Any]
 
@@ -86,8 +86,10 @@ def plan(spec: Spec, front: str) -> Plan:
             hint = "; close to it: {}".format(", ".join(close)) if close else ""
             raise Unsupported("vLLM {} has no engine argument {!r}{}".format(version(), name, hint))
         made.kwargs[name] = value
-    if spec["device"] != "gpu" and "enforce_eager" in fields:
-        made.kwargs.setdefault("enforce_eager", True)
+    if "enforce_eager" in fields:
+        made.kwargs.setdefault("enforce_eager", True)  # a spec that wants CUDA graphs says False
+    if spec["device"] == "gpu":
+        gpu.plan(spec, fields, made.kwargs, made.notes, version())
     if spec["device"] == "cpu":
         _cpu(made)
     if front == "serve" and spec["device"] == "sim":
@@ -99,6 +101,8 @@ def plan(spec: Spec, front: str) -> Plan:
 def enter(made: Plan) -> None:
     """Set the plan's variables in this process, before the engine is made."""
     os.environ.update(made.env)
+    if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
+        gpu.forget_devices()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu" and spawning.quicken(os.getcwd()):
         made.notes.append(
             "what vLLM spawns is forked from a process that has imported vLLM"
@@ -158,8 +162,11 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if re.search(_REFUSAL, str(error)):
-            raise Unsupported("vLLM {}: {}".format(version(), error)) from error
+        refused = str(error) if re.search(_REFUSAL, str(error)) else None
+        if refused is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
+            refused = gpu.refused_in_log()
+        if refused:
+            raise Unsupported("vLLM {}: {}".format(version(), refused)) from error
         raise
 
 

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.audit.preflight import CHECKS, Concern, Surroundings, preflight
-from pytest_vllm_regress.audit.preflight_gpu import Driver, ask, cuda_of
+from pytest_vllm_regress.audit import preflight as preflight_module
+from pytest_vllm_regress.audit.checks import CHECKS
+from pytest_vllm_regress.audit.preflight import Concern, Surroundings, preflight
 from pytest_vllm_regress.environments.installed import Package
+from pytest_vllm_regress.gpus.fit import cuda_of
+from pytest_vllm_regress.gpus.nvml import Gpu, Machine
 from tests.helpers import ROOT
 from tests.unit.audit.conftest import Install, interpreter
 
-H100 = ("NVIDIA H100", (9, 0))
+H100 = Gpu(0, "NVIDIA H100", 80 * 2**30, "GPU-1", (9, 0))
 MakeRay = Callable[[str, str], Path]
 
 
+@pytest.fixture(autouse=True)
+def with_every_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with compilers and headers; what it is without them, tests/unit/gpus says."""
+    monkeypatch.setattr(preflight_module, "tools", lambda *_: iter(()))
+
+
 def look(
-    *path: Path, environ: dict[str, str] | None = None, raylets: tuple[Path, ...] = (), driver: Driver | str = "no NVML"
+    *path: Path,
+    environ: dict[str, str] | None = None,
+    raylets: tuple[Path, ...] = (),
+    driver: Machine | str = "no NVML",
 ) -> list[Concern]:
     return list(preflight(interpreter(*path), Surroundings(environ or {}, raylets, driver)))
 
@@ -35,7 +46,7 @@ def test_a_sound_environment_raises_nothing(install: Install, ray: MakeRay) -> N
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
     asked = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
     site = install("site", "vllm", "0.8.4", requires=asked)
-    assert look(site, driver=Driver((12, 8), "570.1", (H100,))) == []
+    assert look(site, driver=Machine("570.1", (12, 8), (H100,))) == []
 
 
 def test_two_rays(ray: MakeRay, tmp_path: Path) -> None:
@@ -173,7 +184,10 @@ def test_driver_and_gpu(
         torch,
         files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"},
     )
-    found = look(install("site", "vllm", "1.0"), driver=Driver(driver, "1", (("GPU", gpu), ("GPU", gpu))))
+    found = look(
+        install("site", "vllm", "1.0"),
+        driver=Machine("1", driver, (dataclasses.replace(H100, name="GPU", capability=gpu),) * 2),
+    )
     assert ids(found) == counting
     assert ids(found, counting=False) == noting
 
@@ -219,45 +233,17 @@ def test_plugins(install: Install) -> None:
     assert ids(look(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
 
 
-class NvmlError(Exception):
-    pass
-
-
-def fake_nvml(**changes: Any) -> SimpleNamespace:
-    """The part of pynvml that is asked; bytes as older releases answer."""
-    state = SimpleNamespace(shut_down=False)
-
-    def shut_down() -> None:
-        state.shut_down = True
-
-    answers: dict[str, Any] = {
-        "NVMLError": NvmlError,
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": shut_down,
-        "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
-        "nvmlSystemGetDriverVersion": lambda: b"570.86",
-        "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetName": lambda handle: b"T4" if handle else "H100",
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: [7, 5] if handle else [9, 0],
-    }
-    return SimpleNamespace(**{**answers, **changes}, state=state)
-
-
-def test_nvml_is_asked_and_let_go() -> None:
-    nvml = fake_nvml()
-    assert ask(nvml) == Driver((12, 8), "570.86", (("H100", (9, 0)), ("T4", (7, 5))))
-    assert nvml.state.shut_down
-
-
-def test_nvml_that_fails_is_a_reason() -> None:
-    def fail(*_: object) -> None:
-        raise NvmlError("Driver/library version mismatch")
-
-    assert "mismatch" in str(ask(fake_nvml(nvmlInit=fail)))
-    nvml = fake_nvml(nvmlDeviceGetCount=fail)
-    assert "mismatch" in str(ask(nvml))
-    assert nvml.state.shut_down
+def test_what_kernels_are_compiled_with_is_said(
+    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.undo()
+    install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
+    site = install("site", "vllm", "0.8.4")
+    found = look(
+        site, environ={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}, driver=Machine("570.1", (12, 8), (H100,))
+    )
+    assert {"no-compiler", "no-python-headers"} <= set(ids(found))
+    assert "no-nvcc" in ids(found, counting=False)
 
 
 def test_every_check_is_documented() -> None:

@@ -49,6 +49,19 @@ def test_the_same_bytes_everywhere_and_others_for_another_seed(kind: str, tmp_pa
     assert other != one and contents(other)["model.safetensors"] != contents(one)["model.safetensors"]
 
 
+@pytest.mark.parametrize("head", [32, 64])
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_are_as_wide_as_asked(kind: str, head: int, tmp_path: Path) -> None:
+    place = ensure_checkpoint(kind, tmp_path, head=head)
+    config, weights = json.loads((place / "config.json").read_text()), load_file(place / "model.safetensors")
+    assert config["hidden_size"] == head * config["num_attention_heads"]
+    rows = {name: weights[f"model.layers.0.self_attn.{name}_proj.weight"].shape[0] for name in "qk"}
+    assert rows == {"q": head * config["num_attention_heads"], "k": head * config["num_key_value_heads"]}
+    if kind == "vision":
+        assert sum(config["rope_scaling"]["mrope_section"]) == head // 2
+        assert weights["visual.merger.mlp.2.weight"].shape[0] == config["hidden_size"]
+
+
 def test_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
     place = ensure_checkpoint("text", tmp_path)
     before = {file.name: file.stat().st_ino for file in place.iterdir()}

@@ -1,0 +1,161 @@
+"""The one place that asks NVML, the NVIDIA driver's management library. What it refuses to say comes back in words, never as an exception.
+
+CUDA is not touched. GPUs are numbered as NVML numbers them, in the order of the PCI bus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+Version = tuple[int, int]
+T = TypeVar("T")
+COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process")
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A MIG device of a GPU: its ``uuid`` ("MIG-...") and memory in bytes."""
+
+    uuid: str
+    name: str
+    memory: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """One GPU: ``index`` as NVML counts, memory in bytes; ``capability`` None and ``compute_mode`` "unknown" where NVML does not say."""
+
+    index: int
+    name: str
+    memory: int
+    uuid: str
+    capability: Version | None = None
+    compute_mode: str = "default"
+    mig: bool = False
+    slices: tuple[Slice, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Driver and GPUs. ``cuda``: the newest CUDA that the driver serves; ``broken``: in words, GPUs that NVML lists and cannot describe."""
+
+    driver: str
+    cuda: Version
+    gpus: tuple[Gpu, ...]
+    broken: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """Memory of a GPU or MIG device now, in bytes; ``holders``: bytes by process, None where NVML does not tell. Pids are of NVML's own
+    namespace, which inside a container is another one."""
+
+    used: int
+    free: int
+    holders: dict[int, int] | None = dataclasses.field(hash=False, default=None)
+
+
+def look() -> Machine | str:
+    """Driver and GPUs; a string says why there is no answer."""
+    return _ask(_machine)
+
+
+def usage(uuid: str) -> Usage | str:
+    """Memory of the GPU or MIG device ``uuid``; a string says why there is no answer."""
+    return _ask(lambda nvml: _usage(nvml, uuid))
+
+
+def _ask(question: Callable[[Any], T]) -> T | str:
+    try:
+        import pynvml
+    except ImportError:
+        return "the NVML bindings (package nvidia-ml-py) are not installed"
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return f"NVML, the NVIDIA driver's management library: {_words(error)}; {_device_files()}"
+    try:
+        return question(pynvml)
+    except pynvml.NVMLError as error:
+        return f"NVML failed: {_words(error)}"
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):  # it would hide the answer, or the error that came first
+            pynvml.nvmlShutdown()
+
+
+def _machine(nvml: Any) -> Machine:
+    cuda = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+    driver = _text(nvml.nvmlSystemGetDriverVersion())
+    gpus, broken = [], []
+    for index in range(int(nvml.nvmlDeviceGetCount())):
+        try:
+            gpus.append(_gpu(nvml, index))
+        except nvml.NVMLError as error:
+            broken.append(f"GPU {index}: NVML: {_words(error)}")
+    return Machine(driver, (cuda // 1000, cuda % 1000 // 10), tuple(gpus), tuple(broken))
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = _optional(nvml, lambda: int(nvml.nvmlDeviceGetComputeMode(handle)))
+    mig = bool(_optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0]))
+    return Gpu(
+        index,
+        _text(nvml.nvmlDeviceGetName(handle)),
+        int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        _optional(nvml, lambda: _pair(nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        COMPUTE_MODES[mode] if mode is not None and mode < len(COMPUTE_MODES) else "unknown",
+        mig,
+        tuple(_slices(nvml, handle)) if mig else (),
+    )
+
+
+def _slices(nvml: Any, handle: Any) -> Iterator[Slice]:
+    for index in range(_optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
+        with contextlib.suppress(nvml.NVMLError):  # places for slices that were not made
+            part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            name = _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part))) or "MIG device"  # type: ignore[misc]
+            yield Slice(_text(nvml.nvmlDeviceGetUUID(part)), name, int(nvml.nvmlDeviceGetMemoryInfo(part).total))
+
+
+def _usage(nvml: Any, uuid: str) -> Usage:
+    handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    running = _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    told = running is not None and all(process.usedGpuMemory is not None for process in running)
+    holders = {int(process.pid): int(process.usedGpuMemory) for process in running} if running and told else None
+    return Usage(int(memory.used), int(memory.free), {} if running == [] else holders)
+
+
+def _optional(nvml: Any, ask: Callable[[], T]) -> T | None:
+    """None where NVML refuses: many questions are not answered on every kind of GPU, or not inside a container."""
+    with contextlib.suppress(nvml.NVMLError):
+        return ask()
+    return None
+
+
+def _words(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # NVML is asked for the words of a code that its bindings do not know
+        return f"error {getattr(error, 'value', '?')}"
+
+
+def _device_files() -> str:
+    return "devices /dev/nvidia*: " + (
+        ", ".join(sorted(n for n in os.listdir("/dev") if n.startswith("nvidia"))) or "none"
+    )
+
+
+def _pair(value: Any) -> Version:
+    major, minor = value
+    return int(major), int(minor)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,34 @@
+"""NVML's stand-in in this process, answering for a machine that the test names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import gpu_standins
+from tests.helpers.gpu_standins import Machine
+
+Answer = Callable[[Machine], Path]
+
+
+@pytest.fixture
+def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """``answer(machine)`` makes NVML speak for ``machine`` from now on; the result is the file of its answers."""
+    import pynvml
+
+    library = ctypes.CDLL(str(gpu_standins.nvml_folder() / "libnvidia-ml.so.1"))
+    monkeypatch.setattr(pynvml, "nvmlLib", library)
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    answers = tmp_path / "nvml"
+    monkeypatch.setenv("FAKE_NVML", str(answers))
+
+    def speak(machine: Machine) -> Path:
+        answers.write_text(machine.text())
+        return answers
+
+    return speak

@@ -1,0 +1,238 @@
+"""The session on GPUs, with agents and NVML made up: who gets a GPU, who ends for it, and what an engine is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.engines import placement, session
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.target import Target
+from pytest_vllm_regress.environments.installed import Installed
+from pytest_vllm_regress.errors import ChildDied, DeviceBusy, Unsupported
+from pytest_vllm_regress.gpus.leases import GpuLeases
+from pytest_vllm_regress.gpus.nvml import Usage
+from pytest_vllm_regress.gpus.visible import CudaDevice, Visible
+from pytest_vllm_regress.processes.child import Leftover
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.sizes import GIB
+
+TARGET = Target(
+    "vllm-0.11.2", Path("/x/bin/python"), "gpu", Installed("/x", "3.11", MappingProxyType({"vllm": "0.11.2"}))
+)
+ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
+
+
+class FakeChild:
+    """Holds memory on the GPUs that it was given, until it ends."""
+
+    def __init__(self, machine: FakeMachine, role: str, environment: Mapping[str, str], deadline: Deadline) -> None:
+        self.role, self.environment, self.deadline = role, dict(environment), deadline
+        self.machine, self.start_method = machine, "fork"
+        self.spec: dict[str, Any] = {}
+        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None
+        self.log = machine.folder / "log"
+        self.gpu: dict[str, str] = {}
+        self.alive = True
+        machine.children.append(self)
+
+    def request(self, operation: str, deadline: Deadline, **arguments: Any) -> Any:
+        if operation == "start":
+            if self.machine.broken:
+                raise ChildDied("it died", phase="start")
+            self.spec, self.start_deadline = arguments["spec"], deadline
+            self.machine.used[self.environment["CUDA_VISIBLE_DEVICES"]] += 4 * GIB
+            return {"kwargs": {}, "env": {}, "notes": [], "generation": "V1"}
+        return [{}]
+
+    def processes(self) -> list[Any]:
+        return []
+
+    def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
+        if self.spec:
+            self.machine.used[self.environment["CUDA_VISIBLE_DEVICES"]] -= 4 * GIB
+        self.kill()
+        return ()
+
+    def kill(self) -> None:
+        self.alive = False
+        if self.on_end is not None:
+            self.on_end()
+
+
+@dataclasses.dataclass
+class FakeMachine:
+    """GPUs of ``size`` bytes, and an agent."""
+
+    folder: Path
+    size: int = 80 * GIB
+    broken: bool = False
+    gpu_share: float = 0.9
+    import_error = refusal = None
+    used: dict[str, int] = dataclasses.field(default_factory=lambda: {"0": 0})
+    children: list[FakeChild] = dataclasses.field(default_factory=list)
+    told: list[str] = dataclasses.field(default_factory=list)
+
+    def look(self, uuid: str) -> Usage:
+        used = self.used[uuid.removeprefix("GPU-")]
+        return Usage(used, self.size - used, {})
+
+    @property
+    def devices(self) -> tuple[CudaDevice, ...]:
+        return tuple(CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used)
+
+    def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any) -> FakeChild:
+        return FakeChild(self, role, environment, deadline)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
+    monkeypatch.setattr(placement, "cache_root", lambda: tmp_path)
+    return FakeMachine(tmp_path)
+
+
+@pytest.fixture
+def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
+    """Makes a session on the machine."""
+
+    def start(**settings: Any) -> Session:
+        made = Session(
+            Settings(**{"gpu_wait_s": 0.3, **settings}),
+            lambda phase, seconds: Deadline.after(phase, 20 if seconds is None else seconds),
+            machine.told.append,
+        )
+        leases = GpuLeases(machine.folder / "locks", look=machine.look, tell=machine.told.append, same_pids=True)
+        made._gpus = placement.Placement(machine.told.append, leases=leases)
+        made._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
+        monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
+        monkeypatch.setattr(Session, "_agent", lambda self, target: machine)
+        monkeypatch.setattr(session, "NEEDS", {})
+        return made
+
+    return start
+
+
+def engine(run: Session, spec: EngineSpec, user: str, *, fresh: bool = False) -> Engine:
+    return run.engine(TARGET, spec, user=user, fresh=fresh)
+
+
+def test_two_small_engines_on_one_gpu(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    ours = run()
+    engine(ours, ONE, "t1")
+    engine(ours, OTHER, "t2")
+    assert [child.alive for child in machine.children] == [True, True]
+    assert [child.environment["CUDA_VISIBLE_DEVICES"] for child in machine.children] == ["0", "0"]
+    ours.close()
+    assert engine(run(), ONE, "t3").child.alive
+
+
+def test_a_second_spec_does_not_wait_for_the_first(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    """On a GPU with room for one engine the idle one ends at once; the run does not wait for itself."""
+    machine.size = 6 * GIB
+    ours = run(gpu_wait_s=60)
+    engine(ours, ONE, "t1")
+    before = Deadline.after("start", 60)
+    engine(ours, OTHER, "t2")
+    assert before.left_s > 50
+    assert [child.alive for child in machine.children] == [False, True]
+    assert machine.told == []
+
+
+def test_engines_that_a_test_uses_itself_stay(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    machine.size = 6 * GIB
+    ours = run()
+    engine(ours, ONE, "t1")
+    with pytest.raises(DeviceBusy, match=r"waited 0\.3 s for GPUs.*2\.0 GiB free"):
+        engine(ours, OTHER, "t1")
+    assert machine.children[0].alive
+
+
+def test_waiting_for_another_run_is_no_hang(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    first, second = run(), run()
+    engine(first, ONE, "t1")
+    with pytest.raises(DeviceBusy, match="GPU 0: held by another run") as caught:
+        engine(second, ONE, "t1")
+    assert caught.value.kind == "limit"
+    assert machine.told[0].startswith("waiting for GPUs, at most 0 s. 1 of 1 GPUs wanted: GPU 0: held by another run")
+    first.close()
+    engine(second, ONE, "t1")
+
+
+def test_probes_lease_too(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    first, second = run(), run()
+    probe = first.probe(TARGET, "t1")
+    assert probe.environment["CUDA_VISIBLE_DEVICES"] == "0"  # type: ignore[attr-defined]
+    with pytest.raises(DeviceBusy):
+        second.probe(TARGET, "t1")
+    probe.kill()
+    second.probe(TARGET, "t1")
+
+
+def test_a_start_that_fails_gives_the_gpu_back(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    machine.broken = True
+    with pytest.raises(ChildDied):
+        engine(run(), ONE, "t1")
+    machine.broken = False
+    engine(run(), ONE, "t1")
+
+
+def test_what_the_engine_is_told_and_asked_for(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    machine.used["0"] = 20 * GIB
+    ours = run()
+    engine(ours, ONE, "t1")
+    told = machine.children[0].spec["gpu"]
+    asked = {"needed": placement.OWN + placement.KV_CACHE, "cache": placement.KV_CACHE, "tiny": True}
+    device = {"name": "stand-in", "memory": 80 * GIB, "used": 20 * GIB, "capability": [9, 0], "part": False}
+    assert told == {**asked, "devices": [device]}
+    with pytest.raises(DeviceBusy, match=r"56\.\d GiB free, 72\.0 needed"):  # by vLLM's rule: a share of the whole
+        engine(ours, ONE.replace(extra={"gpu_memory_utilization": 0.9}), "t1")
+    ours.close()
+    with pytest.raises(DeviceBusy, match=r"60\.0 GiB free, 72\.0 needed"):  # a real model: vLLM's own default
+        engine(run(model="/a/real/model"), ONE, "t2")
+    with pytest.raises(Unsupported, match="needs 2 GPUs; 1 can be used here"):
+        engine(run(), ONE.replace(tensor_parallel_size=2), "t1")
+
+
+def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    ours = run()
+    allowed = [engine(ours, spec, "t1").child.start_deadline.allowed_s for spec in (ONE, OTHER)]  # type: ignore[attr-defined]
+    assert allowed == [600, 20]
+
+
+def test_a_record_says_what_it_ran_on(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    (machine.folder / "log").write_text("INFO: Using FLASH_ATTN attention backend out of potential backends: ['x'].\n")
+    assert engine(run(), ONE, "t1").child.gpu == {
+        "gpu": "stand-in (0)",
+        "capability": "9.0",
+        "driver": "580",
+        "cuda": "13.0",
+        "compute_mode": "default",
+        "mig": "no",
+        "attention_backend": "FLASH_ATTN",
+        "start_method": "fork",
+    }
+
+
+def test_the_agent_gets_numbers_and_kept_caches(machine: FakeMachine, run: Callable[..., Session]) -> None:
+    machine.used = {"3": 0, "5": 0}
+    place = placement.Placement(machine.told.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"})
+    run()
+    given = place.agent_environment(TARGET)
+    assert given["CUDA_VISIBLE_DEVICES"] == "3,5"
+    assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert given["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    assert given["PATH"] == f"/x/bin{os.pathsep}/bin"
+    assert given["VLLM_CACHE_ROOT"] == str(machine.folder / "compiled" / "vllm-0.11.2" / "vllm")
+    assert "TRITON_CACHE_DIR" not in given

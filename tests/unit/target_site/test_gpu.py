@@ -1,0 +1,150 @@
+"""What an engine asks of a GPU, in the words of the vLLM that is there: its sources and fields are made up after 0.8.5, 0.9.2, 0.11.2 and 0.33.0."""
+
+from __future__ import annotations
+
+import platform
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, gpu
+
+GIB = 2**30
+OLD = {"gpu_memory_utilization", "num_gpu_blocks_override"}
+NEW = {*OLD, "kv_cache_memory_bytes"}
+SUBTRACTS, COMPARES = "total_gpu_memory * utilization - peak_memory", "self.requested_memory = total"
+NUMBERS, UUIDS = "return int(physical_device_id)", "handle = pynvml.nvmlDeviceGetHandleByUUID(device_id)"
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """``installed(worker, platform)``: what stands in vLLM's sources."""
+
+    def write(worker: str = COMPARES, cuda: str = UUIDS) -> None:
+        monkeypatch.setattr(gpu, "_source", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda)
+
+    write()
+    return write
+
+
+def device(**changes: Any) -> dict[str, Any]:
+    return {"name": "H100", "memory": 80 * GIB, "used": 0, "capability": [9, 0], "part": False, **changes}
+
+
+def plan(
+    fields: set[str], *devices: dict[str, Any], tiny: bool = True, **named: Any
+) -> tuple[dict[str, Any], list[str]]:
+    kwargs, notes = dict(named), list[str]()
+    about = {"devices": list(devices), "tiny": tiny, "needed": 4 * GIB, "cache": GIB // 4}
+    gpu.plan({"gpu": about, "max_model_len": 512}, fields, kwargs, notes, "1.0")
+    return kwargs, notes
+
+
+def test_a_small_cache_and_the_part_of_the_gpu_that_holds_it(installed: Any) -> None:
+    assert plan(NEW, device())[0] == {"kv_cache_memory_bytes": GIB // 4, "gpu_memory_utilization": 0.05}
+    assert plan(OLD, device())[0] == {"num_gpu_blocks_override": 4096, "gpu_memory_utilization": 0.05}
+    assert plan(set(), device())[0] == {"gpu_memory_utilization": 0.05}
+
+
+def test_the_part_counts_others_where_vllm_does(installed: Any) -> None:
+    """V1 before 0.9.1 takes what others use off its share; later ones compare the share with what is free."""
+    assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.05
+    installed(worker=SUBTRACTS)
+    assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.3
+    installed(worker="")  # no V1 at all
+    assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.05
+
+
+def test_the_smallest_of_several_gpus_decides(installed: Any) -> None:
+    assert plan(NEW, device(), device(memory=16 * GIB))[0]["gpu_memory_utilization"] == 0.25
+
+
+def test_what_a_spec_names_stays(installed: Any) -> None:
+    assert plan(NEW, device(), gpu_memory_utilization=0.5)[0] == {"gpu_memory_utilization": 0.5}
+    assert plan(NEW, device(), kv_cache_memory_bytes=7)[0]["kv_cache_memory_bytes"] == 7
+    assert plan(NEW, device(), tiny=False)[0] == {}  # a real model: vLLM's own default
+
+
+def test_float16_where_bfloat16_is_missing(installed: Any) -> None:
+    t4 = device(name="Tesla T4", capability=[7, 5], memory=15 * GIB)
+    kwargs, notes = plan(NEW, t4)
+    assert kwargs["dtype"] == "float16"
+    assert notes == ["float16: Tesla T4 has no bfloat16 (compute capability below 8.0)"]
+    assert plan(NEW, t4, dtype="float32")[0]["dtype"] == "float32"
+    assert "dtype" not in plan(NEW, device(capability=[8, 0]))[0]
+    assert "dtype" not in plan(NEW, device(capability=None))[0]
+
+
+def test_a_slice_needs_a_vllm_that_takes_names(installed: Any) -> None:
+    assert plan(NEW, device(part=True))[0]
+    installed(cuda=NUMBERS)
+    assert plan(NEW, device())[0]
+    with pytest.raises(Unsupported, match="takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none"):
+        plan(NEW, device(part=True))
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("ValueError: No valid attention backend found for cuda with head_size=32", True),
+        ("NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.", True),
+        ("ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0", True),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
+        ("INFO: No valid attention backend found", False),
+    ],
+)
+def test_refusals_of_other_processes_are_read_from_the_log(
+    line: str, refused: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import sys
+
+    print(f"(EngineCore pid=1) {line}", file=sys.stderr)
+    assert gpu.refused_in_log() == (line.partition(": ")[2] if refused else None)
+    capfd.readouterr()
+
+
+def test_wsl_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu.why_not_to_fork() is None
+    release = "5.15.153.1-microsoft-standard-WSL2"
+    monkeypatch.setattr(platform, "uname", lambda: SimpleNamespace(release=release))
+    assert str(gpu.why_not_to_fork()).startswith("WSL: ")
+
+
+@pytest.mark.parametrize(("bad", "why"), [(True, "importing vLLM initialized CUDA"), (False, None)])
+def test_a_fork_is_asked(bad: bool, why: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(_is_in_bad_fork=lambda: bad))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert gpu.why_not_to_fork() == why
+
+
+def test_a_fork_that_cannot_be_asked_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    assert gpu.why_not_to_fork() == "a forked process could not be asked about CUDA"
+
+
+def test_what_vllm_remembers_of_a_number_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    import functools
+    import sys
+
+    asked: list[int] = []
+
+    class Base:
+        @classmethod
+        @functools.cache
+        def capability(cls, number: int = 0) -> int:
+            asked.append(number)
+            return len(asked)
+
+    class Cuda(Base):
+        pass
+
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=Cuda()))
+    assert (Cuda.capability(), Cuda.capability()) == (1, 1)
+    gpu.forget_devices()
+    assert Cuda.capability() == 2
