@@ -46,7 +46,6 @@ class _Shape:
     vision_depth: int = 2
     vision_heads: int = 2
 
-
     @property
     def head(self) -> int:
         """Width of a head."""
@@ -67,7 +66,8 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
 
     Its name carries a hash of everything written, so a changed forge never takes an old checkpoint for its own. Several processes may ask
-    at once. ``seed`` (zero or more) chooses the weights, ``head`` (32 or 64) is the width of an attention head. About 2 MB and a tenth of a second the first time.
+    at once. ``seed`` (zero or more) chooses the weights, ``head`` (32 or 64) is the width
+    of an attention head. About 2 MB and a tenth of a second the first time.
 
     Raises ``UsageError`` for an unknown kind, a negative seed, and a place that cannot be written.
     """
@@ -198,7 +198,10 @@ def _config(kind: str, vocabulary_size: int, ids: dict[str, int], shape: _Shape)
             "vision_token_id": ids["<|vision_pad|>"],
             "image_token_id": ids["<|image_pad|>"],
             "video_token_id": ids["<|video_pad|>"],
-            "rope_scaling": {"type": "mrope", "mrope_section": [shape.head // 8, shape.head * 3 // 16, shape.head * 3 // 16]},
+            "rope_scaling": {
+                "type": "mrope",
+                "mrope_section": [shape.head // 8, shape.head * 3 // 16, shape.head * 3 // 16],
+            },
             "vision_config": {
                 "model_type": "qwen2_5_vl",
                 "depth": shape.vision_depth,
