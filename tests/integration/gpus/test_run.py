@@ -41,7 +41,11 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
-    return lambda machine: (tmp_path / "nvml").write_text(machine.text()) and None
+
+    def say(machine: gpu_standins.Machine) -> None:
+        (tmp_path / "nvml").write_text(machine.text())
+
+    return say
 
 
 def run(pytester: pytest.Pytester, python: Path, *arguments: str) -> pytest.RunResult:
