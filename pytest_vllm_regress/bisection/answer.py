@@ -13,7 +13,7 @@ from ..cases.model import Case
 from ..errors import BuildError
 from . import algorithm as bisection
 from .algorithm import Change, State
-from .search import Told
+from .search import ReleaseState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Answer:
             case, package, tuple(candidates), mine, tuple(change for change in found if change not in mine), told
         )
 
-    def lines(self, found: Mapping[str, Told]) -> list[str]:
+    def lines(self, found: Mapping[str, ReleaseState]) -> list[str]:
         """For a person; the last line is the answer."""
         skipped = [f"skipped {name}: {told.why}" for name, told in found.items() if told.state is State.SKIPPED]
         seen = ", ".join(
@@ -67,7 +67,7 @@ class Answer:
         ends = f"{self.candidates[0]} and {self.candidates[-1]}"
         return [*skipped, f"{self.case.id}: no change found between {ends}: {seen or 'no release could be told'}"]
 
-    def to_json(self, found: Mapping[str, Told]) -> dict[str, Any]:
+    def to_json(self, found: Mapping[str, ReleaseState]) -> dict[str, Any]:
         """For a program."""
 
         def plain(change: Change) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from ..cases.model import Case
+from ..environments.git import Commit
 from ..environments.index import between
+from ..environments.sources import PROJECTS
 from ..errors import UsageError
 from ..util.validation import shown
 from ..util.versions import specifiers_of, version_of
@@ -18,13 +20,29 @@ from ..util.versions import specifiers_of, version_of
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
     """From a release to the environment that has it. Raises ``UsageError`` where none can be named."""
-    from ..environments.names import resolve
     from ..environments.recipes import PACKAGES
 
     if package in PACKAGES:
         if env is not None:
             raise UsageError(f"--env is for --package: the environment of {package} X is {package}-X")
         return lambda version: f"{package}-{version}"
+    base = _base(case, package, env)
+    return lambda version: f"{base}+{package}=={version}"
+
+
+def commit_environments(case: Case, package: str, env: str | None) -> Callable[[Commit], str]:
+    """From a commit to the environment that has it: over ``env``, else over what fits best. Raises ``UsageError`` where none can be named."""
+    if package not in PROJECTS:
+        raise UsageError(f"--commits: {package} cannot be run from source; allowed are {', '.join(PROJECTS)}")
+    base = env if package == "vllm" else _base(case, package, env)
+    prefix = f"{base}+" if base else ""
+    return lambda commit: f"{prefix}{package}@{commit.id[:10]}"
+
+
+def _base(case: Case, package: str, env: str | None) -> str:
+    """The environment that takes versions of ``package`` in turn."""
+    from ..environments.names import resolve
+
     named = (*case.evidence.affected, *case.evidence.fixed)
     base = env or next(
         (
@@ -39,7 +57,7 @@ def environment_names(case: Case, package: str, env: str | None) -> Callable[[st
             f"{case.id} names no evidence environment: give one by --env NAME, for example --env vllm-0.8.5"
         )
     resolve(base)
-    return lambda version: f"{base}+{package}=={version}"
+    return base
 
 
 def choose(

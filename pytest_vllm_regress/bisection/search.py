@@ -1,14 +1,13 @@
-"""Running a case in one release after the other, and remembering what each showed."""
+"""Running a case in one candidate after the other, releases or commits, and remembering what each showed."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-from packaging.version import Version
 
 from ..cases.model import Case
 from ..cases.results import TestResult
@@ -20,10 +19,11 @@ from ..util.files import read_bounded, write_whole
 from . import algorithm as bisection
 from .algorithm import State
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_BYTES = 16 * 1024 * 1024
 _BAD = (Verdict.REPRODUCED, Verdict.REGRESSED)
 _GOOD = (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED)
+_AGAIN = " again"
 
 
 def state_of(results: Sequence[TestResult]) -> State | None:
@@ -37,124 +37,155 @@ def state_of(results: Sequence[TestResult]) -> State | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
-    """What one release showed, and why."""
+class Plan:
+    """What is searched: ``candidates``, oldest first, and the ``environments`` that have them.
+
+    ``repeat``: how often an INCONCLUSIVE candidate is run before it is skipped; ``trials``: runs of a candidate that can be told, one of which
+    is enough to show a failure that comes and goes; ``probes``: as in ``algorithm.next_release``; ``kind``: what candidates are, in messages.
+    """
+
+    case: Case
+    candidates: tuple[str, ...]
+    environments: tuple[str, ...]
+    kind: str = "releases"
+    repeat: int = 2
+    trials: int = 1
+    probes: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleaseState:
+    """What a candidate showed, and why. ``bad`` of ``runs`` runs that could be told showed the failure; ``seconds`` all of them took."""
 
     state: State
     why: str
+    runs: int = 0
+    bad: int = 0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> str:
+        """How often the failure showed, where that is more than one run's word."""
+        return f" {self.bad} of {self.runs}" if self.runs > 1 else ""
 
 
 class Notes:
-    """What a bisection has found so far: a file, written whole after every release."""
+    """What a bisection has found so far: a file, written whole after every candidate."""
 
     def __init__(self, path: Path, key: Sequence[str]) -> None:
         self._path = path
         self._key = list(key)
-        self.found: dict[str, Told] = {}
+        self.found: dict[str, ReleaseState] = {}
         if path.exists():
             self.found = self._read()
 
-    def add(self, release: str, told: Told) -> None:
+    def add(self, candidate: str, state: ReleaseState) -> None:
         """Remember, at once."""
-        self.found[release] = told
-        plain = {name: {"state": each.state.value, "why": each.why} for name, each in self.found.items()}
-        write_whole(
-            self._path, json.dumps({"schema": SCHEMA_VERSION, "search": self._key, "found": plain}, indent=1) + "\n"
-        )
+        self.found[candidate] = state
+        plain = {name: {**dataclasses.asdict(each), "state": each.state.value} for name, each in self.found.items()}
+        document = {"schema": SCHEMA_VERSION, "search": self._key, "found": plain}
+        write_whole(self._path, json.dumps(document, indent=1) + "\n")
 
     def forget(self) -> None:
         """Remove the file."""
         self.found = {}
         self._path.unlink(missing_ok=True)
 
-    def _read(self) -> dict[str, Told]:
+    def _read(self) -> dict[str, ReleaseState]:
         again = "remove it, or give --restart"
         try:
             document = parse_json(read_bounded(self._path, MAX_BYTES, what="the notes of a bisection"))
             if document["schema"] != SCHEMA_VERSION or document["search"] != self._key:
                 raise UsageError(
-                    f"{self._path}: is of another bisection (case, releases or environment differ): {again}"
+                    f"{self._path}: is of another bisection (case, candidates or environment differ): {again}"
                 )
-            return {str(name): Told(State(each["state"]), str(each["why"])) for name, each in document["found"].items()}
+            return {str(name): _state(each) for name, each in document["found"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{self._path}: not the notes of a bisection ({error}): {again}") from None
 
 
 class Search:
-    """Runs a case in one release after the other. ``build``: builds environments ahead; None: it does not."""
+    """Runs what must be run until nothing more is to be learnt. ``build``: makes an environment ready while another is run; None: never ahead."""
 
     def __init__(
-        self,
-        case: Case,
-        candidates: Sequence[Version],
-        name_of: Callable[[str], str],
-        notes: Notes,
-        runner: runs.Runner,
-        build: Callable[[str], None] | None,
-        repeat: int,
-        tell: runs.Say,
+        self, plan: Plan, notes: Notes, runner: runs.Runner, build: Callable[[str], None] | None, tell: runs.Say
     ) -> None:
-        self._case = case
-        self._candidates = candidates
-        self._name_of = name_of
+        self._plan = plan
         self._notes = notes
         self._runner = runner
         self._build = build
-        self._repeat = repeat
         self._tell = tell
 
     def known(self) -> dict[int, State]:
         """What is known by now, by index."""
-        return {
-            index: self._notes.found[str(each)].state
-            for index, each in enumerate(self._candidates)
-            if str(each) in self._notes.found
-        }
+        found = self._notes.found
+        return {index: found[each].state for index, each in enumerate(self._plan.candidates) if each in found}
 
     def run(self) -> None:
         """Until nothing more is to be learnt."""
-        count = len(self._candidates)
-        ends = f"{self._candidates[0]} to {self._candidates[-1]}"
-        self._tell(f"{count} releases, {ends}: at most {bisection.most_runs(count)} runs if the failure changes once")
+        plan = self._plan
+        count = len(plan.candidates)
+        self._tell(
+            f"{count} {plan.kind}, {plan.candidates[0]} to {plan.candidates[-1]}: "
+            f"at most {bisection.most_runs(count)} runs if the failure changes once"
+        )
         if self._notes.found:
             self._tell(
-                f"resumed: {', '.join(f'{name} {told.state.value}' for name, told in self._notes.found.items())}"
+                f"resumed: {', '.join(f'{name} {each.state.value}' for name, each in self._notes.found.items())}"
             )
         ahead = ThreadPoolExecutor(1, "build")
         try:
-            while (index := bisection.next_release(count, self.known())) is not None:
+            while (index := bisection.next_release(count, self.known(), plan.probes)) is not None:
                 for future in self._likely_next(index):
                     ahead.submit(self._build_ahead, future)
-                release = str(self._candidates[index])
-                told = self._look(release)
-                self._notes.add(release, told)
-                self._tell(f"{release}: {told.state.value} ({told.why})")
+                self._note(plan.candidates[index], self._look(plan.environments[index], plan.trials))
         finally:
             ahead.shutdown(wait=False, cancel_futures=True)
 
-    def _look(self, release: str) -> Told:
-        job = runs.Job(self._name_of(release), (self._case,), {})
+    def again(self, candidate: str, environment: str, times: int) -> ReleaseState:
+        """What so many further runs of a candidate show. Remembered too."""
+        name = candidate + _AGAIN
+        if name not in self._notes.found:
+            self._note(name, self._look(environment, times))
+        return self._notes.found[name]
+
+    def _note(self, candidate: str, seen: ReleaseState) -> None:
+        self._notes.add(candidate, seen)
+        self._tell(f"{candidate}: {seen.state.value}{seen.rate} ({seen.why})")
+
+    def _look(self, environment: str, trials: int) -> ReleaseState:
+        started = time.monotonic()
+        job = runs.Job(environment, (self._plan.case,), {})
+        told: dict[State, str] = {}
+        bad = done = unclear = 0
         why = "no result"
-        for _ in range(self._repeat):
+        while done < trials and unclear < self._plan.repeat:
             outcome = self._runner.run([job])
             if outcome.interrupted:
                 raise KeyboardInterrupt
             found = outcome.run.results
             state = state_of(found)
             why = _why(found, state)
-            if state is not None:
-                return Told(state, why)
-            if outcome.unbuilt:
-                break
-        return Told(State.SKIPPED, why)
+            if state is State.SKIPPED or (state is None and (outcome.unbuilt or _does_not_import(found))):
+                break  # a second run would say the same
+            if state is None:
+                unclear += 1
+                continue
+            done += 1
+            bad += state is State.BAD
+            told.setdefault(state, why)
+        seconds = round(time.monotonic() - started, 1)
+        overall = State.BAD if bad else State.GOOD if done == trials else State.SKIPPED
+        return ReleaseState(overall, told.get(overall, why), done, bad, seconds)
 
     def _likely_next(self, index: int) -> list[str]:
-        """The environments that come next if this release is bad, and if it is good."""
+        """The environments that come next if this candidate is bad, and if it is good."""
         if self._build is None:
             return []
+        plan = self._plan
         outcomes = ({**self.known(), index: state} for state in (State.BAD, State.GOOD))
-        following = (bisection.next_release(len(self._candidates), outcome) for outcome in outcomes)
-        return list(dict.fromkeys(self._name_of(str(self._candidates[each])) for each in following if each is not None))
+        following = (bisection.next_release(len(plan.candidates), outcome, plan.probes) for outcome in outcomes)
+        return list(dict.fromkeys(plan.environments[each] for each in following if each is not None))
 
     def _build_ahead(self, name: str) -> None:
         assert self._build is not None
@@ -163,6 +194,18 @@ class Search:
         except RegressError as error:
             kind = "cannot be built" if isinstance(error, BuildError) else "cannot be used"
             self._tell(f"{name} {kind}; it may not be needed")
+
+
+def _does_not_import(found: Sequence[TestResult]) -> bool:
+    """The package failed while it was imported: that is no matter of chance."""
+    return any(text.lstrip().startswith("[import]") for result in found for text in (result.symptom, result.dossier))
+
+
+def _state(plain: dict[str, object]) -> ReleaseState:
+    numbers = {name: float(str(plain[name])) for name in ("runs", "bad", "seconds")}
+    return ReleaseState(
+        State(plain["state"]), str(plain["why"]), int(numbers["runs"]), int(numbers["bad"]), numbers["seconds"]
+    )
 
 
 def _why(found: Sequence[TestResult], state: State | None) -> str:

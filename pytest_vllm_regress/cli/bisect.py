@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from packaging.utils import canonicalize_name
 
+from ..bisection.algorithm import State
 from ..bisection.answer import Answer
-from ..bisection.candidates import choose, environment_names
-from ..bisection.search import Notes, Search
+from ..bisection.candidates import choose, commit_environments, environment_names
+from ..bisection.commits import end_of, history
+from ..bisection.culprit import Culprit, Hunt, find, hunt_json, report
+from ..bisection.search import Notes, Plan, Search
+from ..cases import proof
 from ..cases.model import select
 from ..environments.index import releases
+from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
 from ..runner import runner as runs
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, Source, check_device, invocation, print_json, say, warn
+
+RACY_TRIALS = 5
 
 app = typer.Typer(context_settings=HELP)
 
@@ -39,13 +47,34 @@ def bisect(
         str | None,
         typer.Option("--releases", metavar="SPECIFIER", help="Those to choose from, for example '>=0.7.3,<=0.9.2'."),
     ] = None,
-    good: Annotated[str | None, typer.Option(metavar="VERSION", help="One end: a release without the failure.")] = None,
+    good: Annotated[
+        str | None, typer.Option(metavar="VERSION|REV", help="One end: a release (or a commit) without the failure.")
+    ] = None,
     bad: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The other end: a release with the failure.")
+        str | None, typer.Option(metavar="VERSION|REV", help="The other end: a release (or a commit) with the failure.")
+    ] = None,
+    commits: Annotated[
+        bool,
+        typer.Option(
+            "--commits",
+            help="Go on to the commit, in the clone of --source: between --good and --bad, else between the releases that are found.",
+        ),
+    ] = False,
+    every_parent: Annotated[
+        bool, typer.Option("--every-parent", help="Commits of merged branches too, not the merges alone.")
+    ] = False,
+    branch: Annotated[
+        str, typer.Option(metavar="REV", help="Where a release without a tag is looked for in the clone, by its day.")
+    ] = "HEAD",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=100, help=f"Runs of each candidate (default: 1; {RACY_TRIALS} where the case is racy)."
+        ),
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --package: the environment that takes its releases in turn."),
+        typer.Option(metavar="NAME", help="The environment that takes releases of --package, or commits, in turn."),
     ] = None,
     source: Source = None,
     device: Annotated[
@@ -64,61 +93,95 @@ def bisect(
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
     ] = False,
 ) -> None:
-    """Find the releases between which a failure goes or comes. Both ends are tried first; the case's own range is not believed.
+    """Find the releases between which a failure goes or comes, and the commit. Both ends are tried first; the case's own range is not believed.
 
-    Exit codes: 0 found; 1 no such change among these releases; 2 usage; 3 no release could be told; 130 interrupted (the same command
-    goes on from there).
+    With --commits, or where --source names a clone, it goes on to the commit and confirms it. Exit codes: 0 found; 1 no such change among these
+    candidates; 2 usage; 3 none could be told; 130 interrupted (the same command goes on from there).
     """
-    from ..cases import proof
-
     check_device(device)
     if find_fix and find_break:
         raise UsageError("--find-fix and --find-break contradict each other: give one of them, or none for any change")
     ours = invocation(context)
     (case,) = select(ours.cases(), [case_id])
     package = str(canonicalize_name(package))
-    name_of = environment_names(case, package, env)
-    candidates = choose(case, package, releases(package), wanted, good, bad)
     tell = warn if as_json else say
-    options = runs.Options(device, None, ours.pytest_args)
-    key = [
-        case.id,
-        proof.fingerprint(case),
-        package,
-        name_of("X"),
-        str(device),
-        *map(str, candidates),
-        *ours.pytest_args,
-    ]
-    notes = Notes(state or cache_root() / "bisect" / f"{_digest(key)}.json", key)
-    if restart:
-        notes.forget()
-    with terminate_as_interrupt():
-        build = runs.build_with_cache(tell)
-        search = Search(
-            case,
-            candidates,
-            name_of,
-            notes,
-            runs.Runner(build, options, tell),
-            build if prefetch else None,
-            repeat,
-            tell,
+    trials = trials or (RACY_TRIALS if case.racy else 1)
+    build = runs.build_with_cache(tell)
+    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args), tell)
+    ahead = build if prefetch else None
+    direct = commits and good is not None and bad is not None
+    on_to_commits = commits or bool(source)
+    wanted_kind = None if not (find_fix or find_break) else find_fix
+    environment = commit_environments(case, package, env) if on_to_commits else None
+    released = (
+        None if direct else environment_names(case, package, env if package != "vllm" or not on_to_commits else None)
+    )
+
+    def notes_of(*key: str) -> Notes:
+        whole = [case.id, proof.fingerprint(case), package, str(device), str(trials), *key, *ours.pytest_args]
+        file = (
+            f"{state}{'.commits' if key[0] == 'commits' else ''}"
+            if state
+            else cache_root() / "bisect" / f"{_digest(whole)}.json"
         )
-        try:
+        notes = Notes(Path(file), whole)
+        if restart:
+            notes.forget()
+        return notes
+
+    kept: list[Notes] = []
+    answer: Answer | None = None
+    culprits: list[Culprit] = []
+    hunts: list[tuple[Hunt, Notes]] = []
+    with terminate_as_interrupt(), _resumable():
+        pairs = [(good, bad)] if direct else []
+        if released is not None:
+            candidates = choose(case, package, releases(package), wanted, good, bad)
+            names = tuple(map(str, candidates))
+            plan = Plan(case, names, tuple(map(released, names)), repeat=repeat, trials=trials)
+            notes = notes_of("releases", *plan.environments)
+            kept.append(notes)
+            search = Search(plan, notes, runner, ahead, tell)
             search.run()
-        except KeyboardInterrupt:
-            warn("interrupted: the same command goes on from here")
-            raise typer.Exit(INTERRUPTED) from None
-    answer = Answer.of(case, package, candidates, search.known(), find_fix, find_break)
+            answer = Answer.of(case, package, candidates, search.known(), find_fix, find_break)
+            for line in [] if as_json else answer.lines(notes.found):
+                say(line)
+            pairs = [(names[each.low], names[each.high]) for each in answer.changes]
+        for one, other in pairs if environment else ():
+            assert environment is not None
+            clone = clone_of(PROJECTS[package])
+            first, second = (end_of(PROJECTS[package], clone, str(end), branch) for end in (one, other))
+            commits_between = history(PROJECTS[package], clone, first, second, first_parent=not every_parent)
+            hunt = Hunt(case, commits_between, environment, repeat, trials, (first, second) if direct else None)
+            notes = notes_of("commits", *hunt.plan().environments)
+            kept.append(notes)
+            hunts.append((hunt, notes))
+            culprits += find(hunt, notes, runner, ahead, tell)
+    mine = [each for each in culprits if wanted_kind is None or each.is_fix == wanted_kind]
     if as_json:
-        print_json(answer.to_json(notes.found))
+        print_json(
+            (answer.to_json(kept[0].found) if answer else {"case": case.id, "package": package})
+            | ({"commits": [hunt_json(hunt, notes, mine) for hunt, notes in hunts]} if hunts else {})
+        )
     else:
-        for line in answer.lines(notes.found):
-            say(line)
+        for hunt, notes in hunts:
+            for line in report(hunt, notes, mine):
+                say(line)
+    told = any(each.state is not State.SKIPPED for notes in kept for each in notes.found.values())
     if state is None:
-        notes.forget()
-    raise typer.Exit(OK if answer.changes else UNBUILT if not answer.told else UNEXPECTED)
+        for notes in kept:
+            notes.forget()
+    found = bool(mine) if hunts else bool(answer and answer.changes)
+    raise typer.Exit(OK if found else UNEXPECTED if told else UNBUILT)
+
+
+@contextlib.contextmanager
+def _resumable() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        warn("interrupted: the same command goes on from here")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _digest(key: Sequence[str]) -> str:

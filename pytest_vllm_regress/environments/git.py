@@ -104,6 +104,14 @@ class Repository:
         (commit,) = self._commits("--no-walk=unsorted", found)
         return commit
 
+    def has(self, revision: str) -> bool:
+        """Whether the revision names a commit here."""
+        try:
+            self.commit(revision)
+        except UsageError:
+            return False
+        return True
+
     def between(self, low: str, high: str, *, first_parent: bool = True) -> tuple[Commit, ...]:
         """The commits that ``high`` has and ``low`` has not, oldest first, each with the paths it touched."""
         walk = ["--first-parent"] if first_parent else []

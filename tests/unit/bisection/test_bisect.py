@@ -15,7 +15,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.bisection import algorithm as bisection
 from pytest_vllm_regress.bisection import answer as bisect_answer
 from pytest_vllm_regress.bisection.algorithm import State, changes, most_runs, next_release
-from pytest_vllm_regress.bisection.search import Notes, Search, Told, state_of
+from pytest_vllm_regress.bisection.search import Notes, Plan, ReleaseState, Search, state_of
 from pytest_vllm_regress.cases.model import Case, load_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -118,7 +118,9 @@ class StandIn:
 
 def run_search(case: Case, stand_in: StandIn, notes: Notes, said: list[str] | None = None) -> Search:
     tell = (said if said is not None else []).append
-    made = Search(case, RELEASES, lambda v: f"env-{v}", notes, stand_in, None, 2, tell)  # type: ignore[arg-type]
+    names = tuple(map(str, RELEASES))
+    plan = Plan(case, names, tuple(f"env-{name}" for name in names))
+    made = Search(plan, notes, stand_in, None, tell)  # type: ignore[arg-type]
     made.run()
     return made
 
@@ -236,4 +238,4 @@ def test_bad_input_ends_with_2(
 
 def test_most_runs() -> None:
     assert [bisection.most_runs(count) for count in (1, 2, 3, 12, 64)] == [2, 3, 4, 6, 8]
-    assert Told(State.BAD, "x").state is State.BAD
+    assert ReleaseState(State.BAD, "x").state is State.BAD

@@ -1,0 +1,270 @@
+"""Bisection over commits: what is run and what is not, skipped commits, merges, ends, confirmation, resuming. Runs are a stand-in's."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.bisection import culprit as culprits
+from pytest_vllm_regress.bisection.candidates import commit_environments
+from pytest_vllm_regress.bisection.commits import History, end_of, history
+from pytest_vllm_regress.bisection.culprit import Culprit, Hunt, find, hunt_json, report
+from pytest_vllm_regress.bisection.search import Notes
+from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.environments import bases
+from pytest_vllm_regress.environments.git import Repository
+from pytest_vllm_regress.environments.sources import PROJECTS, use
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner import runner as runs
+from tests.helpers.repositories import Maker
+from tests.unit.bisection.test_bisect import CASE
+
+VLLM = PROJECTS["vllm"]
+BROKEN, WORKS = "broken = True\n", "broken = False\n"
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    """A failure that is there from the first commit and mended on a branch that is merged."""
+    made = Maker(tmp_path / "clone")
+    made.commit("first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": BROKEN})
+    made.git("tag", "v0.1")
+    made.commit("docs (#2)", {"docs/a.md": ""})
+    made.commit("a kernel (#3)", {"csrc/k.cu": ""})
+    made.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
+    made.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
+    made.git("checkout", "--quiet", "-b", "mend")
+    made.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
+    made.commit("mended", {"vllm/core/engine.py": WORKS})
+    made.git("checkout", "--quiet", "main")
+    made.commit("tests (#6)", {"tests/t.py": ""})
+    made.merge("mend", "Merge pull request #7 from mend")
+    made.commit("after (#8)", {"vllm/more.py": ""})
+    made.git("tag", "v0.2")
+    use([str(made.place)])
+    return made
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    directory = tmp_path / "cases" / "demo"
+    directory.mkdir(parents=True)
+    (directory / "case.toml").write_text(CASE)
+    return load_case(directory / "case.toml")
+
+
+@pytest.fixture(autouse=True)
+def index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bases, "newest_release", lambda package, day: "0.1")
+    monkeypatch.setattr(bases, "releases", lambda package: ())
+
+
+class StandIn:
+    """Runs a commit by reading its code. ``chance``: whether a broken one shows it, by the number of the run."""
+
+    def __init__(self, made: Maker, chance: Callable[[int], bool] = lambda run: True, interrupt_at: int = -1) -> None:
+        self.made = made
+        self.ran: list[str] = []
+        self.chance = chance
+        self.interrupt_at = interrupt_at
+
+    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+        (job,) = jobs
+        if len(self.ran) == self.interrupt_at:
+            return runs.Outcome(RunResult(), interrupted=True)
+        commit = job.environment.partition("@")[2]
+        self.ran.append(commit)
+        files = self.made.git("ls-tree", "-r", "--name-only", commit).splitlines()
+        code = self.made.git("show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}")
+        if "import nothing" in code:
+            verdict, symptom = Verdict.INCONCLUSIVE, "[import] ModuleNotFoundError: No module named 'nothing'"
+        else:
+            verdict, symptom = (
+                (Verdict.REPRODUCED if "True" in code and self.chance(len(self.ran)) else Verdict.FIXED),
+                "",
+            )
+        seen = TestResult("demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom)
+        return runs.Outcome(RunResult((seen,)))
+
+
+def hunted(
+    case: Case, made: Maker, stand_in: StandIn, tmp_path: Path, trials: int = 1, **more: object
+) -> tuple[Hunt, Notes, tuple[Culprit, ...]]:
+    between = history(VLLM, Repository.at(made.place), "v0.1", "main", **more)  # type: ignore[arg-type]
+    hunt = Hunt(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials)
+    notes = Notes(tmp_path / "notes.json", ["demo"])
+    return hunt, notes, find(hunt, notes, stand_in, None, lambda line: None)  # type: ignore[arg-type]
+
+
+def subjects(between: History) -> list[str]:
+    return [group.first.subject for group in between.groups]
+
+
+def test_what_changes_nothing_that_is_imported_is_grouped_with_the_commit_before(made: Maker) -> None:
+    between = history(VLLM, Repository.at(made.place), "v0.1", "main")
+    assert subjects(between) == [
+        "first (#1)",
+        "a refactoring that does not import (#4)",
+        "moved (#5)",
+        "Merge pull request #7 from mend",
+        "after (#8)",
+    ]
+    assert [len(group.others) for group in between.groups] == [2, 0, 1, 0, 0]
+    assert between.every == 8
+    assert between.parent(between.groups[3]).subject == "tests (#6)"
+    assert history(VLLM, Repository.at(made.place), "main", "v0.1") == between
+    assert "mended" in subjects(history(VLLM, Repository.at(made.place), "v0.1", "main", first_parent=False))
+
+
+def test_the_merge_that_mended_it_is_found_and_confirmed(case: Case, made: Maker, tmp_path: Path) -> None:
+    stand_in = StandIn(made)
+    hunt, notes, (found,) = hunted(case, made, stand_in, tmp_path)
+    assert (found.commit.subject, found.is_fix, found.confirmed) == ("Merge pull request #7 from mend", True, True)
+    assert found.parent.subject == "tests (#6)"
+    assert found.pull_request == "https://github.com/vllm-project/vllm/pull/7"
+    assert found.release == "0.2"
+    assert stand_in.ran.count(found.parent.id[:10]) == culprits.CONFIRMING_RUNS
+    assert stand_in.ran.count(found.commit.id[:10]) == culprits.CONFIRMING_RUNS + 1
+    searching = len(stand_in.ran) - 2 * culprits.CONFIRMING_RUNS
+    assert searching <= math.ceil(math.log2(len(hunt.history.groups))) + 2
+    text = "\n".join(report(hunt, notes, [found]))
+    assert f"demo: fixed by {found.commit.id[:10]} (2025-03-09) Merge pull request #7" in text
+    assert f"vllm-regress run demo --env 'vllm-0.1+vllm@{found.parent.id[:10]}' --source vllm=CLONE" in text
+    assert "passed 2 of 2 times, its parent" in text
+    plain = hunt_json(hunt, notes, [found])
+    assert (plain["every"], plain["candidates"], plain["changes"][0]["first_release"]) == (8, 5, "0.2")
+
+
+def test_a_commit_that_does_not_import_is_tried_once_skipped_and_named(case: Case, made: Maker, tmp_path: Path) -> None:
+    made.git("checkout", "--quiet", "-B", "main", "main~3")  # up to "moved"
+    made.commit("mended at once (#9)", {"vllm/core/engine.py": "broken = False\nimport nothing\n"})
+    made.commit("and imports (#10)", {"vllm/core/engine.py": WORKS})
+    stand_in = StandIn(made)
+    hunt, notes, (found,) = hunted(case, made, stand_in, tmp_path)
+    assert found.commit.subject == "and imports (#10)"
+    assert [each.subject for each in found.doubtful] == ["mended at once (#9)"]
+    assert found.parent.subject == "moved (#5)"
+    assert found.confirmed
+    doubtful = found.doubtful[0].id[:10]
+    assert stand_in.ran.count(doubtful) == 1
+    text = "\n".join(report(hunt, notes, [found]))
+    assert f"skipped {doubtful} mended at once (#9): INCONCLUSIVE" in text
+    assert f"in doubt: {doubtful}" in text
+
+
+def test_a_break_is_found_too_inside_a_merged_branch(case: Case, made: Maker, tmp_path: Path) -> None:
+    made.git("checkout", "--quiet", "-b", "bad-idea")
+    made.commit("harmless", {"vllm/other.py": "1"})
+    made.commit("harmful (#11)", {"vllm/core/engine.py": BROKEN})
+    made.git("checkout", "--quiet", "main")
+    made.merge("bad-idea", "Merge a bad idea")
+    between = history(VLLM, Repository.at(made.place), "v0.2", "main", first_parent=False)
+    hunt = Hunt(case, between, commit_environments(case, "vllm", None))
+    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), StandIn(made), None, lambda line: None)  # type: ignore[arg-type]
+    assert (found.commit.subject, found.is_fix) == ("harmful (#11)", False)
+    assert found.release == ""
+    assert "in no release yet" in found.lines()[-1]
+
+
+def test_a_racy_failure_needs_trials_and_its_rate_is_told(case: Case, made: Maker, tmp_path: Path) -> None:
+    stand_in = StandIn(made, chance=lambda run: run % 3 == 0)
+    _, _, (found,) = hunted(case, made, stand_in, tmp_path, trials=4)
+    assert found.commit.subject == "Merge pull request #7 from mend"
+    assert found.confirmed
+    assert (found.seen.runs, found.seen.bad) == (8, 0)
+    assert 0 < found.seen_parent.bad < found.seen_parent.runs == 8
+    assert f"its parent {found.parent.id[:10]} failed {found.seen_parent.bad} of 8 times" in found.lines()[0]
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_interrupted_anywhere_it_goes_on(case: Case, made: Maker, tmp_path: Path, at: int) -> None:
+    first = StandIn(made, interrupt_at=at)
+    with contextlib.suppress(KeyboardInterrupt):
+        hunted(case, made, first, tmp_path)
+    second = StandIn(made)
+    _, _, (found,) = hunted(case, made, second, tmp_path)
+    assert found.commit.subject == "Merge pull request #7 from mend"
+    whole = StandIn(made)
+    hunted(case, made, whole, tmp_path / "other")
+    again = 1 if at == len(first.ran) and len(first.ran) + len(second.ran) > len(whole.ran) else 0
+    assert (
+        len(first.ran) + len(second.ran) == len(whole.ran) + again
+    )  # what was cut off between two confirming runs is run anew
+
+
+def test_ends_are_revisions_or_releases(made: Maker, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository = Repository.at(made.place)
+    assert end_of(VLLM, repository, "0.1", "main") == made.git("rev-parse", "v0.1")
+    assert end_of(VLLM, repository, "main~1", "main") == made.git("rev-parse", "main~1")
+    monkeypatch.setattr(bases, "release_date", lambda package, version: datetime.date(2025, 3, 4))
+    assert end_of(VLLM, repository, "0.1.5", "main") == made.git("rev-parse", "main~5")  # the last one of 3 March
+    made.git("checkout", "--quiet", "-b", "release", "main~2")
+    tip = made.commit("only on the release's branch", {"vllm/r.py": ""})
+    between = history(VLLM, repository, tip, "main")
+    assert between.groups[0].first.id == made.git("merge-base", "release", "main")
+
+
+def test_bad_ends_are_refused(case: Case, made: Maker, tmp_path: Path) -> None:
+    repository = Repository.at(made.place)
+    with pytest.raises(UsageError, match="are one commit"):
+        history(VLLM, repository, "main", "v0.2")
+    with pytest.raises(UsageError, match="no commit 'v9'"):
+        history(VLLM, repository, "v9", "main")
+    between = history(VLLM, repository, "v0.1", "main")
+    good, bad = made.git("rev-parse", "v0.1"), made.git("rev-parse", "main")
+    hunt = Hunt(case, between, commit_environments(case, "vllm", None), ends=(good, bad))
+    stand_in = StandIn(made)
+    with pytest.raises(UsageError, match=r"first \(#1\)\) shows the failure, and was given as the good end"):
+        find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)  # type: ignore[arg-type]
+    made.git("clone", "--quiet", "--depth=2", f"file://{made.place}", str(tmp_path / "shallow"))
+    with pytest.raises(UsageError, match="git fetch --unshallow"):
+        history(VLLM, Repository.at(tmp_path / "shallow"), "HEAD~1", "HEAD")
+    with pytest.raises(UsageError, match="xgrammar cannot be run from source"):
+        commit_environments(case, "xgrammar", None)
+
+
+def test_ends_that_agree_are_two_runs(case: Case, made: Maker, tmp_path: Path) -> None:
+    between = history(VLLM, Repository.at(made.place), "v0.1", "main~3")
+    hunt = Hunt(case, between, commit_environments(case, "vllm", None))
+    stand_in = StandIn(made)
+    notes = Notes(tmp_path / "n", ["d"])
+    assert find(hunt, notes, stand_in, None, lambda line: None) == ()  # type: ignore[arg-type]
+    assert len(stand_in.ran) == 2
+    assert "no such change found between" in report(hunt, notes, ())[-1]
+
+
+def test_the_command_goes_on_from_releases_to_the_commit(
+    case: Case, made: Maker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from packaging.version import Version
+
+    from pytest_vllm_regress.bisection import answer
+    from pytest_vllm_regress.cli import bisect
+
+    class Both(StandIn):
+        def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+            (job,) = jobs
+            if "@" in job.environment:
+                return super().run(jobs)
+            verdict = Verdict.REPRODUCED if job.environment == "vllm-0.1" else Verdict.FIXED
+            return runs.Outcome(RunResult((TestResult("demo", "t", verdict, "as seen", "sim", job.environment),)))
+
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(bisect, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
+    monkeypatch.setattr(answer.Answer, "_day", lambda self, version: "2025-03-01")
+    monkeypatch.setattr(runs, "Runner", lambda build, options, say: Both(made))
+    ran = ["--cases", str(case.directory.parent), "bisect", "demo", "--releases", ">=0.1", "--no-prefetch"]
+    assert cli.main([*ran, "--source", str(made.place), "--find-fix"]) == 0
+    said = capsys.readouterr().out
+    assert "fixed between vllm v0.1" in said
+    assert "Merge pull request #7 from mend; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in said
+    assert cli.main([*ran, "--source", str(made.place), "--find-break"]) == 1
+    assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
