@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .dialogue.script import Script
     from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
     from .engines.health import Health
-    from .engines.probe import Probe
+    from .engines.probe import AtWork, Probe
     from .engines.server import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage, Server
     from .engines.spec import EngineSpec
     from .engines.target import Target
@@ -55,7 +55,7 @@ _NAMES = {
         *("AsyncEngine", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
     "engines.health": ("Health",),
-    "engines.probe": ("Probe",),
+    "engines.probe": ("AtWork", "Probe"),
     "engines.server": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage", "Server"),
     "engines.spec": ("EngineSpec",),
     "engines.target": ("Target",),
@@ -73,6 +73,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "PROFILES",
     "AsyncEngine",
+    "AtWork",
     "Budget",
     "BuildError",
     "CaseFileError",

@@ -230,6 +230,13 @@ def _walk(view, tokenizer, seed, max_steps):
     return tokens, allowed_at
 
 
+def first_step(model, schema):
+    """How many tokens the state allows first, of how many; nothing is sent."""
+    tokenizer = _tokenizer(model)[0]
+    _, kind, carrier, _ = _build(tokenizer, schema, len(tokenizer))
+    return {"allowed": len(_VIEWS[kind](carrier, len(tokenizer)).allowed([])), "vocabulary": len(tokenizer)}
+
+
 def carry_over(model, schema, seed=0, max_steps=48, hand_over_at=(0, 6)):
     """Build, hand over at each of the given steps, compare every later step. Raises what pickling raises.
 

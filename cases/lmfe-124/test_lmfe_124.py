@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_vllm_regress import Probe, json_schemas
+from pytest_vllm_regress import AtWork, Probe, json_schemas
 
 pytestmark = pytest.mark.vllm_case("lmfe-124")
 
@@ -28,6 +28,12 @@ UPSTREAM_SCHEMA = {
     "required": ["originalValue", "modifiedValue", "key", "errorType"],
 }
 """The shape of the report's request: an object of required, unbounded strings."""
+
+
+@pytest.fixture(autouse=True)
+def state_is_built(vllm_probe: Probe, vllm_model_path: str, vllm_at_work: AtWork) -> None:
+    first = vllm_probe("first_step", timeout=180, model=vllm_model_path, schema=UPSTREAM_SCHEMA)
+    vllm_at_work("lm-format-enforcer decides about the first token", 0 < first["allowed"] < first["vocabulary"])
 
 
 def check(reply: dict[str, Any]) -> None:

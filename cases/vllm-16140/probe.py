@@ -10,7 +10,7 @@ def tokenize(model, pool_size, extra_config=None):
     from vllm_regress_target import Unsupported, dialect
 
     if "tokenizer_pool_size" not in {field.name for field in fields(EngineArgs)}:
-        raise Unsupported("vLLM {} has no tokenizer_pool_size".format(dialect.version()))
+        raise Unsupported("vLLM {} has no tokenizer_pool_size".format(dialect.version()), until="0.9.2")
     from vllm.transformers_utils.tokenizer_group import init_tokenizer_from_configs
 
     arguments = EngineArgs(model=model, tokenizer_pool_size=pool_size, tokenizer_pool_extra_config=extra_config)

@@ -45,12 +45,11 @@ def test_workaround_no_pool(vllm_probe: Probe, vllm_model_path: str, stale_worke
 
 @pytest.mark.parametrize("pool_size", [1, 2, 4])
 def test_pool_with_stale_workers(
-    vllm_probe: Probe, vllm_model_path: str, vllm_leg: str, stale_workers: dict[str, Any], pool_size: int
+    vllm_probe: Probe, vllm_model_path: str, stale_workers: dict[str, Any], pool_size: int
 ) -> None:
-    size = pool_size if vllm_leg == "subject" else 0
-    assert vllm_probe("tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=size, extra_config=stale_workers)[
-        "token_ids"
-    ]
+    assert vllm_probe(
+        "tokenize", timeout=HANG_S, model=vllm_model_path, pool_size=pool_size, extra_config=stale_workers
+    )["token_ids"]
 
 
 @clean

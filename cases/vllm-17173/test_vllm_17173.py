@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress import AsyncEngine, Engine, Server
+from pytest_vllm_regress import AsyncEngine, AtWork, Engine, Server
 
 pytestmark = pytest.mark.vllm_case("vllm-17173")
 
@@ -44,8 +44,11 @@ def check(results: list[tuple[int, Any]], n: int) -> None:
         assert len({repr(content) for _, content in results}) > 1, f"all {n} results are equal at temperature 1"
 
 
-def ask_engine(engine: Engine | AsyncEngine, n: int, kind: str | None = None) -> None:
+def ask_engine(engine: Engine | AsyncEngine, n: int, at_work: AtWork, kind: str | None = None) -> None:
     prompt = IMAGE_PROMPT if engine.spec.model == "vision" else "Hello"
+    (one,) = engine.generate(prompt, {**SAMPLING, "n": 1}, output_kind=kind)
+    last = one[-1] if isinstance(one, list) else one
+    at_work("a request for one result brings one", len(last["outputs"]) == 1)
     for answer in engine.generate([prompt] * TOGETHER, {**SAMPLING, "n": n}, output_kind=kind):
         tokens: dict[int, list[int]] = {}
         for output in (
@@ -66,10 +69,11 @@ def said(server: Server, content: object, n: int, stream: bool) -> list[tuple[in
     return [(each["index"], each["message"]["content"] or "", bool(each["finish_reason"])) for each in whole]
 
 
-def ask_server(server: Server, n: int, stream: bool) -> None:
+def ask_server(server: Server, n: int, stream: bool, at_work: AtWork) -> None:
     content: object = "Hello"
     if server.spec.model == "vision":
         content = [{"type": "image_url", "image_url": {"url": PIXELS}}, {"type": "text", "text": "What is this?"}]
+    at_work("a request for one result brings one", {index for index, _, _ in said(server, content, 1, stream)} == {0})
     with ThreadPoolExecutor(TOGETHER) as pool:
         asked = [pool.submit(said, server, content, n, stream) for _ in range(TOGETHER)]
     for answer in asked:
@@ -83,40 +87,40 @@ def ask_server(server: Server, n: int, stream: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "n"), forms("generate"))
 @pytest.mark.vllm_engine(generation="V1", model=["text", "vision"])
-def test_offline(vllm_engine: Engine, kind: str, n: int) -> None:
-    ask_engine(vllm_engine, n)
+def test_offline(vllm_engine: Engine, kind: str, n: int, vllm_at_work: AtWork) -> None:
+    ask_engine(vllm_engine, n, vllm_at_work)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("cumulative", "delta", "final_only"))
 @pytest.mark.vllm_engine(front="async", generation="V1", model=["text", "vision"])
-def test_async(vllm_engine: AsyncEngine, n: int, kind: str) -> None:
-    ask_engine(vllm_engine, n, kind)
+def test_async(vllm_engine: AsyncEngine, n: int, kind: str, vllm_at_work: AtWork) -> None:
+    ask_engine(vllm_engine, n, vllm_at_work, kind)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("answered", "streamed"))
 @pytest.mark.vllm_engine(front="serve", generation="V1", model=["text", "vision"])
-def test_http(vllm_server: Server, kind: str, n: int) -> None:
-    ask_server(vllm_server, n, kind == "streamed")
+def test_http(vllm_server: Server, kind: str, n: int, vllm_at_work: AtWork) -> None:
+    ask_server(vllm_server, n, kind == "streamed", vllm_at_work)
 
 
 @V0
 @pytest.mark.parametrize("n", NS)
 @pytest.mark.vllm_engine(generation="V0", model=["text", "vision"])
-def test_offline_v0(vllm_engine: Engine, n: int) -> None:
-    ask_engine(vllm_engine, n)
+def test_offline_v0(vllm_engine: Engine, n: int, vllm_at_work: AtWork) -> None:
+    ask_engine(vllm_engine, n, vllm_at_work)
 
 
 @V0
 @pytest.mark.parametrize("n", NS)
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final_only"])
 @pytest.mark.vllm_engine(front="async", generation="V0")
-def test_async_v0(vllm_engine: AsyncEngine, n: int, kind: str) -> None:
-    ask_engine(vllm_engine, n, kind)
+def test_async_v0(vllm_engine: AsyncEngine, n: int, kind: str, vllm_at_work: AtWork) -> None:
+    ask_engine(vllm_engine, n, vllm_at_work, kind)
 
 
 @V0
 @pytest.mark.parametrize("n", [1, 8])
 @pytest.mark.parametrize("stream", [False, True], ids=["answered", "streamed"])
 @pytest.mark.vllm_engine(front="serve", generation="V0")
-def test_http_v0(vllm_server: Server, n: int, stream: bool) -> None:
-    ask_server(vllm_server, n, stream)
+def test_http_v0(vllm_server: Server, n: int, stream: bool, vllm_at_work: AtWork) -> None:
+    ask_server(vllm_server, n, stream, vllm_at_work)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress import Engine
+from pytest_vllm_regress import AtWork, Engine
 
 LEAST = 20
 SAMPLING = {"max_tokens": 2 * LEAST, "seed": 1, "ignore_eos": True}
 
 
-def ask(engine: Engine) -> None:
+def ask(engine: Engine, at_work: AtWork) -> None:
     (plain,) = engine.generate("Hello", SAMPLING)
     early = plain["outputs"][0]["text"].strip()[0]  # the same seed brings it again, at once
+    (short,) = engine.generate("Hello", {**SAMPLING, "stop": [early]})
+    at_work("the stop string ends a request early", len(short["outputs"][0]["token_ids"]) < LEAST)
     (stopped,) = engine.generate("Hello", {**SAMPLING, "stop": [early], "min_tokens": LEAST})
     got = len(stopped["outputs"][0]["token_ids"])
     assert got >= LEAST, f"expected at least {LEAST} tokens, got {got}"
@@ -21,11 +23,11 @@ def ask(engine: Engine) -> None:
 
 @pytest.mark.vllm_case("vllm-21987")
 @pytest.mark.vllm_engine(generation="V1")
-def test_stop_string_waits(vllm_engine: Engine) -> None:
-    ask(vllm_engine)
+def test_stop_string_waits(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, vllm_at_work)
 
 
 @pytest.mark.vllm_case("vllm-21987", variant="v0")
 @pytest.mark.vllm_engine(generation="V0")
-def test_stop_string_waits_in_v0(vllm_engine: Engine) -> None:
-    ask(vllm_engine)
+def test_stop_string_waits_in_v0(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, vllm_at_work)

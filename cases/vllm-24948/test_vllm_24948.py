@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress import Server
+from pytest_vllm_regress import AtWork, Server
 
 # The tiny model's vocabulary is smaller than this; vLLM's own default limit is 20.
 pytestmark = pytest.mark.vllm_engine(front="serve", extra={"max_logprobs": 400})
@@ -22,10 +22,12 @@ def ask(server: Server, wanted: int) -> int:
 
 
 @pytest.mark.vllm_case("vllm-24948")
-def test_whole_vocabulary(vllm_server: Server) -> None:
+def test_whole_vocabulary(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    vllm_at_work("prompt_logprobs=1 is answered", ask(vllm_server, 1) >= 1)
     assert ask(vllm_server, -1) > 200
 
 
 @pytest.mark.vllm_case("vllm-24948", variant="number")
-def test_a_few(vllm_server: Server) -> None:
+def test_a_few(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    vllm_at_work("prompt_logprobs=1 is answered", ask(vllm_server, 1) >= 1)
     assert ask(vllm_server, 2) >= 2

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress import Engine, RemoteError
+from pytest_vllm_regress import AtWork, Engine, RemoteError
 
 # V1 of 0.7 takes a schema without a word and ignores it.
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.8")
@@ -16,7 +16,9 @@ LENGTH = {"type": "string", "maxLength": 2}
 BOTH = pytest.mark.vllm_engine(structured_output_backend=["xgrammar", "auto"], generation="V1")
 
 
-def ask(engine: Engine, schema: dict[str, Any]) -> None:
+def ask(engine: Engine, schema: dict[str, Any], at_work: AtWork) -> None:
+    (plain,) = engine.generate("Hello", {"max_tokens": 8, "structured_outputs": {"json": {"type": "boolean"}}})
+    at_work("a schema decides about the answer", plain["outputs"][0]["text"] in ("true", "false"))
     sampling = {"max_tokens": 40, "structured_outputs": {"json": schema}}
     try:
         answers = [engine.generate("Hello", {**sampling, "seed": seed})[0] for seed in range(8)]
@@ -34,11 +36,11 @@ def ask(engine: Engine, schema: dict[str, Any]) -> None:
 
 @pytest.mark.vllm_case("vllm-45592")
 @BOTH
-def test_pattern_with_length(vllm_engine: Engine) -> None:
-    ask(vllm_engine, {**LENGTH, "pattern": "^a+$"})
+def test_pattern_with_length(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, {**LENGTH, "pattern": "^a+$"}, vllm_at_work)
 
 
 @pytest.mark.vllm_case("vllm-45592", variant="length")
 @BOTH
-def test_length_alone(vllm_engine: Engine) -> None:
-    ask(vllm_engine, LENGTH)
+def test_length_alone(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, LENGTH, vllm_at_work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress import Engine
+from pytest_vllm_regress import AtWork, Engine
 
 # V1 of 0.7 takes a schema without a word and ignores it.
 pytestmark = [
@@ -13,7 +13,9 @@ pytestmark = [
 ]
 
 
-def ask(engine: Engine, choices: list[str]) -> None:
+def ask(engine: Engine, choices: list[str], at_work: AtWork) -> None:
+    (plain,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": ["yes", "no"]}})
+    at_work("choices decide about the answer", plain["outputs"][0]["text"] in ("yes", "no"))
     try:
         (answer,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": choices}})
         text = answer["outputs"][0]["text"]
@@ -24,10 +26,10 @@ def ask(engine: Engine, choices: list[str]) -> None:
 
 @pytest.mark.vllm_case("vllm-48115")
 @pytest.mark.parametrize("choice", ["no\nplease", "no\x00please", "\n"], ids=["newline", "nul", "only-newline"])
-def test_control_characters(vllm_engine: Engine, choice: str) -> None:
-    ask(vllm_engine, ["yes", choice])
+def test_control_characters(vllm_engine: Engine, vllm_at_work: AtWork, choice: str) -> None:
+    ask(vllm_engine, ["yes", choice], vllm_at_work)
 
 
 @pytest.mark.vllm_case("vllm-48115", variant="plain")
-def test_plain(vllm_engine: Engine) -> None:
-    ask(vllm_engine, ["yes", "no", "a\tb", 'say "no"', "back\\slash"])
+def test_plain(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, ["yes", "no", "a\tb", 'say "no"', "back\\slash"], vllm_at_work)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress import Probe, Server
+from pytest_vllm_regress import AtWork, Probe, Server
 
 pytestmark = pytest.mark.vllm_case("vllm-52614")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
 
 
-def test_integration_imports(vllm_probe: Probe) -> None:
+def test_integration_imports(vllm_probe: Probe, vllm_at_work: AtWork) -> None:
+    vllm_at_work("lm-format-enforcer itself can be imported", vllm_probe("is_there"))
     assert "build_vllm_logits_processor" in vllm_probe("offered_by_the_integration")
 
 
@@ -19,7 +20,9 @@ def test_integration_imports(vllm_probe: Probe) -> None:
     vllm=">=0.14"
 )  # 0.12 and 0.13 have the same fault and show it otherwise: the request never ends
 @pytest.mark.vllm_engine(front="serve", structured_output_backend="lm-format-enforcer", fresh=True)
-def test_request_with_a_schema(vllm_server: Server) -> None:
+def test_request_with_a_schema(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    plain = vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=4)
+    vllm_at_work("a request without a schema is answered", plain["choices"])
     schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     answer = vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=40, response_format=schema)
     assert answer["choices"][0]["message"]["content"]

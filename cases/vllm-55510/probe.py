@@ -43,7 +43,7 @@ def alive_after_kill(model, patient_s):
     names = [process.name() for process in alive]
     for process in alive:
         process.kill()
-    return names
+    return {"family": len(family), "alive": names}
 
 
 def _healthy(port):

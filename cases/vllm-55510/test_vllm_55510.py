@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress import Probe
+from pytest_vllm_regress import AtWork, Probe
 
 pytestmark = [
     pytest.mark.vllm_case("vllm-55510"),
@@ -14,6 +14,8 @@ pytestmark = [
 PATIENT_S = 30
 
 
-def test_engine_ends_with_its_server(vllm_probe: Probe, vllm_model_path: str) -> None:
-    alive = vllm_probe("alive_after_kill", timeout=240, model=vllm_model_path, patient_s=PATIENT_S)
+def test_engine_ends_with_its_server(vllm_probe: Probe, vllm_model_path: str, vllm_at_work: AtWork) -> None:
+    reply = vllm_probe("alive_after_kill", timeout=240, model=vllm_model_path, patient_s=PATIENT_S)
+    vllm_at_work("the server was healthy and had processes of its own when it was killed", reply["family"])
+    alive = reply["alive"]
     assert not alive, f"{', '.join(alive)} still alive {PATIENT_S} s after the server was killed"

@@ -17,19 +17,25 @@ from typing import Any
 
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ..environments.installed import VLLM
-from ..errors import CaseFileError, UsageError
+from ..errors import CaseFileError, Kind, Part, UsageError
 from ..util.documents import load_toml
 from ..util.paths import shipped
 from ..util.validation import did_you_mean, problems, shown
 from ..util.versions import specifiers_of, version_of
+from .control import Control
+from .control import faults as control_faults
+from .symptom import Symptom
 
 CASE_FILE = "case.toml"
 MAX_BYTES = 64 * 1024
+NEEDS_CONTROL_LEG = frozenset({Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH})
+"""A failure of these kinds proves something only where the same test without its trigger passes."""
+NEEDS_AT_WORK = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
+"""Of a case of these kinds a pass or a failure proves something only where its mechanism was at work."""
 _SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
-
-ControlValue = str | int | bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +44,8 @@ class Affectedness:
 
     affected: bool
     reason: str
+    before: bool = False
+    """Not affected, because the installed version is lower than any in the range."""
 
     def __bool__(self) -> bool:
         return self.affected
@@ -60,8 +68,14 @@ class Range:
             reason = f"{name} has version {shown(installed)}, which is no PEP 440 version"
             return Affectedness(False, f"not known to be affected: {reason}")
         inside = SpecifierSet(self.specifier).contains(version.public, prereleases=True)
-        state = f"{name} {installed} is {'in' if inside else 'not in'} {self.specifier or 'any version'}"
-        return Affectedness(inside, f"{'affected' if inside else 'not affected'}: {state}")
+        before = not inside and self._begins_after(version)
+        where = "in" if inside else "before" if before else "not in"
+        state = f"{name} {installed} is {where} {self.specifier or 'any version'}"
+        return Affectedness(inside, f"{'affected' if inside else 'not affected'}: {state}", before)
+
+    def _begins_after(self, version: Version) -> bool:
+        lower = [each.version for each in SpecifierSet(self.specifier) if each.operator in (">=", ">", "~=", "==")]
+        return any(version < Version(each.removesuffix(".*")) for each in lower)
 
     def first_outside(self) -> str | None:
         """The first version above the range, in words, when the range has an upper bound."""
@@ -77,19 +91,6 @@ class Range:
 
 
 @dataclasses.dataclass(frozen=True)
-class Symptom:
-    """What the failure looks like. ``phases`` has at least one of import, start, ready, request, stop, probe."""
-
-    kind: str
-    phases: tuple[str, ...]
-    pattern: str
-
-    def search(self, text: str) -> re.Match[str] | None:
-        """The first place in ``text`` that the pattern matches (MULTILINE)."""
-        return re.search(self.pattern, text, re.MULTILINE)
-
-
-@dataclasses.dataclass(frozen=True)
 class Variant:
     """A form of the failure. ``never``: it shows in no installation; else ``ranges`` narrow the case's."""
 
@@ -100,7 +101,7 @@ class Variant:
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
+class EvidenceEnvironments:
     """Names of environments that must show the failure, and that must not. A plain run uses the first of each."""
 
     affected: tuple[str, ...]
@@ -109,7 +110,7 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One documented failure. ``path`` is its case.toml; ``control`` holds EngineSpec fields for the control leg."""
+    """One documented failure. ``path`` is its case.toml."""
 
     id: str
     title: str
@@ -118,12 +119,11 @@ class Case:
     devices: tuple[str, ...]
     affected: tuple[Range, ...]
     symptom: Symptom
-    evidence: Evidence
+    evidence: EvidenceEnvironments
     path: Path
     fixed_by: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
-    control: Mapping[str, ControlValue] = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
-    control_reason: str = ""
+    control: Control = dataclasses.field(default_factory=Control)
     workaround: str = ""
     racy: bool = False
     notes: str = ""
@@ -173,7 +173,11 @@ class Case:
 def load_case(path: Path) -> Case:
     """Read one case.toml. Raises ``CaseFileError`` that lists everything wrong with it."""
     document = _parse(path)
-    found = problems(document, "case_schema.json") or [*_bad_pattern(document), *_bad_specifiers(document)]
+    found = problems(document, "case_schema.json") or [
+        *_bad_pattern(document),
+        *_bad_specifiers(document),
+        *_bad_control(document),
+    ]
     if found:
         raise CaseFileError(_message(path, found))
     return _case(document, path)
@@ -248,6 +252,22 @@ def _bad_pattern(document: Mapping[str, Any]) -> list[str]:
     return []
 
 
+def _bad_control(document: Mapping[str, Any]) -> list[str]:
+    if found := control_faults(document["control"]) if "control" in document else []:
+        return found
+    kinds = sorted(NEEDS_CONTROL_LEG.intersection(_several(document["symptom"]["kind"])))
+    if kinds and not document.get("control", {}).get("omits"):
+        return [
+            f"control: missing; {' or '.join(kinds)} needs a control leg: omits says which single thing it leaves out, "
+            "EngineSpec fields or the fixture vllm_leg leave it out, and the same test must pass then"
+        ]
+    return []
+
+
+def _several(value: str | list[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
 def _bad_specifiers(document: Mapping[str, Any]) -> list[str]:
     tables = {"affected": document["affected"]}
     for name, variant in document.get("variants", {}).items():
@@ -262,9 +282,7 @@ def _bad_specifiers(document: Mapping[str, Any]) -> list[str]:
 
 
 def _case(document: Mapping[str, Any], path: Path) -> Case:
-    symptom, control = document["symptom"], dict(document.get("control", {}))
-    phase = symptom["phase"]
-    control_reason = control.pop("reason", "")
+    symptom = document["symptom"]
     return Case(
         id=document["id"],
         title=document["title"],
@@ -272,13 +290,17 @@ def _case(document: Mapping[str, Any], path: Path) -> Case:
         upstream=tuple(document["upstream"]),
         devices=tuple(document["devices"]),
         affected=_ranges(document["affected"]),
-        symptom=Symptom(symptom["kind"], (phase,) if isinstance(phase, str) else tuple(phase), symptom["pattern"]),
-        evidence=Evidence(tuple(document["evidence"]["affected"]), tuple(document["evidence"]["fixed"])),
+        symptom=Symptom(
+            tuple(map(Kind, _several(symptom["kind"]))),
+            _several(symptom["phase"]),
+            symptom["pattern"],
+            tuple(map(Part, _several(symptom.get("where", [])))),
+        ),
+        evidence=EvidenceEnvironments(tuple(document["evidence"]["affected"]), tuple(document["evidence"]["fixed"])),
         path=path,
         fixed_by=tuple(document.get("fixed-by", ())),
         variants=MappingProxyType({name: _variant(name, each) for name, each in document.get("variants", {}).items()}),
-        control=MappingProxyType(control),
-        control_reason=control_reason,
+        control=Control.from_table(document.get("control", {})),
         **{name: document[name] for name in ("workaround", "racy", "notes", "since") if name in document},
     )
 

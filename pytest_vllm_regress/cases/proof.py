@@ -16,7 +16,7 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_whole
 from ..util.validation import problems
-from .model import Case
+from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from .results import TestResult
 from .verdict import Verdict, combine
 
@@ -25,7 +25,6 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
 AFFECTED, FIXED = "affected", "fixed"
 WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
-_NEEDS_CONTROL = ("hang", "crash")
 # What a reader of the file wants to know beside the packages that the case names.
 _TOLD = (
     "vllm",
@@ -79,19 +78,34 @@ class Proof:
 
 def fingerprint(case: Case) -> str:
     """Changes when anything changes that a verdict depends on: what the file claims, and the code that shows it. Prose may change freely."""
+    return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
+
+
+def claims_fingerprint(case: Case) -> str:
+    """Of what case.toml claims: a verdict can be given anew from what was seen when it changes (``vllm-regress judge``)."""
     claims = (
         case.id,
         case.devices,
         [str(each) for each in case.affected],
         dataclasses.astuple(case.symptom),
         case.racy,
-        sorted(case.control.items()),
+        case.control.claims(),
         [(each.name, each.never, [str(r) for r in each.ranges]) for each in case.variants.values()],
         dataclasses.astuple(case.evidence),
     )
-    digest = hashlib.sha256(repr(claims).encode())
-    for file in sorted(case.directory.rglob("*.py")):
-        digest.update(b"\0" + file.relative_to(case.directory).as_posix().encode() + b"\0" + file.read_bytes())
+    return _digest(repr(claims))
+
+
+def code_fingerprint(directory: Path) -> str:
+    """Of the case's tests and probe: what was seen with other code says nothing about them."""
+    files = sorted(directory.rglob("*.py"))
+    return _digest(*(part for file in files for part in (file.relative_to(directory).as_posix(), file.read_bytes())))
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -129,8 +143,9 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
             for n, (v, trial) in enumerate(zip(seen, found, strict=True), 1)
             if v is not WANTED[role]
         ]
-        if role == AFFECTED and case.symptom.kind in _NEEDS_CONTROL and not control:
+        if role == AFFECTED and _needs_leg(case) and not control:
             wrong.append(f"{name}: no control leg passed; a {case.symptom.kind} needs one")
+        wrong += [f"{name}: {line}" for line in not_at_work(case, every)]
         told = {*_TOLD, *(each.package for each in case.affected)}
         last = max(every, key=lambda result: result.ended_at)
         shown.append(
@@ -186,13 +201,29 @@ def _faults(case: Case, proof: Proof, lock: LockOf) -> list[str]:
             wrong.append(f"{name} showed {each.verdict}, which does not prove the case; {again}")
         elif each.lock != lock(name):
             wrong.append(f"{name} has another lock now; {again}")
-        elif each.role == AFFECTED and case.symptom.kind in _NEEDS_CONTROL and each.control != "passed":
+        elif each.role == AFFECTED and _needs_leg(case) and each.control != "passed":
             wrong.append(f"{name}: no control leg passed; {again}")
     if AFFECTED not in wanted.values():
         wrong.append(f"{case.path}: evidence.affected names no environment that shows the failure")
     if FIXED not in wanted.values() and case.first_fixed() is not None:
         wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has it fixed")
     return wrong
+
+
+def not_at_work(case: Case, results: Iterable[TestResult]) -> list[str]:
+    """Tests whose verdict says nothing, because nothing shows that what the case is about was at work; none where case.toml says why."""
+    if case.control.none or not NEEDS_AT_WORK.intersection(case.symptom.kinds):
+        return []
+    proven = (Verdict.REPRODUCED, Verdict.FIXED)
+    bare = [
+        r.test for r in results if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
+    ]
+    how = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
+    return [f"{test}: nothing shows that its mechanism was at work; {how}" for test in dict.fromkeys(bare)]
+
+
+def _needs_leg(case: Case) -> bool:
+    return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
 
 
 def _why(results: Iterable[TestResult], verdict: Verdict) -> str:

@@ -12,10 +12,13 @@ from .._version import __version__
 from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_whole
+from ..util.text import bounded
 from ..util.validation import problems, shown
+from .observation import Observation
+from .symptom import Match
 from .verdict import Verdict
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_REASON = 4000
 MAX_SYMPTOM = 2000
@@ -28,6 +31,8 @@ class TestResult:
 
     Texts come masked from the caller and are cut to a bound when written. ``started_at`` is in seconds since the epoch.
     ``control``: what the control leg did ("passed", "failed"), empty where none was run.
+    ``match``: where the symptom was found. ``observation``: what the test's own leg saw; it can be judged again while the case's tests and
+    probe have the fingerprint ``code``.
     ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
     """
 
@@ -49,6 +54,9 @@ class TestResult:
     seed: int | None = None
     control: str = ""
     not_expected_because: str = ""
+    match: Match | None = None
+    observation: Observation | None = None
+    code: str = ""
 
     @property
     def expected(self) -> bool:
@@ -67,16 +75,26 @@ class TestResult:
             "verdict": self.verdict.value,
             "expected": self.expected,
             "versions": dict(self.versions),
-            "reason": _bounded(self.reason, MAX_REASON),
-            "symptom": _bounded(self.symptom, MAX_SYMPTOM),
-            "dossier": _bounded(self.dossier, MAX_DOSSIER),
+            "reason": bounded(self.reason, MAX_REASON),
+            "symptom": bounded(self.symptom, MAX_SYMPTOM),
+            "dossier": bounded(self.dossier, MAX_DOSSIER),
+            "match": self.match and self.match.to_json(),
+            "observation": self.observation and self.observation.to_json(),
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
         """The result that ``to_json`` wrote; the caller has checked ``plain`` against the schema."""
         values = {name: value for name, value in plain.items() if name != "expected"}
-        return cls(**{**values, "verdict": Verdict(plain["verdict"])})
+        match, seen = plain.get("match"), plain.get("observation")
+        return cls(
+            **{
+                **values,
+                "verdict": Verdict(plain["verdict"]),
+                "match": match and Match.from_json(match),
+                "observation": seen and Observation.from_json(seen),
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +116,7 @@ class RunResult:
             "schema": SCHEMA_VERSION,
             "tool_version": self.tool_version,
             "results": [result.to_json() for result in self.results],
-            "problems": [_bounded(text, MAX_REASON) for text in self.problems],
+            "problems": [bounded(text, MAX_REASON) for text in self.problems],
         }
 
 
@@ -141,7 +159,8 @@ def _version_problem(document: object) -> list[str]:
     if document["schema"] != SCHEMA_VERSION:
         given = shown(document["schema"])
         return [
-            f"schema = {given}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it"
+            f"schema = {given}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it, "
+            "or run the cases again"
         ]
     return []
 
@@ -153,10 +172,3 @@ def _contradictions(results: list[dict[str, Any]]) -> list[str]:
         for index, each in enumerate(results)
         if each["expected"] != TestResult.from_json(each).expected
     ]
-
-
-def _bounded(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    half = (limit - 40) // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

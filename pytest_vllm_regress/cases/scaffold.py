@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..errors import CaseFileError, UsageError
 from ..util.validation import shown
-from .model import CASE_FILE, Case, ControlValue, load_case
+from .model import CASE_FILE, Case, load_case
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
@@ -130,7 +130,8 @@ class Draft:
     pattern: str = "expected .+, got .+"
     affected_env: tuple[str, ...] = ()
     fixed_env: tuple[str, ...] = ()
-    control: Mapping[str, ControlValue] = dataclasses.field(default_factory=dict)
+    control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
+    omits: str = ""
     front: str = "offline"
     devices: tuple[str, ...] = ("sim", "cpu", "gpu")
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -187,8 +188,10 @@ def _toml(upstream: Upstream | NotReported, draft: Draft) -> Iterator[str]:
     yield f"kind = {_text(draft.kind)}"
     yield f"phase = {_text(draft.phase)}"
     yield f"pattern = {_text(draft.pattern)}"
-    if draft.control:
+    omits = draft.omits or ", ".join(f"{name} other than {value}" for name, value in draft.control.items())
+    if omits:
         yield "\n[control]"
+        yield f"omits = {_text(omits)}"
         for name, value in draft.control.items():
             yield f"{_text(name)} = {_text(value) if isinstance(value, str) else json.dumps(value)}"
     yield "\n[evidence]"

@@ -7,9 +7,10 @@ import enum
 import re
 from collections.abc import Iterable
 
-from .model import Symptom
+from ..errors import Kind
+from .observation import Observation
+from .symptom import Match, Symptom
 
-KINDS = ("passed", "exception", "hang", "crash", "wrong-result", "not-applicable", "limit")
 MAX_EXCERPT = 200
 
 
@@ -41,44 +42,55 @@ _PRIORITY = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Observation:
-    """What one leg did. ``kind`` is one of ``KINDS``; ``text`` is what the symptom's pattern is searched in."""
-
-    kind: str
-    phase: str
-    text: str
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"observation kind {self.kind!r} is not one of {', '.join(KINDS)}")
-
-
-@dataclasses.dataclass(frozen=True)
 class Decision:
-    """A verdict and why."""
+    """A verdict, why, and where the symptom was found."""
 
     verdict: Verdict
     reason: str
+    match: Match | None = None
 
 
-def decide(affected: bool, symptom: Symptom, observed: Observation, control: Observation | None = None) -> Decision:
-    """The table of verdicts. ``control`` is the control leg, None where none was run."""
-    if observed.kind == "not-applicable":
-        return Decision(Verdict.NOT_APPLICABLE, observed.text or "the version or the device does not have this")
-    if control is not None and control.kind != "passed":
+def decide(
+    affected: bool,
+    symptom: Symptom,
+    observed: Observation,
+    control: Observation | None = None,
+    *,
+    declared: str = "",
+) -> Decision:
+    """The table of verdicts. ``control`` is the control leg, None where none was run; ``declared`` what the case says that it leaves out."""
+    if observed.kind is Kind.USAGE:
+        return Decision(Verdict.INCONCLUSIVE, f"the test asks for what cannot be: {observed.summary}")
+    if observed.kind is Kind.NOT_APPLICABLE:
+        if observed.claim:
+            return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
+        said = observed.summary or "nothing"
+        return Decision(
+            Verdict.INCONCLUSIVE, f"skipped without saying since, until or where it can be shown; it said: {said}"
+        )
+    if observed.absent:
+        return Decision(Verdict.INCONCLUSIVE, f"what the case is about was not at work: {observed.absent}")
+    if control is not None and control.kind is not Kind.PASSED:
         return Decision(Verdict.INCONCLUSIVE, f"the control leg did not pass either: {_seen(control)}")
-    if observed.kind == "passed":
+    if observed.kind is Kind.PASSED:
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")
         return Decision(Verdict.FIXED, "passed")
-    mismatch = _mismatch(symptom, observed)
-    if mismatch:
+    match = symptom.find(observed)
+    if mismatch := _mismatch(symptom, observed, match):
         reason = f"another failure than the documented one: {mismatch}; seen: {_seen(observed)}"
         return Decision(Verdict.INCONCLUSIVE, reason)
-    found = f"the documented {symptom.kind} in phase {observed.phase}: {_matched(symptom, observed.text)}"
+    assert match is not None
+    found = f"the documented {observed.kind} in phase {observed.phase}, {_where(match)}"
+    if declared and control is None:
+        return Decision(
+            Verdict.INCONCLUSIVE,
+            f"the control leg (without {declared}) was not run, so nothing is proven; seen: {found}",
+            match,
+        )
     if affected:
-        return Decision(Verdict.REPRODUCED, found)
-    return Decision(Verdict.REGRESSED, f"an installation that is not affected shows {found}")
+        return Decision(Verdict.REPRODUCED, found, match)
+    return Decision(Verdict.REGRESSED, f"an installation that is not affected shows {found}", match)
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
@@ -87,24 +99,25 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
     return next((verdict for verdict in _PRIORITY if verdict in seen), Verdict.INCONCLUSIVE)
 
 
-def _mismatch(symptom: Symptom, observed: Observation) -> str:
+def _mismatch(symptom: Symptom, observed: Observation, match: Match | None) -> str:
     faults = []
-    if observed.kind != symptom.kind:
+    if observed.kind not in symptom.kinds:
         faults.append(f"kind is {observed.kind}, not {symptom.kind}")
     if observed.phase not in symptom.phases:
         faults.append(f"phase is {observed.phase}, not {' or '.join(symptom.phases)}")
-    if symptom.search(observed.text) is None:
-        faults.append(f"its text does not match {excerpt(symptom.pattern)!r}")
+    if match is None:
+        parts = ", ".join(symptom.parts_for(observed.kind)) or "nothing that counts"
+        faults.append(f"{excerpt(symptom.pattern)!r} does not match in {parts}")
     return ", and ".join(faults)
 
 
-def _matched(symptom: Symptom, text: str) -> str:
-    match = symptom.search(text)
-    return excerpt(match.group() if match else "") or excerpt(text)
+def _where(match: Match) -> str:
+    text = excerpt(match.text) or excerpt(match.line)
+    return f"found in {match.part}, line {match.number}: {text}"
 
 
 def _seen(observed: Observation) -> str:
-    return f"{observed.kind} in phase {observed.phase}: {excerpt(observed.text) or 'no text'}"
+    return f"{observed.kind} in phase {observed.phase}: {excerpt(observed.summary) or 'no text'}"
 
 
 def excerpt(text: str, limit: int = MAX_EXCERPT) -> str:

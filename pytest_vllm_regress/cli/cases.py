@@ -83,6 +83,9 @@ def new(
             metavar="FIELD=VALUE", help="How the control leg differs (needed for hang and crash); repeatable."
         ),
     ] = None,
+    omits: Annotated[
+        str, typer.Option(metavar="TEXT", help="Which single thing the control leg leaves out, in words.")
+    ] = "",
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.scaffold import TESTS, Draft, NotReported, Upstream, create
@@ -103,6 +106,7 @@ def new(
         affected_env=tuple(affected_env or ()),
         fixed_env=tuple(fixed_env or ()),
         control=dict(map(_control_field, control or [])),
+        omits=omits,
         front=front,
     )
     report: Upstream | NotReported
@@ -146,7 +150,12 @@ def _as_json(case: Case) -> dict[str, Any]:
         "upstream": list(case.upstream),
         "fixed_by": list(case.fixed_by),
         "devices": list(case.devices),
-        "symptom": {"kind": case.symptom.kind, "phases": list(case.symptom.phases), "pattern": case.symptom.pattern},
+        "symptom": {
+            "kinds": list(case.symptom.kinds),
+            "phases": list(case.symptom.phases),
+            "pattern": case.symptom.pattern,
+            "where": {kind.value: list(case.symptom.parts_for(kind)) for kind in case.symptom.kinds},
+        },
         "variants": {
             name: {
                 "affected": False if each.never else {r.package: r.specifier for r in each.ranges},
@@ -154,7 +163,16 @@ def _as_json(case: Case) -> dict[str, Any]:
             }
             for name, each in case.variants.items()
         },
-        "control": dict(case.control),
+        "control": {
+            name: value
+            for name, value in (
+                ("omits", case.control.omits),
+                ("none", case.control.none),
+                *case.control.changes.items(),
+                ("probe", dict(case.control.probe)),
+            )
+            if value not in ("", {})
+        },
         "evidence": {"affected": list(case.evidence.affected), "fixed": list(case.evidence.fixed)},
         "workaround": case.workaround,
         "racy": case.racy,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..engines.spec import front_named
 from ..errors import BuildError, UsageError
 from ..util.validation import shown
 from .context import HELP, OK, UNBUILT, UNEXPECTED, AsJson, print_json, say, warn
@@ -63,7 +64,9 @@ def _answer(session: Session, artefact: Artefact, environment: str) -> tuple[Ans
         try:
             asked: Checker | EngineChecker = checker
             if artefact.front != "grammar":
-                asked = EngineChecker(session, session.target(environment), artefact.backend, artefact.front)
+                asked = EngineChecker(
+                    session, session.target(environment), artefact.backend, front_named(artefact.front)
+                )
             answer, words = replay(artefact, asked)
             return answer, f"{artefact.backend} {checker.version}: {words}"
         finally:

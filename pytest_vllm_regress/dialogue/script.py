@@ -101,7 +101,7 @@ class ScriptWatch:
     def admit(self, asked: object) -> None:
         """Raise ``Unsupported`` where ``asked`` holds a script that this engine cannot say."""
         if self._refusal and any(START in text for text in _texts(asked)):
-            raise Unsupported(self._refusal)
+            raise Unsupported(self._refusal, needs="the simulated device and a forged checkpoint")
 
     def check(self) -> None:
         """Raise ``ScriptError`` where a script could not be said since the last check."""

@@ -12,7 +12,7 @@ from ..errors import UsageError
 from ..processes.child import Child, Leftover
 from ..util.deadline import DeadlineFor
 from .schema_filter import SchemaFilter
-from .spec import EngineSpec
+from .spec import EngineSpec, Front
 
 Prompt = str | dict[str, Any]
 """A prompt: text, or ``{"prompt": text, "image": {"size": [w, h]}}``."""
@@ -57,7 +57,7 @@ class RequestOutput(TypedDict):
 class RunningEngine:
     """What engines of both kinds can do. Made by the session; tests get one from the fixture ``vllm_engine``."""
 
-    front: ClassVar[str]
+    front: ClassVar[Front]
 
     def __init__(
         self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor, scripts: ScriptWatch
@@ -182,6 +182,7 @@ def start_engine(
     try:
         plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=kind.front)
         started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
+        child.take()
     except BaseException:
         child.kill()
         raise

@@ -13,7 +13,8 @@ import psutil
 
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
-from ..errors import ChildError, RemoteError, Unsupported
+from ..errors import ChildError, Unsupported
+from ..processes import family
 from ..processes.child import Child, Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
@@ -153,9 +154,8 @@ class Server:
         lines = self._exchange(read, self._deadline("request", timeout))
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
-            raise RemoteError(
-                f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}", phase="request"
-            )
+            said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
+            raise self.child.failure(said, phase="request", answer="\n".join(lines[-20:]))
         return [json.loads(each) for each in data[:-1]]
 
     def answers(
@@ -197,7 +197,7 @@ class Server:
 
     def engine_processes(self) -> list[psutil.Process]:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
-        return [each for each in self.child.processes() if each.pid != self.child.pid and not _is_helper(each)]
+        return [each for each in self.child.processes() if each.pid != self.child.pid and not family.is_helper(each)]
 
     def health(self) -> watcher.Health:
         """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
@@ -219,12 +219,15 @@ class Server:
         try:
             answer = ask(max(0.1, deadline.left_s))
         except httpx.TimeoutException:
+            health = self.health().text
             raise self.child.hung(
-                deadline, f"no HTTP answer within {deadline.allowed_s:g} s; {self.health().text}"
+                deadline,
+                f"no HTTP answer within {deadline.allowed_s:g} s; {health}",
+                answer=f"no HTTP answer: {health}",
             ) from None
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
-            raise RemoteError(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
+            raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
         self.child.replied(deadline.phase)
         self.scripts.check()
         return answer
@@ -232,16 +235,16 @@ class Server:
     def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
-            raise Unsupported(f"this vLLM serves no {path}")
+            raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         if response.is_error:
-            message = f"HTTP {response.status_code}: {response.text[:4000]}"
-            log = (
-                self.child.log_tail() if response.status_code >= 500 else ""
-            )  # the body of a 5xx seldom says what went wrong
-            raise RemoteError(message, phase="request", detail=log, type_name=f"http.{response.status_code}")
+            message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
+            # the body of a 5xx seldom says what went wrong
+            log = self.child.log_tail() if response.status_code >= 500 else ""
+            status = f"http.{response.status_code}"
+            raise self.child.failure(message, phase="request", detail=log, type_name=status, answer=message)
         value = response.json()
         assert isinstance(value, dict)
         return value
@@ -259,9 +262,8 @@ class Server:
                     answer = self.client.post("/v1/completions", json=body, timeout=limits)
                     if answer.is_success and answer.json()["choices"]:
                         return
-                    raise RemoteError(
-                        f"the first generation failed: HTTP {answer.status_code} {answer.text[:2000]}", phase="ready"
-                    )
+                    said = f"HTTP {answer.status_code} {masking.mask(answer.text[:2000])}"
+                    raise self.child.failure(f"the first generation failed: {said}", phase="ready", answer=said)
             except httpx.TransportError:
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
@@ -292,6 +294,7 @@ def start_server(
         )
         server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
         server._ready(deadline_for("ready", timeout))
+        child.take()
     except BaseException as error:
         if isinstance(error, ChildError) and not error.detail:
             error.detail = child.dossier(f"{child.name} failed to become ready")
@@ -300,10 +303,3 @@ def start_server(
         port.release()
         raise
     return server
-
-
-def _is_helper(process: psutil.Process) -> bool:
-    try:
-        return "multiprocessing.resource_tracker" in " ".join(process.cmdline())
-    except psutil.Error:
-        return True  # it has ended

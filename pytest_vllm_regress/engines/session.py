@@ -34,7 +34,7 @@ from .pool import E, EnginePool
 from .ports import lease_port
 from .server import Server, start_server
 from .settings import Settings
-from .spec import EngineSpec
+from .spec import EngineSpec, Front
 from .target import RUNNING_INTERPRETER, Target, inspect, named_interpreter
 
 T = TypeVar("T", Engine, AsyncEngine)
@@ -163,7 +163,7 @@ class Session:
 
         return self._shared((target.name, spec, "serve"), user, fresh, start)
 
-    def drop(self, target: Target, spec: EngineSpec, front: str) -> None:
+    def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
         self._engines.drop((target.name, spec, front))
 
@@ -203,7 +203,7 @@ class Session:
             return start()
         return self._engines.acquire(key, user, start)
 
-    def _child(self, target: Target, spec: EngineSpec, front: str, timeout: float | None, user: str) -> _Start:
+    def _child(self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str) -> _Start:
         """The process for an engine or a server of ``spec``, the request that starts it, and the watch over its scripts."""
         if spec.server_options and front != "serve":
             raise UsageError(
@@ -211,15 +211,15 @@ class Session:
                 "for engine arguments"
             )
         if target.device == "none":
-            raise Unsupported(f"{target.name} has no vLLM: it has no engines")
+            raise Unsupported(f"{target.name} has no engines", needs="vLLM")
         needed = NEEDS.get(spec.model)
         if needed and self.settings.model is None and needed not in target.versions:
-            raise Unsupported(f"the {spec.model} model needs {needed}, which {target.name} does not have")
+            raise Unsupported(f"{target.name} cannot load the {spec.model} model", needs=needed)
         agent = self._agent(target)
         if agent.import_error is not None:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
-            raise Unsupported(agent.refusal)
+            raise Unsupported(agent.refusal, since="0.7", device=target.device)
         request = spec.as_request(model_path=self.model_path(spec.model, target.device), device=target.device)
         role = "server" if front == "serve" else "engine"
         lease = None

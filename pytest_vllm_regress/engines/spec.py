@@ -7,11 +7,14 @@ import difflib
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..errors import UsageError
 
 Json = Any
+Front = Literal["offline", "async", "serve"]
+"""How a test talks to an engine: ``LLM``, the asynchronous engine, or ``vllm serve``."""
+FRONTS: tuple[Front, ...] = get_args(Front)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,16 @@ class EngineSpec:
         """A sibling spec; the same checks as ``create``."""
         return EngineSpec.create(**{**{f: getattr(self, f) for f in _FIELDS}, **changes})
 
+    def laid_over(self, changes: Mapping[str, Json]) -> EngineSpec:
+        """A sibling spec; mappings among the changes are added to this spec's own, key by key."""
+        merged = {
+            name: {**self._mapping(name), **value} if name in _MAPPINGS else value for name, value in changes.items()
+        }
+        return self.replace(**merged)
+
+    def _mapping(self, name: str) -> dict[str, Json]:
+        return {key: text if name == "env" else json.loads(text) for key, text in getattr(self, name)}
+
     def as_request(self, *, model_path: str, device: str) -> dict[str, Json]:
         """The spec as the dialect reads it."""
         plain = dataclasses.asdict(self)
@@ -81,6 +94,7 @@ class EngineSpec:
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
+_MAPPINGS = ("env", "extra", "server_options")
 _FIELDS = tuple(field.name for field in dataclasses.fields(EngineSpec))
 SHORT = {
     "tp": "tensor_parallel_size",
@@ -98,6 +112,14 @@ class Axis:
 
     name: str
     values: tuple[Json, ...]
+
+
+def front_named(name: object) -> Front:
+    """The front of this name. Raises ``UsageError`` naming those there are."""
+    for front in FRONTS:
+        if front == name:
+            return front
+    raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
 
 
 def parse_axes(given: Mapping[str, Json]) -> tuple[dict[str, Json], tuple[Axis, ...]]:
@@ -138,7 +160,7 @@ def _value_id(name: str, value: Json) -> str:
 
 
 def _freeze(name: str, value: Json) -> Json:
-    if name in ("env", "extra", "server_options") and isinstance(value, Mapping):
+    if name in _MAPPINGS and isinstance(value, Mapping):
         return tuple(
             sorted((str(k), str(v) if name == "env" else json.dumps(v, sort_keys=True)) for k, v in value.items())
         )

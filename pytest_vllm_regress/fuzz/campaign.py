@@ -11,6 +11,7 @@ from pathlib import Path
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 
 from ..engines.session import Session
+from ..engines.spec import front_named
 from ..errors import UsageError
 from ..schemas import Budget, Profile, features
 from ..schemas.profile import as_profile
@@ -103,7 +104,9 @@ class Campaign:
     def ask_engine(self, session: Session, front: str) -> None:
         """Tens of schemas through vLLM: constrained and plain requests together, and an engine that lives on after each."""
         assert self.survey is not None
-        asker = EngineChecker(session, session.target(self.checker.environment), self.checker.backend, front)
+        asker = EngineChecker(
+            session, session.target(self.checker.environment), self.checker.backend, front_named(front)
+        )
         seed = self.plan.seed if self.plan.seed is not None else secrets.randbelow(10**6)
         until = time.monotonic() + (self.plan.minutes or 5) * 60
         known = tuple(self.survey.findings)

@@ -52,10 +52,11 @@ class Checker:
             usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])
         except RemoteError as error:
             raise Unsupported(
-                f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}"
+                f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}",
+                refused_by=f"{self.package} {self.version}",
             ) from None
         if not usable:
-            raise Unsupported(f"{environment} has no {self.package}")
+            raise Unsupported(f"{environment} has no {self.package}", needs=self.package)
 
     @classmethod
     def if_there(

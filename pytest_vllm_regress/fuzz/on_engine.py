@@ -11,13 +11,13 @@ from typing import Any
 from ..engines.engine import Engine
 from ..engines.server import ChatCompletion, Server
 from ..engines.session import Session
-from ..engines.spec import EngineSpec
+from ..engines.spec import EngineSpec, Front
 from ..engines.target import Target
 from ..errors import ChildDied, ChildError, DeadlineExceeded, LimitExceeded, RemoteError
 from ..schemas import validator
 from .oracle import Outcome, Problem, Question, first_line, kind_of, quoted, violated
 
-FRONTS = ("offline", "serve")
+FRONTS: tuple[Front, ...] = ("offline", "serve")
 _VLLM_NAMES = {"llguidance": "guidance"}
 _PLAIN_TOKENS = 8
 _PLAIN: dict[str, Any] = {"max_tokens": _PLAIN_TOKENS, "ignore_eos": True}
@@ -26,7 +26,7 @@ _PLAIN: dict[str, Any] = {"max_tokens": _PLAIN_TOKENS, "ignore_eos": True}
 class EngineChecker:
     """Asks one backend through vLLM. An engine that dies or hangs is replaced for the next question."""
 
-    def __init__(self, session: Session, target: Target, backend: str, front: str, generation: str = "auto") -> None:
+    def __init__(self, session: Session, target: Target, backend: str, front: Front, generation: str = "auto") -> None:
         self.front = front
         self._session, self._target = session, target
         self._spec = EngineSpec.create(

@@ -127,13 +127,15 @@ class GpuLeases:
     def _check_possible(devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]) -> None:
         named = ", ".join(device.describe() for device in devices) or "none"
         if len(devices) < count:
-            raise Unsupported(f"needs {count} GPUs; {len(devices)} can be used here: {named}")
+            raise Unsupported(f"needs {count} GPUs; {len(devices)} can be used here: {named}", needs=f"{count} GPUs")
         if count > 1 and any(device.part for device in devices):
-            raise Unsupported(f"needs {count} GPUs; CUDA shows a process one MIG slice only, of {named}")
+            raise Unsupported(
+                f"needs {count} GPUs; CUDA shows a process one MIG slice only, of {named}", needs=f"{count} whole GPUs"
+            )
         large = [device for device in devices if needed(device) <= device.memory]
         if len(large) < count:
             sizes = ", ".join(f"{d.describe()} {d.memory / GIB:.1f} GiB, needs {needed(d) / GIB:.1f}" for d in devices)
-            raise Unsupported(f"needs {count} GPUs with more memory: {sizes}")
+            raise Unsupported(f"needs {count} GPUs with more memory: {sizes}", needs="more GPU memory")
 
     def _try(
         self, devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int], ticket: str

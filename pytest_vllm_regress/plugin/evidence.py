@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ..cases.observation import Mechanism
 from ..engines.schema_filter import SchemaFilter
 from ..engines.spec import EngineSpec
+from ..errors import Parts
 
 SUBJECT, CONTROL = "subject", "control"
 
@@ -19,8 +21,9 @@ SUBJECT, CONTROL = "subject", "control"
 class Evidence:
     """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target.
 
-    ``changes`` are EngineSpec fields that this leg sets otherwise, ``spec`` the engine that was asked for. A leg of the ladder (``rung``) keeps
-    its engine's ``dossier`` when it worked, and gives up its engine.
+    ``changes`` are EngineSpec fields that this leg sets otherwise and ``probe`` arguments of its probe, ``spec`` the engine that it had.
+    ``engine`` holds what the engine's processes wrote and which are gone, as it was when a failed test gave the engine back; ``dead`` tells
+    that the engine was dead then. A leg without some ``feature`` keeps its engine's ``dossier`` when it worked, and gives up its engine.
     """
 
     leg: str = SUBJECT
@@ -28,17 +31,27 @@ class Evidence:
     phase: str = "probe"
     error: BaseException | None = None
     skipped: str | None = None
+    at_work: list[Mechanism] = dataclasses.field(default_factory=list)
+    engine: Parts = dataclasses.field(default_factory=dict)
+    dead: bool = False
     reports: list[pytest.TestReport] = dataclasses.field(default_factory=list)
     started_at: float = dataclasses.field(default_factory=time.time)
     started: float = dataclasses.field(default_factory=time.monotonic)
     control_used: bool = False
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    probe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
     spec: EngineSpec | None = None
-    rung: bool = False
+    feature: bool = False
     dossier: str = ""
     minimized: str = ""
     protocol_started: float = dataclasses.field(default_factory=time.monotonic)
+
+    def changed_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A probe's arguments as this leg sets them."""
+        changed = {name: value for name, value in self.probe.items() if name in arguments}
+        self.control_used |= any(arguments[name] != value for name, value in changed.items())
+        return {**arguments, **changed}
 
     def replied(self, phase: str) -> None:
         """The target answered in ``phase``."""

@@ -13,10 +13,10 @@ from .stash import SETTINGS
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
-    from ..engines.probe import Probe
+    from ..engines.probe import AtWork, Probe
     from ..engines.server import Server
     from ..engines.session import Session
-    from ..engines.spec import EngineSpec
+    from ..engines.spec import EngineSpec, Front
     from ..engines.target import Target
     from ..processes.child import Leftover
 
@@ -38,6 +38,21 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
     evidence = evidence_of(request.node)
     evidence.control_used = True
     return str(evidence.leg)
+
+
+@pytest.fixture
+def vllm_at_work(request: pytest.FixtureRequest) -> AtWork:
+    """``vllm_at_work("blocks were cached", hits > 0)``: a positive control. Unless what the case is about was at work, a pass or a failure
+    says nothing, and the verdict is INCONCLUSIVE."""
+    from ..cases.observation import Mechanism
+    from ..errors import NotAtWork
+
+    def check(what: str, held: object) -> None:
+        evidence_of(request.node).at_work.append(Mechanism(what, bool(held)))
+        if not held:
+            raise NotAtWork(f"not at work: {what}")
+
+    return check
 
 
 @pytest.fixture
@@ -64,7 +79,11 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     evidence.phase = "probe"
     file = request.path.with_name("probe.py")
     probe = Probe(
-        lambda: session.probe(vllm_env, request.node.nodeid), file, deadline_for(request.config), evidence.replied
+        lambda: session.probe(vllm_env, request.node.nodeid),
+        file,
+        deadline_for(request.config),
+        evidence.replied,
+        evidence.changed_arguments,
     )
     yield probe
     _charge(request, probe.close())
@@ -94,13 +113,12 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
 @pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
-    """The EngineSpec of this test: the marker's fixed fields, this combination of its axes, and the control leg's changes."""
+    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A control leg changes ``vllm_engine.spec``
+    only."""
     from ..engines.spec import EngineSpec
     from .markers import engine_marker
-    from .protocol import control_changes
 
-    values = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
-    return EngineSpec.create(**{**values, **control_changes(request.node), **evidence_of(request.node).changes})
+    return EngineSpec.create(**{**engine_marker(request.node).fixed, **getattr(request, "param", {})})
 
 
 @pytest.fixture
@@ -128,7 +146,7 @@ def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: E
 
 
 def _lent(
-    request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: str, get: Callable[..., E]
+    request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: Front, get: Callable[..., E]
 ) -> Iterator[E]:
     """An engine or a server for one test: what it answers becomes evidence, and a failure ends it. ``get`` takes it from the session."""
     from .markers import engine_marker
@@ -136,20 +154,26 @@ def _lent(
     marker = engine_marker(request.node)
     evidence = evidence_of(request.node)
     evidence.phase = "start"
-    evidence.spec = spec = spec.replace(**evidence.changes)
+    asked, spec = spec, spec.laid_over(evidence.changes)
+    evidence.control_used |= asked != spec
+    evidence.spec = spec
     engine = get(target, spec, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
     engine.child.on_reply = evidence.replied
     engine.schemas = evidence.schemas
+    engine.child.take()
     evidence.phase = "request"
     yield engine
     engine.child.on_reply = None
-    if evidence.rung and evidence.error is None:
+    if evidence.error is not None:
+        evidence.engine = engine.child.witness.parts()
+        evidence.dead = not engine.child.alive or bool(engine.child.witness.lost())
+    if evidence.feature and evidence.error is None:
         evidence.dossier = engine.child.dossier("an engine that works")
     try:
         if marker.fresh:
             _charge(request, engine.stop())
-        elif evidence.error is not None or evidence.rung or not engine.child.alive:
+        elif evidence.error is not None or evidence.feature or not engine.child.alive:
             _session(request).drop(target, spec, front)
     finally:
         engine.scripts.check()  # what clients of the test's own have asked
@@ -163,7 +187,7 @@ def skipping() -> Iterator[None]:
     try:
         yield
     except Unsupported as error:
-        pytest.skip(str(error))
+        raise pytest.skip.Exception(str(error)) from error
 
 
 def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:

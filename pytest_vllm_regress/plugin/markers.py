@@ -1,4 +1,4 @@
-"""Axes: what the marker ``vllm_engine`` and several environments make of one test function."""
+"""The markers, parsed once for each test, and what axes and several environments make of a test function."""
 
 from __future__ import annotations
 
@@ -6,30 +6,50 @@ import dataclasses
 from typing import Any
 
 import pytest
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ..engines.spec import combination_id, combinations, parse_axes
-from ..errors import UsageError
+from ..cases.model import Case, load_case_for
+from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
+from ..engines.target import Target
+from ..errors import Unsupported, UsageError
 from .session import session_of
 from .stash import SETTINGS
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _OWN_KEYS = ("front", "fresh", "timeout")
-FRONTS = ("offline", "async", "serve")
 
 
 @dataclasses.dataclass(frozen=True)
 class EngineMarker:
     """The marker's arguments, checked. ``fixed`` and ``axes`` are EngineSpec fields."""
 
-    front: str
+    front: Front
     fresh: bool
     timeout: float | None
     fixed: dict[str, Any]
-    axes: tuple[Any, ...]
+    axes: tuple[Axis, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class MarkedCase:
+    """The case that a test belongs to (case.toml beside its file) and the variant that it shows."""
+
+    case: Case
+    variant: str | None
+
+
+_CASE: pytest.StashKey[MarkedCase | None] = pytest.StashKey()
+_PARSED: pytest.StashKey[EngineMarker] = pytest.StashKey()
 
 
 def engine_marker(node: Any) -> EngineMarker:
-    """Read all ``vllm_engine`` markers of a test, nearest first."""
+    """All ``vllm_engine`` markers of a test, nearest first; parsed once for each."""
+    if _PARSED not in node.stash:
+        node.stash[_PARSED] = _parsed(node)
+    return node.stash[_PARSED]  # type: ignore[no-any-return]
+
+
+def _parsed(node: Any) -> EngineMarker:
     given: dict[str, Any] = {}
     for marker in node.iter_markers("vllm_engine"):
         if marker.args:
@@ -38,11 +58,56 @@ def engine_marker(node: Any) -> EngineMarker:
             )
         given = {**marker.kwargs, **given}
     own = {key: given.pop(key) for key in _OWN_KEYS if key in given}
-    front = own.get("front", "offline")
-    if front not in FRONTS:
-        raise UsageError(f"vllm_engine: front={front!r} is not one of {', '.join(FRONTS)}")
+    front = front_named(own.get("front", "offline"))
     fixed, axes = parse_axes(given)
     return EngineMarker(front, bool(own.get("fresh", False)), own.get("timeout"), fixed, axes)
+
+
+def marked_case(item: pytest.Item) -> MarkedCase | None:
+    """The case of a test, None without the marker ``vllm_case``; parsed once. Raises ``pytest.UsageError`` or ``CaseFileError``."""
+    if _CASE not in item.stash:
+        marker = item.get_closest_marker("vllm_case")
+        item.stash[_CASE] = _marked_case(item, marker) if marker is not None else None
+    return item.stash[_CASE]
+
+
+def _marked_case(item: pytest.Item, marker: pytest.Mark) -> MarkedCase:
+    variant = marker.kwargs.get("variant")
+    unknown = sorted(set(marker.kwargs) - {"variant", "id"})
+    case = load_case_for(item.path)
+    named = marker.args[0] if marker.args else marker.kwargs.get("id", case.id)
+    if unknown or len(marker.args) > 1:
+        raise pytest.UsageError(
+            f"{item.nodeid}: vllm_case takes an id and variant=, not {', '.join(unknown) or marker.args!r}"
+        )
+    if named != case.id:
+        raise pytest.UsageError(
+            f"{item.nodeid}: vllm_case({named!r}), but {item.path.with_name('case.toml')} has id {case.id!r}"
+        )
+    if variant is not None and variant not in case.variants:
+        raise pytest.UsageError(
+            f"{item.nodeid}: {case.id} has no variant {variant!r}; it has {', '.join(sorted(case.variants)) or 'none'}"
+        )
+    return MarkedCase(case, variant)
+
+
+def check_requirements(item: pytest.Item, target: Target) -> None:
+    """Marker ``vllm_requires``: raises ``Unsupported`` where the target lacks something."""
+    for marker in item.iter_markers("vllm_requires"):
+        if marker.args:
+            raise pytest.UsageError(f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')")
+        for name, wanted in marker.kwargs.items():
+            package = name.replace("_", "-").lower()
+            try:
+                allowed = SpecifierSet("" if wanted == "*" else wanted)
+            except InvalidSpecifier:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: vllm_requires({name}={wanted!r}) is not a PEP 440 specifier"
+                ) from None
+            version = target.versions.get(package)
+            if version is None or not allowed.contains(version.partition("+")[0], prereleases=True):
+                has = f"{package} {version}" if version else f"no {package}"
+                raise Unsupported(f"{target.name} has {has}", needs=f"{package} {wanted}")
 
 
 def generate(metafunc: pytest.Metafunc) -> None:

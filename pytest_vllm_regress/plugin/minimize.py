@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ..cases.verdict import Observation
+from ..cases.observation import Observation
 from ..engines.schema_filter import SchemaFilter
-from ..errors import RemoteError, Unsupported
+from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
 from . import judge, ladder
 from .evidence import Evidence
@@ -19,8 +19,10 @@ from .stash import SETTINGS
 MAX_TEXT = 20000
 
 
-def minimize(item: pytest.Item, subject: Evidence, run_leg: Callable[[Evidence], Evidence]) -> str:
-    """The report of the ladder; empty where the test passed, could not be, or has no engine. ``run_leg`` fills evidence."""
+def minimize(
+    item: pytest.Item, subject: Evidence, failure: Observation, run_leg: Callable[[Evidence], Evidence]
+) -> str:
+    """The report of the ladder; empty where the test passed, is not applicable, or has no engine. ``run_leg`` fills evidence."""
     if (
         not item.config.stash[SETTINGS].minimize
         or subject.error is None
@@ -28,20 +30,19 @@ def minimize(item: pytest.Item, subject: Evidence, run_leg: Callable[[Evidence],
         or subject.spec is None
     ):
         return ""
-    failure = judge.observe(subject)
     # Without its schema an output is another one: that says nothing about a wrong result.
-    rungs = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind != "wrong-result")
+    rungs = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind is not Kind.WRONG_RESULT)
     progress = session_of(item.config).progress
 
     def attempt(left_out: tuple[Rung, ...]) -> Outcome:
         renew_timeout(item)
         schemas = SchemaFilter(drop=any(rung.plain for rung in left_out))
-        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, rung=True))
+        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, feature=True))
         outcome = _outcome(failure, subject, evidence)
         progress(f"{item.name} without {', '.join(rung.name for rung in left_out)}: {outcome.seen}")
         return outcome
 
-    found = ladder.walk(rungs, Outcome("fails", failure.text[:MAX_TEXT]), attempt)
+    found = ladder.walk(rungs, Outcome("fails", _text(subject)), attempt)
     return mask(ladder.describe(subject.spec, rungs, found))
 
 
@@ -53,12 +54,16 @@ def show(reports: list[pytest.TestReport], text: str) -> None:
 
 def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Outcome:
     seen = judge.observe(evidence)
-    if seen.kind == "passed":
-        return Outcome("works", (evidence.dossier or seen.text)[:MAX_TEXT])
+    if seen.kind is Kind.PASSED:
+        return Outcome("works", (evidence.dossier or seen.summary)[:MAX_TEXT])
     if _signature(failure, subject) == _signature(seen, evidence):
-        return Outcome("fails", seen.text[:MAX_TEXT])
-    how = "cannot be" if seen.kind == "not-applicable" else f"fails otherwise: {seen.kind} in phase {seen.phase}"
-    return Outcome(f"{how}: {seen.text.partition(chr(10))[0][:200]}", seen.text[:MAX_TEXT])
+        return Outcome("fails", _text(evidence))
+    how = "unsupported" if seen.kind is Kind.NOT_APPLICABLE else f"fails otherwise: {seen.kind} in phase {seen.phase}"
+    return Outcome(f"{how}: {seen.summary.partition(chr(10))[0][:200]}", _text(evidence))
+
+
+def _text(evidence: Evidence) -> str:
+    return str(evidence.error or evidence.skipped or "")[:MAX_TEXT]
 
 
 def _signature(seen: Observation, evidence: Evidence) -> tuple[str, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from _pytest.runner import runtestprotocol
 
-from ..errors import UsageError
+from ..cases.control import Control
+from ..errors import Unsupported, UsageError
 from ..util.masking import mask
 from . import judge, minimize
-from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of
-from .session import session_of, set_current_item
+from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
+from .fixtures import skipping
+from .markers import MarkedCase, check_requirements, marked_case
+from .session import environment_of, session_of, set_current_item
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
@@ -21,12 +22,17 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     set_current_item(item, item.config)
     try:
         subject = _leg(item, nextitem, Evidence(SUBJECT))
+        marked = _marked(item)
+        observed = judge.observe(subject)
         control: Evidence | None = None
-        judged = item.get_closest_marker("vllm_case") is not None and _well_marked(item)
-        if judged and judge.needs_control(item, subject):
-            control = _control(item, nextitem, subject)
-        subject.minimized = minimize.minimize(item, subject, lambda evidence: _again(item, nextitem, evidence))
-        reports = judge.judge(item, subject, control) if judged else subject.reports
+        if marked is not None and judge.needs_control(item, marked, observed):
+            control = _control(item, nextitem, subject, marked.case.control)
+        subject.minimized = minimize.minimize(
+            item, subject, observed, lambda evidence: _again(item, nextitem, evidence)
+        )
+        reports = subject.reports
+        if marked is not None:
+            reports = judge.rewrite(item, judge.judge_leg(item, marked, subject, observed, control))
         minimize.show(reports, subject.minimized)
         for report in reports:
             hook.pytest_runtest_logreport(report=report)
@@ -45,37 +51,29 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     error = call.excinfo.value
     if report.skipped:
         evidence.skipped = evidence.skipped or str(getattr(error, "msg", None) or error)
+        if evidence.error is None and isinstance(error.__cause__, Unsupported):
+            evidence.error = error.__cause__  # what it claims
     elif evidence.error is None:
         evidence.error = error
 
 
 def check_applicable(item: pytest.Item) -> None:
     """The hook pytest_runtest_setup: skip what this environment or device cannot show, before anything is started."""
-    target = session_of(item.config).target(_environment_name(item))
-    judge.check_requirements(item, target)
-    if item.get_closest_marker("vllm_case") is not None:
-        case, _ = judge.case_of(item)
-        if target.device not in case.devices:
-            pytest.skip(f"{case.id} cannot be shown on device {target.device}; it can on {', '.join(case.devices)}")
+    with skipping():
+        target = session_of(item.config).target(environment_of(item))
+        check_requirements(item, target)
+        marked = marked_case(item)
+        if marked is not None and target.device not in marked.case.devices:
+            shown = ", ".join(marked.case.devices)
+            raise Unsupported(f"{marked.case.id} can be shown on {shown}", device=target.device)
 
 
-def control_changes(item: pytest.Item) -> dict[str, Any]:
-    """EngineSpec fields that the control leg sets otherwise; empty for the subject."""
-    evidence = evidence_of(item)
-    if evidence.leg != CONTROL or item.get_closest_marker("vllm_case") is None:
-        return {}
-    evidence.control_used = True
-    case, _ = judge.case_of(item)
-    return dict(case.control)
-
-
-def _well_marked(item: pytest.Item) -> bool:
-    """The marker and the case file are sound; where they are not, the set-up has failed already and says so."""
+def _marked(item: pytest.Item) -> MarkedCase | None:
+    """The test's case; None where marker or case file are faulty: the set-up has failed already and says so."""
     try:
-        judge.case_of(item)
+        return marked_case(item)
     except (pytest.UsageError, UsageError):
-        return False
-    return True
+        return None
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
@@ -92,11 +90,13 @@ def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) 
     return _leg(item, nextitem, evidence)
 
 
-def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence) -> Evidence:
-    evidence = _again(item, nextitem, Evidence(CONTROL, protocol_started=subject.protocol_started))
+def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence, declared: Control) -> Evidence:
+    asked = Evidence(CONTROL, changes=declared.changes, probe=declared.probe, protocol_started=subject.protocol_started)
+    evidence = _again(item, nextitem, asked)
     if not evidence.control_used:
         evidence.error = UsageError(
-            "the control leg did the same as the subject: use the fixture vllm_leg to leave the trigger out, or an engine with [control] fields"
+            f"the control leg did the same as the subject: nothing left out {declared.omits!r}. Use the fixture vllm_leg to leave it out, "
+            "or name EngineSpec fields or probe arguments of this test in [control]"
         )
     return evidence
 
@@ -109,8 +109,3 @@ def _conceal(report: pytest.TestReport) -> None:
         report.longrepr = (path, line, mask(reason))
     elif report.longrepr is not None and mask(report.longreprtext) != report.longreprtext:
         report.longrepr = mask(report.longreprtext)
-
-
-def _environment_name(item: pytest.Item) -> str:
-    params = getattr(getattr(item, "callspec", None), "params", {})
-    return str(params.get("vllm_env") or session_of(item.config).environment_names()[0])

@@ -12,7 +12,9 @@ from .stash import SESSION, SETTINGS
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
-# The attribute of a report that carries its verdict: a plain dictionary, so that xdist can send it.
+    from ..cases.results import TestResult
+
+# The attribute of a report that carries its verdict, a ``TestResult``; only between xdist's processes it is plain JSON.
 ATTRIBUTE = "vllm_regress"
 _MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLICABLE": {"yellow": True}}
 
@@ -22,19 +24,35 @@ class Recorder:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._found: list[dict[str, Any]] = []
+        self._found: list[TestResult] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         found = getattr(report, ATTRIBUTE, None)
         if found is not None:
             self._found.append(found)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+        data = yield
+        if data is not None and ATTRIBUTE in data:
+            data[ATTRIBUTE] = data[ATTRIBUTE].to_json()
+        return data
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_from_serializable(self) -> Generator[None, Any, Any]:
+        report = yield
+        if isinstance(plain := getattr(report, ATTRIBUTE, None), dict):
+            from ..cases.results import TestResult
+
+            setattr(report, ATTRIBUTE, TestResult.from_json(plain))
+        return report
+
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
         """The word that -v shows is the verdict; letter and category stay pytest's own."""
         found = getattr(report, ATTRIBUTE, None)
         if found is None:
             return None
-        verdict = found["verdict"]
+        verdict = found.verdict.value
         word = (verdict, _MARKUP.get(verdict, {"red": True}))
         if hasattr(report, "wasxfail"):
             return "xfailed", "x", word

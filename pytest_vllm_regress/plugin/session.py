@@ -40,6 +40,12 @@ def session_of(config: pytest.Config) -> Session:
     return config.stash[SESSION]
 
 
+def environment_of(item: pytest.Item) -> str:
+    """The name of the environment that a test runs in."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    return str(params.get("vllm_env") or session_of(item.config).environment_names()[0])
+
+
 def header(config: pytest.Config) -> list[str]:
     """One line per environment: versions and device. Builds nothing and starts no interpreter."""
     from ..engines.target import preview

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import psutil
 
-from ..errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError, UsageError
+from ..errors import ChildDied, DeadlineExceeded, Part, ProtocolError, RemoteError, UsageError
 from ..target_site.vllm_regress_target.nanny import TAG
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 from ..util.deadline import Deadline
@@ -216,6 +216,7 @@ class Agent:
                 phase=deadline.phase,
                 detail=mask(str(reply["traceback"])),
                 type_name=kind,
+                parts=_parts(reply, f"{kind}: {message}"),
             )
         value = reply["value"]
         return value if isinstance(value, dict) else {}
@@ -236,12 +237,16 @@ class Agent:
                 return frame
             if frame is None and not poll.poll(deadline.left_s * 1000):
                 below = family.below(self._process.pid) if self._process else []
-                detail = dossier.compile_dossier(
+                looked = dossier.compile_dossier(
                     title=f"{self.name} of {self.python}", processes=[*self._self(), *below], logs=[self.log]
                 )
+                tail = dossier.log_tail(self.log)
                 self.stop()
                 raise DeadlineExceeded(
-                    f"{self.name} gave no answer within {deadline.allowed_s:g} s", phase=deadline.phase, detail=detail
+                    f"{self.name} gave no answer within {deadline.allowed_s:g} s",
+                    phase=deadline.phase,
+                    detail=str(looked),
+                    parts={Part.STACKS: looked.stack_text, Part.LOG: tail},
                 )
 
     def _self(self) -> list[psutil.Process]:
@@ -257,5 +262,16 @@ class Agent:
         tail = dossier.log_tail(self.log)
         self.stop()
         return ChildDied(
-            f"{self.name} of {self.python} died: {why} (exit status {status})", phase=deadline.phase, detail=mask(tail)
+            f"{self.name} of {self.python} died: {why} (exit status {status})",
+            phase=deadline.phase,
+            detail=tail,
+            parts={Part.EXIT: f"exit status {status}", Part.LOG: tail},
         )
+
+
+def _parts(reply: Frame, otherwise: str) -> dict[Part, str]:
+    chain = reply.get("chain") or [otherwise]
+    return {
+        Part.EXCEPTION: "\n".join(mask(str(each)) for each in chain),
+        Part.TRACEBACK: mask(str(reply.get("traceback", ""))),
+    }

@@ -13,11 +13,21 @@ from typing import Any
 
 import psutil
 
-from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, ProtocolError, RemoteError, Unsupported
+from ..errors import (
+    ChildDied,
+    DeadlineExceeded,
+    LimitExceeded,
+    ProtocolError,
+    RemoteError,
+    Unsupported,
+    UsageError,
+)
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 from ..util.deadline import Deadline
 from ..util.masking import mask
 from . import dossier, family
+from .dossier import Dossier
+from .witness import Witness
 
 _GRACE_S = 1.0
 _LEAVE_S = 3.0  # what is still there this long after the child ended was left behind; Ray's daemons take about a second
@@ -73,6 +83,7 @@ class Child:
         self._interrupted = False
         self._orphaned = False
         self._process: psutil.Process | None = None
+        self.witness = Witness(log, ray_dir)
 
     @property
     def alive(self) -> bool:
@@ -103,6 +114,18 @@ class Child:
             raise
         self.replied(deadline.phase)
         return value
+
+    def take(self) -> None:
+        """A test takes the engine that runs here: the log counts from now on, and the engine's processes must live."""
+        self.witness.take(each for each in self.processes() if each.pid != self.pid)
+
+    def failure(
+        self, message: str, *, phase: str, type_name: str = "", detail: str = "", died: bool = False, **more: str
+    ) -> RemoteError:
+        """The error for what the target said went wrong; ``more`` are parts of it. The engine counts as dead when one of its processes is gone."""
+        parts = self.witness.parts(**{"exception": message, **more})
+        died = died or bool(self.witness.lost())
+        return RemoteError(message, phase=phase, detail=detail, type_name=type_name, parts=parts, engine_died=died)
 
     def replied(self, phase: str) -> None:
         """Tell whoever watches that the target answered in ``phase``."""
@@ -146,9 +169,9 @@ class Child:
         poll.register(self._lifeline, select.POLLIN)
         poll.poll(seconds * 1000)
 
-    def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
-        """Take the dossier, end the family, and return the error to raise. For waits that do not go over the channel (HTTP)."""
-        return self._hung(deadline, why)
+    def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
+        """Take the dossier, end the family, and return the error to raise; ``more`` are parts. For waits that do not go over the channel (HTTP)."""
+        return self._hung(deadline, why, **more)
 
     def processes(self) -> list[psutil.Process]:
         """The child and everything below its nanny, or below itself when the nanny is gone."""
@@ -156,8 +179,12 @@ class Child:
             return family.below(self._nanny)
         return [*([self._process] if family.lives(self._process) else []), *family.below(self._process.pid)]
 
-    def dossier(self, title: str, *, resume: bool = True) -> str:
-        """Stacks, logs and resources of the family, now; without ``resume`` it stays stopped, for its end."""
+    def dossier(self, title: str) -> str:
+        """Stacks, logs and resources of the family, now."""
+        return str(self._look(title, resume=True))
+
+    def _look(self, title: str, *, resume: bool = False) -> Dossier:
+        """As ``dossier``; without ``resume`` the family stays stopped, for its end."""
         last = "nothing was answered"
         if self._last_reply is not None:
             phase, at = self._last_reply
@@ -178,6 +205,7 @@ class Child:
         if self._interrupted:  # it is still at work, and would not read the request to stop
             self.kill()
             return self.leftovers
+        self.witness.begin()
         self._shm |= family.shared_memory(self.processes())
         try:
             if by_signal:
@@ -255,47 +283,79 @@ class Child:
             return frame.get("value")
         message, kind = mask(str(frame.get("message"))), str(frame.get("type"))
         if kind == "vllm_regress_target.Unsupported":
-            raise Unsupported(message)
+            raise Unsupported(
+                message, **{str(name): str(text) for name, text in dict(frame.get("claim") or {}).items()}
+            )
+        if kind == "vllm_regress_target.WrongRequest":
+            raise UsageError(message)
+        chain = "\n".join(mask(str(each)) for each in frame.get("chain") or [f"{kind}: {message}"])
+        self._check_gap(chain)
         if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
-            message += self._last_error()
-        detail = mask(str(frame.get("traceback", ""))) + self.log_tail()
-        raise RemoteError(
+            message += self._root_cause()
+        traceback = mask(str(frame.get("traceback", "")))
+        raise self.failure(
             f"{self.name} raised {kind.removeprefix('builtins.')}: {message}",
             phase=deadline.phase,
-            detail=detail,
             type_name=kind,
+            detail=traceback + self.log_tail(),
+            died=bool(frame.get("engine_died")),
+            exception=chain,
+            traceback=traceback,
         )
 
     def _check_open(self, phase: str) -> None:
         if self._closed:
             raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
 
-    def _hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
-        detail = self.dossier(f"{self.name} missed its deadline in phase {deadline.phase}", resume=False)
+    def _hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
+        looked = self._look(f"{self.name} missed its deadline in phase {deadline.phase}")
+        parts = self.witness.parts(stacks=looked.stack_text, **more)
         late = deadline.clock() - deadline.at
         self.kill(
             grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
         )  # a machine that is slow to tell gets no further time
-        return DeadlineExceeded(f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=detail)
+        return DeadlineExceeded(
+            f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=str(looked), parts=parts
+        )
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
         self._settle()
-        detail = self.dossier(f"{self.name} died in phase {deadline.phase}", resume=False)
+        looked = self._look(f"{self.name} died in phase {deadline.phase}")
+        cause = self._root_cause()
+        parts = self.witness.parts(stacks=looked.stack_text, exit=self.limit or self._how_it_ended())
         self.kill()
+        self._check_gap()
         if self.limit:
-            return LimitExceeded(f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=detail)
+            return LimitExceeded(
+                f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=str(looked), parts=parts
+            )
         return ChildDied(
-            f"{self.name} died: {why} ({self._how_it_ended()}){self._last_error()}", phase=deadline.phase, detail=detail
+            f"{self.name} died: {why} ({self._how_it_ended()}){cause}",
+            phase=deadline.phase,
+            detail=str(looked),
+            parts=parts,
+            engine_died=self.witness.has_engine,
         )
 
-    def _last_error(self) -> str:
-        error = dossier.last_error(self.log)
-        return f"; the last error in its log: {error}" if error else ""
+    def _check_gap(self, chain: str = "") -> None:
+        """Raise ``Unsupported`` where the simulated device said, in whichever process, that it cannot serve this."""
+        if gap := dossier.simulation_gap(f"{chain}\n{self.witness.log()}"):
+            raise Unsupported(gap, device="sim")
+
+    def _root_cause(self) -> str:
+        error = dossier.root_cause(self.witness.log())
+        return f"; the first error in its log: {error}" if error else ""
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
-        detail = self.dossier(f"{self.name} broke the protocol in phase {deadline.phase}", resume=False)
+        looked = self._look(f"{self.name} broke the protocol in phase {deadline.phase}")
+        parts = self.witness.parts(exit=f"sent something that is no reply: {why}")
         self.kill()
-        return ProtocolError(f"{self.name} sent something that is no reply: {why}", phase=deadline.phase, detail=detail)
+        return ProtocolError(
+            f"{self.name} sent something that is no reply: {why}",
+            phase=deadline.phase,
+            detail=str(looked),
+            parts=parts,
+        )
 
     def _settle(self) -> None:
         """The channel may close a moment before the nanny reports the exit; give that report a short while."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import re
 import shutil
@@ -24,13 +25,34 @@ MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
 MAX_CHARS = 60000
-MAX_ERROR_BYTES = 200_000
 MAX_ERROR_CHARS = 400
 # What vLLM and torch put before each line: the process, the rank, level and time and place.
 _PREFIX = re.compile(r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR|CRITICAL) \S+ \S+ (?:\[\S+\] )?)?")
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,60}: error: .+")
+_GAP = re.compile(
+    r"vllm_regress_target\.sim\.compat\.SimulationGap: (.*?)(?:\. Run this on another device|$)", re.MULTILINE
+)
+_REFERS = re.compile(r"\babove\b|root cause")
 _LATE: list[subprocess.Popen[str]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Dossier:
+    """What was known: ``stacks`` by process, ``logs`` as titled tails. ``str`` is the whole, bounded and masked."""
+
+    title: str
+    facts: tuple[str, ...]
+    stacks: tuple[str, ...]
+    logs: tuple[str, ...]
+
+    @property
+    def stack_text(self) -> str:
+        """The processes alone, masked."""
+        return mask("\n".join(self.stacks))
+
+    def __str__(self) -> str:
+        return mask("\n".join((f"== dossier: {self.title} ==", *self.facts, *self.stacks, *self.logs)))[:MAX_CHARS]
 
 
 def compile_dossier(
@@ -41,8 +63,8 @@ def compile_dossier(
     ray_dir: Path | None = None,
     facts: Sequence[str] = (),
     resume: bool = True,
-) -> str:
-    """A text dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
+) -> Dossier:
+    """A dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
     py-spy), then the tails of the logs.
 
     The processes are stopped first, as workers that spin for a peer which has died take every core from whoever looks; with ``resume``
@@ -63,18 +85,16 @@ def compile_dossier(
             with contextlib.suppress(psutil.Error):
                 if resume and process.pid in held:
                     process.resume()
-    parts = [f"== dossier: {title} ==", *facts]
-    for head, wait, stack in zip(heads, waits, stacks, strict=True):
-        parts.append("\n".join(filter(None, (f"-- process {head}", wait, stack))))
+    found = [
+        "\n".join(filter(None, (f"-- process {head}", wait, stack)))
+        for head, wait, stack in zip(heads, waits, stacks, strict=True)
+    ]
     if len(processes) > len(shown):
-        parts.append(f"-- {len(processes) - len(shown)} more processes are not shown")
+        found.append(f"-- {len(processes) - len(shown)} more processes are not shown")
     if not processes:
-        parts.append("-- no process of this engine was alive")
-    for log in [*logs, *(_ray_logs(ray_dir) if ray_dir else [])]:
-        tail = log_tail(log)
-        if tail:
-            parts.append(f"-- log {log.name}\n{tail}")
-    return mask("\n".join(parts))[:MAX_CHARS]
+        found.append("-- no process of this engine was alive")
+    tails = [(log.name, log_tail(log)) for log in [*logs, *(ray_logs(ray_dir) if ray_dir else [])]]
+    return Dossier(title, tuple(facts), tuple(found), tuple(f"-- log {name}\n{tail}" for name, tail in tails if tail))
 
 
 def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
@@ -104,23 +124,29 @@ def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
     return f"[... {size - limit} bytes left out ...]\n{mask(whole)}"
 
 
-def last_error(path: Path) -> str:
-    """The last error that a log tells, in one line: of a traceback, a log record or a command line; empty when it tells none.
+def root_cause(text: str) -> str:
+    """The first error that a log tells, in one line: of a traceback, a log record or a command line; empty when it tells none.
 
-    One that refers to another ("above", "for root cause") gives way to that; errors that Python ignored do not count.
+    One that only refers to another ("above", "for root cause") gives way to that; errors that Python ignored do not count.
     """
-    lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in log_tail(path, MAX_ERROR_BYTES).splitlines()]
+    lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in text.splitlines()]
     found, ignored = "", False
     for number, line in enumerate(lines):
         if line.startswith("Exception ignored in"):
             ignored = True
         elif _RAISED.fullmatch(line.rstrip()):
             more = itertools.takewhile(lambda each: each[:1].isspace() and each.strip(), lines[number + 1 :])
-            text = " ".join(part.strip() for part in (line, *more))
-            if not ignored and not (found and re.search(r"\babove\b|root cause", text)):
-                found = text
+            told = " ".join(part.strip() for part in (line, *more))
+            if not ignored and (not found or _REFERS.search(found)):
+                found = found if found and _REFERS.search(told) else told
             ignored = False
     return found if len(found) <= MAX_ERROR_CHARS else f"{found[:MAX_ERROR_CHARS]}..."
+
+
+def simulation_gap(text: str) -> str:
+    """What the simulated device said that it does not have; empty when it said nothing of the kind."""
+    found = _GAP.search(text)
+    return found.group(1).strip() if found else ""
 
 
 def py_spy() -> str | None:
@@ -180,7 +206,7 @@ def _headline(process: psutil.Process, state: str | None) -> str:
     return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
 
 
-def _ray_logs(ray_dir: Path) -> list[Path]:
+def ray_logs(ray_dir: Path, limit: int = 8) -> list[Path]:
     """Ray's own logs that say why a worker or a raylet failed, newest first."""
     wanted = ("raylet.err", "raylet.out", "gcs_server.err")
     found = [
@@ -191,4 +217,4 @@ def _ray_logs(ray_dir: Path) -> list[Path]:
         and (p.name in wanted or p.name.startswith("worker-"))
         and p.stat().st_size
     ]
-    return sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:8]
+    return sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]

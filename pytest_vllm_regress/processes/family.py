@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
 from ..util.masking import mask
 
 _POLL_S = 0.02
+_RAY = re.compile(r"/ray/|\bray::IDLE\b|raylet|gcs_server")
 
 
 def below(pid: int) -> list[psutil.Process]:
@@ -74,6 +76,15 @@ def describe(process: psutil.Process) -> str:
     except psutil.Error:
         command = "?"
     return f"{process.pid} ({mask(command)[:120]})"
+
+
+def is_helper(process: psutil.Process) -> bool:
+    """It is no part of the engine: multiprocessing's resource tracker, Ray's daemons and idle workers; or it has ended."""
+    try:
+        command = " ".join(process.cmdline()) or process.name()
+    except psutil.Error:
+        return True
+    return "multiprocessing.resource_tracker" in command or _RAY.search(command) is not None
 
 
 def lives(process: psutil.Process) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..cases.results import RunResult, TestResult, write
 from ..cases.verdict import combine, excerpt
 from ..errors import RegressError
 
 
-def lines(found: Sequence[dict[str, Any]]) -> list[str]:
+def lines(found: Sequence[TestResult]) -> list[str]:
     """One line per case and environment: the combined verdict, the device, and the reasons of what was not expected."""
     groups: dict[tuple[str, str, str], list[TestResult]] = {}
-    for result in map(TestResult.from_json, found):
+    for result in found:
         groups.setdefault((result.case_id, result.environment, result.device), []).append(result)
     shown = []
     for (case, environment, device), results in sorted(groups.items()):
@@ -34,10 +33,10 @@ def lines(found: Sequence[dict[str, Any]]) -> list[str]:
     return shown
 
 
-def write_report(file: Path, found: Sequence[dict[str, Any]]) -> None:
+def write_report(file: Path, found: Sequence[TestResult]) -> None:
     """Write the result file of --vllm-report."""
     try:
-        write(file, RunResult(tuple(TestResult.from_json(each) for each in found)))
+        write(file, RunResult(tuple(found)))
     except RegressError as error:
         import pytest
 

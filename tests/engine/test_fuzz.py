@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.spec import Front
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
 from pytest_vllm_regress.fuzz.checker import Checker
@@ -32,7 +33,7 @@ def session() -> Iterator[Session]:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_an_engine_is_asked_and_lives_on(session: Session, front: str) -> None:
+def test_an_engine_is_asked_and_lives_on(session: Session, front: Front) -> None:
     asker = EngineChecker(session, session.target(ENV), "xgrammar", front)
     assert asker.ask(Question(OBJECT)) == ()
     (refused,) = asker.ask(Question({"type": "no such type"}))

@@ -4,21 +4,43 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, List, Optional
 
+from . import deaths
 from .protocol import Frame
 
 Operation = Callable[..., Any]
 
 
 def failure(error: BaseException) -> Frame:
-    """The frame that reports an exception: class name, message and traceback, as the target words them."""
+    """The frame that reports an exception: class, message, chain (root first) and traceback, as the target words them.
+
+    ``engine_died``: one of the chain is what vLLM calls the death of its engine. ``claim``: of an ``Unsupported``.
+    """
+    chain = _chain(error)
     return {
         "ok": False,
-        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
+        "type": _name(error),
         "message": _bounded(str(error), 20000),
+        "chain": [_bounded("{}: {}".format(_name(each).replace("builtins.", "", 1), each), 8000) for each in chain],
         "traceback": _bounded("".join(traceback.format_exception(type(error), error, error.__traceback__)), 60000),
+        "engine_died": any(deaths.says_engine_died(each) for each in chain),
+        "claim": getattr(error, "claim", {}),
     }
+
+
+def _chain(error: BaseException) -> List[BaseException]:
+    """The error and what it came from, as Python would print them: the root first, at most 10."""
+    found: List[BaseException] = []
+    at: Optional[BaseException] = error
+    while at is not None and at not in found and len(found) < 10:
+        found.append(at)
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    return found[::-1]
+
+
+def _name(error: BaseException) -> str:
+    return "{}.{}".format(type(error).__module__, type(error).__qualname__)
 
 
 def load_function(file: str, name: str) -> Operation:

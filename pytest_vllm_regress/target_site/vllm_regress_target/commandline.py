@@ -2,14 +2,13 @@
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import importlib.metadata
 import json
 import runpy
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import Unsupported
+from . import known
 from .dialect import Plan, version
 
 
@@ -34,13 +33,11 @@ def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
 
 def _checked(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
     """Server options as this vLLM wants them. Raises ``Unsupported`` for one that its parser does not have."""
-    known = [action.dest for action in parser._actions]
+    taken = [action.dest for action in parser._actions]
     for name in options:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=3)
-            hint = "; close to it: {}".format(", ".join(close)) if close else ""
-            raise Unsupported("the server of vLLM {} has no option {!r}{}".format(version(), name, hint))
-    if "reasoning_parser" in options and "enable_reasoning" in known:  # up to 0.8 a parser alone switched nothing on
+        if name not in taken:
+            raise known.lacks(name, version())
+    if "reasoning_parser" in options and "enable_reasoning" in taken:  # up to 0.8 a parser alone switched nothing on
         return {"enable_reasoning": True, **options}
     return options
 

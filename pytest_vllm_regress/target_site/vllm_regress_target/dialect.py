@@ -6,7 +6,6 @@ this vLLM cannot do raises ``Unsupported`` with the reason. A version newer than
 
 import contextlib
 import dataclasses
-import difflib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -19,7 +18,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
-from . import Unsupported, gpu, spawning
+from . import Unsupported, gpu, known, spawning
 
 Spec = Dict[str, Any]
 
@@ -82,9 +81,7 @@ def plan(spec: Spec, front: str) -> Plan:
     _structured_output(spec, fields, made)
     for name, value in spec.get("extra", {}).items():
         if name not in fields:
-            close = difflib.get_close_matches(name, fields, n=3)
-            hint = "; close to it: {}".format(", ".join(close)) if close else ""
-            raise Unsupported("vLLM {} has no engine argument {!r}{}".format(version(), name, hint))
+            raise known.lacks(name, version())
         made.kwargs[name] = value
     if "enforce_eager" in fields:
         made.kwargs.setdefault("enforce_eager", True)  # a spec that wants CUDA graphs says False
@@ -166,7 +163,7 @@ def refusals() -> Iterator[None]:
         if refused is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
             refused = gpu.refused_in_log()
         if refused:
-            raise Unsupported("vLLM {}: {}".format(version(), refused)) from error
+            raise Unsupported(refused, refused_by="vLLM {}".format(version())) from error
         raise
 
 
@@ -239,11 +236,11 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
         elif hasattr(module, "GuidedDecodingParams"):
             arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
         else:
-            raise Unsupported("vLLM {} takes no structured-output parameters in SamplingParams".format(version()))
+            raise known.without("structured outputs in SamplingParams", version())
     if output_kind is not None:
         kinds = getattr(module, "RequestOutputKind", None)
         if kinds is None:
-            raise Unsupported("vLLM {} has no RequestOutputKind".format(version()))
+            raise known.without("RequestOutputKind", version())
         arguments["output_kind"] = kinds[output_kind.upper()]
     return SamplingParams(**arguments)
 
@@ -257,16 +254,17 @@ def _model(spec: Spec, made: Plan) -> None:
 def _generation(spec: Spec, front: str, made: Plan) -> None:
     wanted = spec.get("generation", "auto")
     if wanted == "V1" and not has_v1():
-        raise Unsupported("vLLM {} has no V1 engine".format(version()))
+        raise known.without("the V1 engine", version())
     if wanted == "V0" and not has_v0():
-        raise Unsupported("vLLM {} has no V0 engine any more".format(version()))
+        raise known.without("the V0 engine", version())
     if wanted != "auto" and "VLLM_USE_V1" in _known_environment():
         made.env["VLLM_USE_V1"] = "1" if wanted == "V1" else "0"
     if wanted == "V1" and spec.get("pipeline_parallel_size", 1) > 1 and _v1_refuses_pipelines():
-        raise Unsupported("vLLM {} has no pipeline parallelism in V1".format(version()))
+        raise known.without("pipeline parallelism in V1", version())
     if wanted == "V0" and front == "offline" and spec.get("pipeline_parallel_size", 1) > 1:
         raise Unsupported(
-            "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server"
+            "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server",
+            needs="another front",
         )
 
 
@@ -284,15 +282,18 @@ def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
         if size == 1:
             continue
         if name not in fields:
-            raise Unsupported("vLLM {} has no engine argument {!r}".format(version(), name))
+            raise known.lacks(name, version())
         made.kwargs[name] = size
     if spec.get("data_parallel_size", 1) > 1:
         if front == "offline":
             raise Unsupported(
-                "one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1"
+                "one LLM object is one data-parallel rank: use front='async' or a server for data_parallel_size > 1",
+                needs="another front",
             )
         if spec.get("generation") == "V0":
-            raise Unsupported("V0 has no data parallelism: the engine would wait for ranks that nobody starts")
+            raise Unsupported(
+                "V0 has no data parallelism: the engine would wait for ranks that nobody starts", needs="the V1 engine"
+            )
     executor = spec.get("executor", "auto")
     if executor == "ray":
         _ray(spec, made)
@@ -304,7 +305,7 @@ def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
 
 def _ray(spec: Spec, made: Plan) -> None:
     if importlib.util.find_spec("ray") is None:
-        raise Unsupported("Ray is not installed beside vLLM {}".format(version()))
+        raise Unsupported("Ray is not installed beside vLLM {}".format(version()), needs="ray")
     if spec["device"] == "sim":
         # A local Ray is to believe in as many GPUs as there are ranks; and its channels are to be shared memory, not NCCL.
         ranks = (
@@ -330,15 +331,11 @@ def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:
             made.notes.append("vLLM {} accepts tokenizer_pool_size and ignores it".format(version()))
     elif "renderer_num_workers" in fields:
         if extra_config is not None:
-            raise Unsupported(
-                "vLLM {} has a thread pool (renderer_num_workers), which takes no Ray settings".format(version())
-            )
+            raise known.lacks("tokenizer_pool_extra_config", version())  # the thread pool takes no Ray settings
         made.kwargs["renderer_num_workers"] = max(1, size or 0)
         made.notes.append("tokenizer pool is the thread pool renderer_num_workers here")
     elif size or extra_config:
-        raise Unsupported(
-            "vLLM {} has no tokenizer pool (removed after 0.8, thread pool from about 0.21)".format(version())
-        )
+        raise known.lacks("tokenizer_pool_size", version())
 
 
 def tokenizer_pool_is_ray() -> bool:
@@ -358,7 +355,7 @@ def _structured_output(spec: Spec, fields: Set[str], made: Plan) -> None:
     elif "guided_decoding_backend" in fields:
         made.kwargs["guided_decoding_backend"] = backend
     else:
-        raise Unsupported("vLLM {} has no setting for the structured-output backend".format(version()))
+        raise known.lacks("guided_decoding_backend", version())
 
 
 def _cpu(made: Plan) -> None:

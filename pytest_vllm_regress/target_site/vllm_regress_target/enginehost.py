@@ -56,7 +56,9 @@ class EngineHost:
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""
         if self._front != "offline":
-            raise Unsupported("chat is a method of the offline engine; use a server for chat completions")
+            raise Unsupported(
+                "chat is a method of the offline engine; use a server for chat completions", needs="another front"
+            )
         return [
             _result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)
         ]

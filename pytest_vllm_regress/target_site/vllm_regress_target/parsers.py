@@ -51,7 +51,9 @@ def reasoning(tokenizer: str, parser: str, pieces: Sequence[str], markers: Seque
     try:
         kind = importlib.import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser(parser)
     except (KeyError, ImportError) as error:
-        raise Unsupported("this vLLM has no reasoning parser {!r}: {}".format(parser, error)) from None
+        raise Unsupported(
+            "this vLLM has no reasoning parser {!r}: {}".format(parser, error), refused_by=_vllm()
+        ) from None
     once = kind(words)
     extract = getattr(once, "extract_reasoning", None) or once.extract_reasoning_content
     thought, content = extract("".join(pieces), request)
@@ -73,7 +75,7 @@ def _tool_parser(name: str) -> Any:
     try:
         kind = module.ToolParserManager.get_tool_parser(name)
     except KeyError as error:
-        raise Unsupported("this vLLM has no tool parser {!r}: {}".format(name, error)) from None
+        raise Unsupported("this vLLM has no tool parser {!r}: {}".format(name, error), refused_by=_vllm()) from None
     takes_tools = "tools" in inspect.signature(kind.__init__).parameters
     return lambda words, request: kind(words, request.tools) if takes_tools else kind(words)
 
@@ -90,7 +92,7 @@ def _first(names: Sequence[str]) -> Any:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise Unsupported("this vLLM has none of {}".format(", ".join(names)))
+    raise Unsupported("this vLLM has none of {}".format(", ".join(names)), refused_by=_vllm())
 
 
 def _tokenizer(path: str, markers: Sequence[str]) -> Any:
@@ -143,3 +145,9 @@ def _flush(parser: Any, streamed: Json) -> None:
         rest = expected[len(sent[-1]) :] if arguments and expected.startswith(sent[-1]) else ""
     if rest and streamed["calls"]:
         streamed["calls"][-1]["arguments"] += rest
+
+
+def _vllm() -> str:
+    import vllm
+
+    return "vLLM {}".format(vllm.__version__)

@@ -22,7 +22,7 @@ kind = "{kind}"
 phase = "probe"
 pattern = '{pattern}'
 [control]
-reason = "the trigger is left out"
+omits = "the trigger"
 [evidence]
 affected = ["vllm-0.8.4"]
 fixed = ["vllm-0.8.5"]
@@ -38,7 +38,7 @@ def raises(): raise ValueError("the documented words")
 def raises_other(): raise KeyError("something else")
 def hangs(): print("waiting for the documented words", flush=True); time.sleep(600)
 def crashes(): print("the documented words", flush=True); os._exit(7)
-def cannot(): raise Unsupported("this version has no such thing")
+def cannot(): raise Unsupported("this version has no such thing", since="0.9")
 """
 
 TEST = """

@@ -47,7 +47,7 @@ def hangs(texts):
     say(texts)
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", *texts])
     time.sleep(600)
-def cannot(texts): raise Unsupported(" ".join(texts))
+def cannot(texts): raise Unsupported(" ".join(texts), since="0.9")
 def leaves(texts): return subprocess.Popen(["sleep", "600"], start_new_session=True, env={**os.environ, "X": "1"}, stdout=-3).pid
 """
 TEST = """

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.cases.control import Control
+from pytest_vllm_regress.cases.judgement import judge
 from pytest_vllm_regress.cases.model import (
     CASE_FILE,
     MAX_BYTES,
@@ -19,7 +21,10 @@ from pytest_vllm_regress.cases.model import (
     load_case_for,
     select,
 )
-from pytest_vllm_regress.errors import CaseFileError, UsageError
+from pytest_vllm_regress.cases.observation import Observation
+from pytest_vllm_regress.cases.symptom import search
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import CaseFileError, Kind, Part, UsageError
 from tests.helpers import ROOT
 
 GOOD = r"""
@@ -69,7 +74,7 @@ def good(write) -> Case:  # type: ignore[no-untyped-def]
 def test_good_case(good: Case) -> None:
     assert good.id == "vllm-17173"
     assert good.symptom.phases == ("request", "probe")
-    assert good.symptom.search("x\nexpected 8 results, got 1\ny")
+    assert search(good.symptom.pattern, "x\nexpected 8 results, got 1\ny")
     assert good.evidence.affected[0] == "vllm-0.8.4"
     assert good.first_fixed() == "vllm 0.8.5"
     assert good.directory.name == "one"
@@ -150,7 +155,7 @@ def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
         (
             'kind = "wrong-result"',
             'kind = "hangs"',
-            ["symptom.kind = 'hangs'", "exception, hang, crash", "Did you mean"],
+            ["symptom.kind = 'hangs'", "exception, hang, crash"],
         ),
         ('["request", "probe"]', '["request", "dream"]', ["symptom.phase", "import, start, ready"]),
         ('["request", "probe"]', "[]", ["symptom.phase"]),
@@ -177,13 +182,53 @@ def test_faults_are_worded(write, old: str, new: str, words: list[str]) -> None:
 
 
 def test_hang_needs_control(write) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(CaseFileError, match=r"control: missing\. A hang or a crash needs"):
-        load_case(write(HANG))
-    case = load_case(write(HANG + '[control]\ntokenizer_pool_size = 0\nreason = "no pool"\n'))
-    assert dict(case.control) == {"tokenizer_pool_size": 0}
-    assert case.control_reason == "no pool"
-    with pytest.raises(CaseFileError, match=r"control.x = 1.5: allowed is a string, a whole number, true or false"):
-        load_case(write(HANG + "[control]\nx = 1.5\n"))
+    for kind in ("hang", "crash", "engine-death"):
+        with pytest.raises(CaseFileError, match=rf"control: missing; {kind} needs a control leg"):
+            load_case(write(HANG.replace('"hang"', f'["exception", "{kind}"]')))
+    case = load_case(write(HANG + '[control]\nomits = "the pool"\npool = 0\nextra = { a = [1] }\nprobe = { n = 1 }\n'))
+    assert case.control == Control("the pool", "", {"tokenizer_pool_size": 0, "extra": {"a": [1]}}, {"n": 1})
+    assert case.control.declared
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("pool = 0", "control: no omits; say which single thing this leg leaves out"),
+        ("", "control: empty; allowed are omits"),
+        ('reason = "no pool"', "control.reason: is called omits"),
+        ('omits = "a"\nexecutor = "many"', "control: executor='many' is not one of auto, uni, mp, ray"),
+        ('omits = "a"\nexecuter = "mp"', "control: unknown argument 'executer'. Did you mean executor?"),
+        ('omits = ""', "control.omits = ''"),
+        ('none = ""', "control.none = ''"),
+    ],
+)
+def test_faulty_controls(write, table: str, words: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CaseFileError) as caught:
+        load_case(write(f"{GOOD}\n[control]\n{table}\n"))
+    assert words in str(caught.value)
+
+
+def test_kinds_and_places(write) -> None:  # type: ignore[no-untyped-def]
+    symptom = load_case(write(GOOD)).symptom
+    assert symptom.parts_for(Kind.WRONG_RESULT) == (Part.ASSERTION,)
+    text = GOOD.replace('kind = "wrong-result"', 'kind = ["exception", "wrong-result"]\nwhere = "answer"')
+    symptom = load_case(write(text)).symptom
+    assert (symptom.kinds, symptom.where) == ((Kind.EXCEPTION, Kind.WRONG_RESULT), (Part.ANSWER,))
+    with pytest.raises(CaseFileError, match=r"symptom\.where = 'logs'.*exception, traceback, assertion"):
+        load_case(write(text.replace('"answer"', '"logs"')))
+
+
+def test_a_version_before_the_range_is_told(write) -> None:  # type: ignore[no-untyped-def]
+    case = load_case(write(GOOD))
+    assert case.is_affected({"vllm": "0.6.3"}).before
+    assert "is before" in case.is_affected({"vllm": "0.6.3"}).reason
+    assert not case.is_affected({"vllm": "0.8.5"}).before
+    assert not case.is_affected({"vllm": "0.8.4"}).before
+    seen = Observation(Kind.WRONG_RESULT, "request", "", {Part.ASSERTION: "expected 8 results, got 1"})
+    decision = judge(case, None, {"vllm": "0.6.3"}, seen)
+    assert decision.verdict is Verdict.REGRESSED
+    assert decision.reason.startswith("it shows on a version before the range, so the range begins too late")
+    assert "before the range" not in judge(case, None, {"vllm": "0.8.5"}, seen).reason
 
 
 @pytest.mark.parametrize(

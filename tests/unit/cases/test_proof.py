@@ -12,9 +12,10 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.model import Case, find_cases, load_case
+from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import Kind, UsageError
 from pytest_vllm_regress.runner import runner as runs
 from tests.helpers import ROOT
 
@@ -30,11 +31,14 @@ vllm = "<0.8.5"
 kind = "KIND"
 phase = "probe"
 pattern = "expected 8"
-[control]
-pipeline_parallel_size = 1
 [evidence]
 affected = ["AFFECTED"]
 fixed = ["FIXED"]
+"""
+CONTROL = """
+[control]
+omits = "the second stage"
+pipeline_parallel_size = 1
 """
 TEST = """
 import pytest
@@ -58,8 +62,9 @@ def case(tmp_path: Path) -> Case:
 def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") -> Case:
     directory = root / "cases" / "demo"
     directory.mkdir(parents=True)
+    control = CONTROL if kind in ("hang", "crash", "engine-death") else ""
     (directory / "case.toml").write_text(
-        CASE.replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed)
+        (CASE + control).replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed)
     )
     (directory / "test_demo.py").write_text(TEST)
     (directory / "probe.py").write_text(
@@ -68,7 +73,7 @@ def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") ->
     return load_case(directory / "case.toml")
 
 
-def result(environment: str, verdict: Verdict, control: str = "", test: str = "t") -> TestResult:
+def result(environment: str, verdict: Verdict, control: str = "", test: str = "t", at_work: bool = True) -> TestResult:
     return TestResult(
         "demo",
         test,
@@ -79,6 +84,7 @@ def result(environment: str, verdict: Verdict, control: str = "", test: str = "t
         {"vllm": "0.8.4", "six": "1"},
         started_at=86400.0,
         control=control,
+        observation=Observation(Kind.PASSED, "probe", at_work=(Mechanism("counting", True),) if at_work else ()),
     )
 
 
@@ -129,7 +135,7 @@ def test_one_failed_trial_of_many_counts(case: Case) -> None:
     assert "trial 3 of 3" in wrong[0]
 
 
-@pytest.mark.parametrize("kind", ["hang", "crash"])
+@pytest.mark.parametrize("kind", ["hang", "crash", "engine-death"])
 def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None:
     case = written(tmp_path, kind)
     assert "no control leg passed" in proof.prove(case, [GOOD], lock)[1][0]
@@ -142,6 +148,31 @@ def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None
         ),
     )
     assert "no control leg passed" in proof.check(case, lock)[0]
+
+
+@pytest.mark.parametrize("side", ["old", "new"])
+def test_a_wrong_result_needs_something_at_work_or_a_reason(case: Case, side: str) -> None:
+    bare = [result(r.environment, r.verdict, at_work=r.environment != side) for r in GOOD]
+    (wrong,) = proof.prove(case, [bare], lock)[1]
+    assert wrong.startswith(f"{side}: t: nothing shows that its mechanism was at work; call vllm_at_work(")
+    case.path.write_text(case.path.read_text() + '[control]\nnone = "a pass is an import"\n')
+    assert proof.prove(load_case(case.path), [bare], lock)[1] == []
+
+
+def test_a_control_leg_that_is_declared_must_have_passed_for_every_kind(case: Case) -> None:
+    case.path.write_text(case.path.read_text() + CONTROL)
+    declared = load_case(case.path)
+    assert "no control leg passed" in proof.prove(declared, [GOOD], lock)[1][0]
+    assert proof.prove(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[1] == []
+
+
+def test_claims_and_code_have_fingerprints_of_their_own(case: Case) -> None:
+    claims, code = proof.claims_fingerprint(case), proof.code_fingerprint(case.directory)
+    case.path.write_text(case.path.read_text().replace('"<0.8.5"', '"<0.8.4"'))
+    changed = load_case(case.path)
+    assert proof.claims_fingerprint(changed) != claims and proof.code_fingerprint(case.directory) == code
+    (case.directory / "probe.py").write_text("def count(n):\n    return n\n")
+    assert proof.code_fingerprint(case.directory) != code
 
 
 @pytest.mark.parametrize(

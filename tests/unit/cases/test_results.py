@@ -102,8 +102,8 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (b"[" * 100_000, "not valid JSON"),
         (b'{"schema": NaN}', "not a JSON number"),
         (b"[]", "no key schema"),
-        (b'{"schema": 2}', "schema = 2: this vllm-regress reads 1"),
-        (b'{"schema": 1}', "results: missing"),
+        (b'{"schema": 1}', "schema = 1: this vllm-regress reads 2"),
+        (b'{"schema": 2}', "results: missing"),
         (json.dumps(_changed(verdict="GREEN")).encode(), "results[0].verdict = 'GREEN': allowed: REPRODUCED"),
         (json.dumps(_changed(expected=False)).encode(), "results[0].expected = False: contradicts verdict REPRODUCED"),
         (

@@ -8,15 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.cases.model import Symptom
-from pytest_vllm_regress.cases.verdict import KINDS, Observation, Verdict, combine, decide, excerpt
+from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism, Observation
+from pytest_vllm_regress.cases.symptom import WHERE, Symptom
+from pytest_vllm_regress.cases.verdict import Verdict, combine, decide, excerpt
+from pytest_vllm_regress.errors import Kind, Part
 
-SYMPTOM = Symptom("hang", ("start", "ready"), r"^raylet: .*dead$")
-SEEN = Observation("hang", "start", "a\nraylet: worker dead\nb")
-PASSED = Observation("passed", "request", "8 results")
+SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
+SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: "a\nraylet: worker dead\nb"})
+PASSED = Observation(Kind.PASSED, "request", "8 results")
+ABSENT = Observation(Kind.NOT_APPLICABLE, "start", "no pool", claim="since vLLM 0.7")
 
 observations = st.builds(
-    Observation, st.sampled_from(KINDS), st.sampled_from(["start", "request"]), st.text(max_size=30)
+    Observation,
+    st.sampled_from(Kind),
+    st.sampled_from(["start", "request"]),
+    st.text(max_size=30),
+    st.dictionaries(st.sampled_from(Part), st.text(max_size=30) | st.just("raylet: x dead"), max_size=3),
+    st.lists(st.builds(Mechanism, st.just("mechanism"), st.booleans()), max_size=2).map(tuple),
+    st.sampled_from(["", "since vLLM 0.7"]),
 )
 
 
@@ -27,8 +36,8 @@ observations = st.builds(
         (True, PASSED, Verdict.UNEXPECTEDLY_FIXED),
         (False, PASSED, Verdict.FIXED),
         (False, SEEN, Verdict.REGRESSED),
-        (True, Observation("not-applicable", "start", "no pool"), Verdict.NOT_APPLICABLE),
-        (False, Observation("not-applicable", "start", "no pool"), Verdict.NOT_APPLICABLE),
+        (True, ABSENT, Verdict.NOT_APPLICABLE),
+        (False, ABSENT, Verdict.NOT_APPLICABLE),
     ],
 )
 @pytest.mark.parametrize("control", [None, PASSED])
@@ -41,29 +50,72 @@ def test_table(affected: bool, observed: Observation, verdict: Verdict, control:
     ("kind", "phase", "text"), [each for each in itertools.product((True, False), repeat=3) if not all(each)]
 )
 def test_kind_phase_and_text_must_all_match(affected: bool, kind: bool, phase: bool, text: bool) -> None:
-    observed = Observation("hang" if kind else "crash", "ready" if phase else "request", SEEN.text if text else "other")
+    observed = Observation(
+        Kind.HANG if kind else Kind.CRASH, "ready" if phase else "request", "", SEEN.parts if text else {Part.LOG: "x"}
+    )
     decision = decide(affected, SYMPTOM, observed)
     assert decision.verdict is Verdict.INCONCLUSIVE
     assert ("kind is crash, not hang" in decision.reason) is not kind
     assert ("phase is request, not start or ready" in decision.reason) is not phase
-    assert ("its text does not match" in decision.reason) is not text
+    assert ("does not match in" in decision.reason) is not text
 
 
-def test_the_documented_text_is_quoted_and_bounded() -> None:
-    assert "raylet: worker dead" in decide(True, SYMPTOM, SEEN).reason
-    long = Observation("hang", "start", "head " + "x" * 100_000 + " tail")
-    reason = decide(True, SYMPTOM, long).reason
-    assert "head" in reason
-    assert "tail" in reason
-    assert len(reason) < 800
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("part", Part)
+def test_the_pattern_counts_only_where_the_symptom_is_looked_for(kind: Kind, part: Part) -> None:
+    observed = Observation(kind, "start", "", {part: "raylet: worker dead"})
+    by_default = Symptom((kind,), ("start",), SYMPTOM.pattern)
+    assert (decide(True, by_default, observed).verdict is Verdict.REPRODUCED) is (part in WHERE[kind])
+    for named in Part:
+        symptom = Symptom((kind,), ("start",), SYMPTOM.pattern, (named,))
+        assert (decide(True, symptom, observed).verdict is Verdict.REPRODUCED) is (part is named)
 
 
-@given(st.booleans(), observations, observations.filter(lambda each: each.kind != "passed"))
+def test_one_failure_may_have_several_kinds_each_with_its_own_places() -> None:
+    symptom = Symptom((Kind.EXCEPTION, Kind.ENGINE_DEATH), ("request",), "no grammar")
+    died = Observation(Kind.ENGINE_DEATH, "request", "", {Part.LOG: "ValueError: no grammar"})
+    raised = Observation(Kind.EXCEPTION, "request", "", {Part.LOG: "ValueError: no grammar"})
+    assert decide(True, symptom, died).verdict is Verdict.REPRODUCED
+    assert decide(True, symptom, raised).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_decision_names_part_line_and_what_matched() -> None:
+    decision = decide(True, SYMPTOM, SEEN)
+    assert decision.match is not None
+    assert (decision.match.part, decision.match.number, decision.match.text) == (Part.LOG, 2, "raylet: worker dead")
+    assert "found in log, line 2: raylet: worker dead" in decision.reason
+
+
+def test_the_documented_text_is_bounded() -> None:
+    long = Observation(Kind.EXCEPTION, "start", "", {Part.EXCEPTION: "head " + "x" * 30_000 + " tail"})
+    decision = decide(True, Symptom((Kind.EXCEPTION,), ("start",), "head .* tail"), long)
+    assert decision.verdict is Verdict.REPRODUCED
+    assert len(decision.reason) < 800
+
+
+def test_parts_are_bounded_at_both_ends() -> None:
+    seen = Observation(Kind.HANG, "start", "", {Part.LOG: "first " + "x" * 1_000_000 + " last", Part.EXIT: ""})
+    assert list(seen.parts) == [Part.LOG]
+    assert len(seen.parts[Part.LOG]) <= MAX_PART
+    assert seen.parts[Part.LOG].startswith("first ") and seen.parts[Part.LOG].endswith(" last")
+
+
+@given(st.booleans(), observations, observations.filter(lambda each: each.kind is not Kind.PASSED))
 def test_a_control_leg_that_does_not_pass_decides_nothing(
     affected: bool, observed: Observation, control: Observation
 ) -> None:
     verdict = decide(affected, SYMPTOM, observed, control).verdict
-    assert verdict is (Verdict.NOT_APPLICABLE if observed.kind == "not-applicable" else Verdict.INCONCLUSIVE)
+    absent = observed.kind is Kind.NOT_APPLICABLE and observed.claim
+    assert verdict is (Verdict.NOT_APPLICABLE if absent else Verdict.INCONCLUSIVE)
+
+
+def test_a_control_leg_that_is_declared_and_was_not_run_proves_nothing() -> None:
+    for affected in (True, False):
+        decision = decide(affected, SYMPTOM, SEEN, declared="the pool")
+        assert decision.verdict is Verdict.INCONCLUSIVE
+        assert "the control leg (without the pool) was not run" in decision.reason
+    assert decide(True, SYMPTOM, SEEN, PASSED, declared="the pool").verdict is Verdict.REPRODUCED
+    assert decide(False, SYMPTOM, PASSED, declared="the pool").verdict is Verdict.FIXED
 
 
 @given(st.booleans(), observations, st.none() | observations)
@@ -73,12 +125,22 @@ def test_only_a_pass_is_green_and_every_reason_says_something(
     decision = decide(affected, SYMPTOM, observed, control)
     assert decision.reason
     if decision.verdict is Verdict.FIXED:
-        assert observed.kind == "passed"
+        assert observed.kind is Kind.PASSED
         assert not affected
     if decision.verdict is Verdict.REPRODUCED:
         assert affected
-        assert observed.kind == "hang"
-        assert control is None or control.kind == "passed"
+        assert observed.kind is Kind.HANG
+        assert control is None or control.kind is Kind.PASSED
+        assert decision.match is not None
+    if decision.verdict in (Verdict.REPRODUCED, Verdict.FIXED, Verdict.REGRESSED, Verdict.UNEXPECTEDLY_FIXED):
+        assert all(each.held for each in observed.at_work)
+    if decision.verdict is Verdict.NOT_APPLICABLE:
+        assert observed.claim
+
+
+@given(observations)
+def test_observations_survive_the_result_file(observed: Observation) -> None:
+    assert Observation.from_json(observed.to_json()) == observed
 
 
 def test_expected() -> None:
@@ -98,11 +160,6 @@ def test_combine_order() -> None:
     for worse, better in itertools.combinations(worst_first, 2):
         assert combine([Verdict(better), Verdict(worse)]).value == worse
     assert combine([]) is Verdict.INCONCLUSIVE
-
-
-def test_unknown_kind() -> None:
-    with pytest.raises(ValueError, match="'pass' is not one of passed"):
-        Observation("pass", "start", "")
 
 
 @given(st.text(), st.integers(30, 300))

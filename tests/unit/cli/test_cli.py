@@ -205,7 +205,7 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert [case.id for case in find_cases(cases)] == ["lmfe-124", "vllm-17173", "x-y-7"]
     case = find_cases(cases)[0]
     assert case.title == 'a "title" \\ é'
-    assert dict(case.control) == {"tokenizer_pool_size": 0, "executor": "mp"}
+    assert dict(case.control.changes) == {"tokenizer_pool_size": 0, "executor": "mp"}
     assert str(case.affected[0]) == "lm-format-enforcer <0.10.6"
     for path in cases.glob("*/test_*.py"):
         compile(path.read_text(), path, "exec")

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, commandline
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest, commandline
 
 
 def parser(*flags: str) -> argparse.ArgumentParser:
@@ -38,8 +38,13 @@ def test_server_options_are_the_parser_s(monkeypatch: pytest.MonkeyPatch) -> Non
     known = parser("--tool-call-parser", "--reasoning-parser")
     asked = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
     assert commandline._checked(asked, known) == asked
-    with pytest.raises(Unsupported, match=r"vLLM 9.9 has no option 'tool_parser'; close to it: tool_call_parser"):
+    with pytest.raises(
+        WrongRequest, match=r"no vLLM .* server option 'tool_parser', nor has 9.9; close to it: .*tool_call_parser"
+    ):
         commandline._checked({"tool_parser": "hermes"}, known)
+    with pytest.raises(Unsupported) as lacking:
+        commandline._checked({"response_role": "x"}, known)
+    assert lacking.value.claim
 
 
 def test_a_reasoning_parser_is_switched_on_where_that_is_asked_for() -> None:

@@ -12,6 +12,7 @@ from vllm.model_executor.sampling_metadata import SamplingMetadata
 from vllm.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
+from .adapters import load_adapter
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
@@ -126,6 +127,8 @@ class SimWorker(WorkerBase):
         return sampled
 
     def add_lora(self, lora_request: Any) -> bool:
+        if lora_request.lora_int_id not in self._loras:
+            load_adapter(self.vllm_config, lora_request)
         self._loras.add(lora_request.lora_int_id)
         return True
 

@@ -16,6 +16,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
+from .adapters import load_adapter
 from .batch import Batch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
@@ -200,6 +201,8 @@ class SimWorker(WorkerBase):
         """Data-parallel engines keep step with each other; a simulated step needs no partner."""
 
     def add_lora(self, lora_request: Any) -> bool:
+        if lora_request.lora_int_id not in self._loras:
+            load_adapter(self.vllm_config, lora_request)
         self._loras.add(lora_request.lora_int_id)
         return True
 
