@@ -23,7 +23,7 @@ from ..environments.index import releases
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
 from ..runner import runner as runs
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, Source, check_device, invocation, print_json, say, warn
 
@@ -122,7 +122,7 @@ def bisect(
         file = (
             f"{state}{'.commits' if key[0] == 'commits' else ''}"
             if state
-            else cache_root() / "bisect" / f"{_digest(whole)}.json"
+            else writable_root() / "bisect" / f"{_digest(whole)}.json"
         )
         notes = Notes(Path(file), whole)
         if restart:

@@ -13,7 +13,7 @@ from ..runner import runner as runs
 from ..runner.journal import Journal
 from ..runner.matrix import Matrix, named_environments
 from ..runner.slots import machine_room
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, Source, Yes, check_device, confirm_downloads, invocation, say, warn
 
@@ -66,12 +66,12 @@ def matrix(
     confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, None, ours.pytest_args)
     key = [*(case.id for case in cases), *(job.environment for job in planned), str(device), *ours.pytest_args]
-    journal = Journal(cache_root() / "matrix", key)
+    journal = Journal(writable_root() / "matrix", key)
     if fresh:
         journal.close()
     with terminate_as_interrupt():
         outcome = Matrix(runs.build_with_cache(say), options, journal, say).run(planned, jobs or machine_room())
-    written = runs.keep(outcome.run, destination, cache_root() / "results", say)
+    written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:
         say(f"results: {written}")

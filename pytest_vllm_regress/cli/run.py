@@ -47,7 +47,7 @@ def run(
     from ..cases.model import select
     from ..reporting.table import print_to_console
     from ..runner import runner as runs
-    from ..util.paths import cache_root
+    from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
     _check_run(env, all_evidence, device, workers)
@@ -58,7 +58,7 @@ def run(
     options = runs.Options(device, workers, ours.pytest_args)
     with terminate_as_interrupt():
         outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
-    written = runs.keep(outcome.run, destination, cache_root() / "results", say)
+    written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:
         say(f"results: {written}")

@@ -11,7 +11,7 @@ from ..cases.model import select
 from ..cases.results import TestResult
 from ..errors import UsageError
 from ..runner import runner as runs
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, check_device, invocation, say, warn
 
@@ -81,7 +81,7 @@ def validate(
                 jobs
             )
             found.append(list(outcome.run.results))
-            runs.keep(outcome.run, results, cache_root() / "results", say)
+            runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:
                 warn("interrupted: nothing was proven")
                 raise typer.Exit(INTERRUPTED)

@@ -26,7 +26,7 @@ from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .engine import AsyncEngine, Engine, start_engine
 from .placement import PROBE, Asked, Placement, first_start, is_forged
@@ -116,7 +116,7 @@ class Session:
             return self.settings.model
         if kind not in KINDS:
             return kind
-        return str(ensure_checkpoint(kind, cache_root() / "checkpoints", head=64 if device == "gpu" else 32))
+        return str(ensure_checkpoint(kind, writable_root() / "checkpoints", head=64 if device == "gpu" else 32))
 
     def probe(self, target: Target, user: str = "") -> Child:
         """A fresh probe process in ``target``; on GPUs it leases one, for it may start an engine itself."""

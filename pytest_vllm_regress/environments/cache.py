@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from ..errors import BuildError, UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder, write_whole
-from ..util.paths import cache_root
+from ..util.paths import cache_root, can_write, homeless, writable_root
 from ..util.sizes import GIB, MIB
 from . import overlay, uv
 from .locks import exactly, resolver_options, usable_lock
@@ -37,6 +37,8 @@ RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
+_SAID: set[Path] = set()
+"""Caches of which it was said that they cannot be written."""
 _FORMAT = 2
 _DEFAULT_LIMIT = 60 * GIB
 
@@ -83,6 +85,14 @@ class EnvironmentCache:
     @contextlib.contextmanager
     def _lease(self, recipe: Recipe, base: Path | None, progress: Progress) -> Iterator[Path]:
         place = self.place(recipe)
+        if _complete(place) and not can_write(self.root):
+            with self._read_only_lease(place, progress) as python:
+                yield python
+            return
+        if not self.root.is_dir() and (why := homeless()):
+            raise UsageError(
+                f"{recipe.name} is not built: {why}, so {self.root} cannot be the place for gigabytes. Set VLLM_REGRESS_CACHE to one that is yours"
+            )
         try:
             private_folder(self.root)
             lock = FileLock(f"{place}.lock", thread_local=False)
@@ -111,6 +121,19 @@ class EnvironmentCache:
             yield place / "bin" / "python"
         finally:
             os.close(lease)
+
+    @contextlib.contextmanager
+    def _read_only_lease(self, place: Path, progress: Progress) -> Iterator[Path]:
+        """As ``lease`` where nothing can be written, as in an image with its environments. Who can write there sees the lease."""
+        if self.root not in _SAID:
+            _SAID.add(self.root)
+            progress(
+                f"{self.root} cannot be written: what is built there is used, what must be written goes to {writable_root()}"
+            )
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(FileNotFoundError):
+                fcntl.flock(held.enter_context(open(place / _LEASE, "rb")), fcntl.LOCK_SH)
+            yield place / "bin" / "python"
 
     def built(self, recipe: Recipe) -> Path | None:
         """The interpreter, if the environment is already there."""

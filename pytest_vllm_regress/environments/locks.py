@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from ..errors import BuildError, EnvironmentFileError, UsageError
 from ..util.documents import load_json, parse_toml
 from ..util.files import private_folder, read_bounded, write_whole
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.rundir import scratch
 from . import uv
 from .recipes import RELEASE, Recipe, for_uv, pinned
@@ -113,7 +113,7 @@ def release_date(package: str, version: str) -> datetime.date:
 
 def remembered(file: str, key: str, find: Callable[[], str], fits: Callable[[str], bool] = lambda text: True) -> str:
     """What ``find`` once found for ``key``, kept in ``file`` of the cache: for what does not change. What does not fit there counts for nothing."""
-    note = cache_root() / file
+    note = writable_root() / file
     known: dict[str, str] = {}
     with contextlib.suppress(UsageError, ValueError, AttributeError):
         known = {name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..errors import UsageError
 from ..util.files import private_folder
-from ..util.paths import cache_root
+from ..util.paths import cache_root, writable_root
 from . import uv
 from .recipes import find_file
 
@@ -30,6 +30,9 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
             f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)"
         )
     place = cache_root() / LOCKS / f"{name}-{_tag(python)}"
+    if place.is_dir():
+        return place
+    place = writable_root() / LOCKS / place.name
     if place.is_dir():
         return place
     private_folder(place.parent)

@@ -15,7 +15,7 @@ from ..engines.spec import front_named
 from ..errors import UsageError
 from ..schemas import Budget, Profile, features
 from ..schemas.profile import as_profile
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from .artefact import Artefact, as_text, of_finding
 from .checker import BACKENDS, Allowance, Checker
 from .corpus import BUILT_IN, minima, read
@@ -172,5 +172,5 @@ def _database(checker: Checker) -> ExampleDatabase:
     """What earlier searches found, kept per environment and backend."""
 
     return DirectoryBasedExampleDatabase(
-        cache_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
+        writable_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
     )

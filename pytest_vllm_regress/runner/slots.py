@@ -18,7 +18,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from ..util.files import private_folder
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.sizes import GIB
 
 POLL_S = 0.5
@@ -54,7 +54,7 @@ def slot(folder: Path, count: int) -> Iterator[int]:
 
 def main(command: Sequence[str]) -> int:
     """Run ``command`` in a slot; returns its exit status."""
-    with slot(cache_root() / "slots", machine_room()):
+    with slot(writable_root() / "slots", machine_room()):
         return subprocess.run(list(command)).returncode
 
 

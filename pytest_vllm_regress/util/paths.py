@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 import platformdirs
 
+from ..errors import UsageError
 from .files import private_folder
 
 PACKAGE = Path(__file__).parents[1]
@@ -29,6 +32,35 @@ def cache_root() -> Path:
     """
     given = os.environ.get("VLLM_REGRESS_CACHE")
     root = Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
-    with contextlib.suppress(OSError):  # who writes there says so
-        private_folder(root)
+    if homeless() is None:
+        with contextlib.suppress(OSError):  # who writes there says so
+            private_folder(root)
     return root
+
+
+def writable_root() -> Path:
+    """For notes, locks and results: ``cache_root()``, or where that cannot be written a folder of this user's below the temporary one."""
+    root = cache_root()
+    if can_write(root):
+        return root
+    place = Path(tempfile.gettempdir(), f"vllm-regress-{os.getuid()}")
+    place.mkdir(mode=0o700, exist_ok=True)
+    status = place.lstat()
+    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+        raise UsageError(
+            f"{root} cannot be written, and {place} is not ours to write to instead. Set VLLM_REGRESS_CACHE to a place that can be written"
+        )
+    return place
+
+
+def can_write(folder: Path) -> bool:
+    """A folder that is there and takes files: not of a read-only file system, nor of somebody else."""
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def homeless() -> str | None:
+    """Why the cache's place cannot be this user's, where nobody named it: there is no home directory. None where all is well."""
+    if os.environ.get("VLLM_REGRESS_CACHE") or os.environ.get("XDG_CACHE_HOME"):
+        return None
+    home = Path("~").expanduser()
+    return None if home.is_absolute() and home.is_dir() else f"the home directory {home} is not there (HOME)"
