@@ -33,6 +33,7 @@ class TestResult:
     ``control``: what the control leg did ("passed", "failed"), empty where none was run.
     ``match``: where the symptom was found. ``observation``: what the test's own leg saw; it can be judged again while the case's tests and
     probe have the fingerprint ``code``.
+    ``gpu``: on a GPU, what the engine ran on: card, capability, driver, CUDA, modes, attention backend, how its process was started.
     ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
     """
 
@@ -57,6 +58,7 @@ class TestResult:
     match: Match | None = None
     observation: Observation | None = None
     code: str = ""
+    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def expected(self) -> bool:
@@ -75,6 +77,7 @@ class TestResult:
             "verdict": self.verdict.value,
             "expected": self.expected,
             "versions": dict(self.versions),
+            "gpu": dict(self.gpu),
             "reason": bounded(self.reason, MAX_REASON),
             "symptom": bounded(self.symptom, MAX_SYMPTOM),
             "dossier": bounded(self.dossier, MAX_DOSSIER),

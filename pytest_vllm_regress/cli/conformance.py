@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ..conformance.record import merged, read_faults, read_record, unexplained
-from ..conformance.suite import run_suite, suite_directory
+from ..conformance.suite import ON_GPU, asks_for_gpu, run_suite, suite_directory
 from ..conformance.table import table
 from ..errors import BuildError
 from ..runner.runner import build_with_cache
@@ -51,10 +51,13 @@ def conformance(
     build = build_with_cache(say)
     unbuilt = []
     selection = invocation(context).pytest_args
+    on_gpu = asks_for_gpu(selection)
+    part = [each for each in selection if each not in ON_GPU]
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
-            if name in runs and not again:
-                say(f"{name}: in the record since {runs[name].at}; --again runs it anew")
+            known = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
+            if known and not again:
+                say(f"{name} on {known[0].device}: in the record since {known[0].at}; --again runs it anew")
                 continue
             try:
                 build(name)
@@ -63,7 +66,7 @@ def conformance(
                 unbuilt.append(name)
                 continue
             found = run_suite(name, suite, selection)
-            runs[name] = merged(runs[name], found) if selection and name in runs else found
+            runs[found.key] = merged(runs[found.key], found) if part and found.key in runs else found
             write_whole(record, json.dumps([dataclasses.asdict(runs[each]) for each in sorted(runs)], indent=1) + "\n")
     write_whole(write, "".join(f"{line}\n" for line in table(runs.values(), faults)))
     red = unexplained(runs.values(), faults)

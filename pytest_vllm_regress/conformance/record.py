@@ -23,6 +23,7 @@ from ..util.versions import version_of
 
 MAX_BYTES = 16 * 1024 * 1024
 SHOWN = ("torch", "transformers", "xgrammar", "llguidance", "outlines", "lm-format-enforcer", "ray")
+_GPU = "vllm_gpu_"
 PASSED, ABSENT, FAILED = "ok", "n/a", "FAIL"
 
 
@@ -40,7 +41,7 @@ class CheckResult:
 
 @dataclasses.dataclass(frozen=True)
 class SuiteRun:
-    """The suite in one environment. ``versions`` by distribution; ``at`` is the day."""
+    """The suite in one environment on one device. ``versions`` by distribution; ``at`` is the day; ``gpu``: on GPUs, what the engines ran on."""
 
     environment: str
     device: str
@@ -48,6 +49,12 @@ class SuiteRun:
     machine: str
     at: str
     cells: tuple[CheckResult, ...]
+    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Environment and device: what ran on a GPU does not replace what ran on the simulated device."""
+        return self.environment, self.device
 
     @property
     def vllm(self) -> Version:
@@ -95,7 +102,17 @@ def read_report(name: str, report: Path) -> SuiteRun:
         raise UsageError(f"{name}: the suite ran no test: see its output above")
     versions = {key: value for key, value in json.loads(properties["versions"]).items() if key in ("vllm", *SHOWN)}
     machine = f"{platform.machine()}, Python {properties['python']}"
-    return SuiteRun(name, properties["device"], versions, machine, time.strftime("%Y-%m-%d"), cells)
+    return SuiteRun(name, properties["device"], versions, machine, time.strftime("%Y-%m-%d"), cells, _gpu_of(root))
+
+
+def _gpu_of(root: ET.Element) -> dict[str, str]:
+    """Everything that the tests say of the GPUs they ran on."""
+    found: dict[str, dict[str, None]] = {}
+    for each in root.iterfind(".//testcase/properties/property"):
+        name = each.get("name", "")
+        if name.startswith(_GPU):
+            found.setdefault(name.removeprefix(_GPU), {})[each.get("value", "")] = None
+    return {name: " | ".join(values) for name, values in found.items()}
 
 
 def _cell(case: ET.Element) -> CheckResult:
@@ -117,16 +134,14 @@ def _gist(text: str) -> str:
     return " | ".join(dict.fromkeys([*text.splitlines()[:1], *named]))[:1500]
 
 
-def read_record(path: Path) -> dict[str, SuiteRun]:
-    """The runs of a record by environment; none where there is no file."""
+def read_record(path: Path) -> dict[tuple[str, str], SuiteRun]:
+    """The runs of a record by environment and device; none where there is no file."""
     if not path.exists():
         return {}
     try:
         plain: list[dict[str, Any]] = load_json(path, MAX_BYTES, what="a record of vllm-regress conformance")
-        return {
-            each["environment"]: SuiteRun(**{**each, "cells": tuple(CheckResult(**cell) for cell in each["cells"])})
-            for each in plain
-        }
+        runs = [SuiteRun(**{**each, "cells": tuple(CheckResult(**cell) for cell in each["cells"])}) for each in plain]
+        return {ran.key: ran for ran in runs}
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(
             f"{path}: not a record of vllm-regress conformance: {error!r}. Give another file by --record"

@@ -32,21 +32,23 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
     for ran in ordered:
         shown = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
         lines.append(f"| {' | '.join([ran.environment, ran.device, *shown, ran.machine, ran.at])} |")
+    for ran in ordered:
+        if ran.gpu:
+            facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items())
+            lines += ["", f"{ran.environment} on {ran.device}: {facts}."]
     return [line.encode("ascii", "replace").decode() for line in lines]
 
 
 def _section(section: str, runs: Sequence[SuiteRun], faults: Sequence[Fault]) -> list[str]:
-    rows = {
-        (ran.environment, generation): ran for ran in runs for generation in ("V0", "V1") if _exists(ran, generation)
-    }
-    cells = {(ran.environment, c.generation, c.check): c for ran in runs for c in ran.cells if c.section == section}
+    rows = {(ran.key, generation): ran for ran in runs for generation in ("V0", "V1") if _exists(ran, generation)}
+    cells = {(ran.key, c.generation, c.check): c for ran in runs for c in ran.cells if c.section == section}
     checks = list(dict.fromkeys(check for _, _, check in cells))
     notes: dict[str, int] = {}
     lines = [f"| vLLM | {' | '.join(checks)} |", "|" + " --- |" * (len(checks) + 1)]
-    for (environment, generation), ran in rows.items():
+    for (key, generation), ran in rows.items():
         words = []
         for check in checks:
-            cell = cells.get((environment, generation, check))
+            cell = cells.get((key, generation, check))
             words.append("" if cell is None else _word(ran, cell, faults, notes))
         lines.append(f"| {ran.vllm} {generation} {ran.device} | {' | '.join(words)} |")
     return lines + ([""] if notes else []) + [f"{number}. {note}" for note, number in notes.items()]

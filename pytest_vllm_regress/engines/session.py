@@ -18,12 +18,13 @@ from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
 from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
-from ..errors import BuildError, LimitExceeded, Unsupported, UsageError
+from ..errors import BuildError, ChildError, LimitExceeded, Unsupported, UsageError
 from ..gpus.leases import GpuLease
 from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
+from ..target_site.vllm_regress_target.gpu import refused
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
 from ..util.paths import writable_root
@@ -155,9 +156,15 @@ class Session:
 
         def start() -> Server:
             made = self._child(target, spec, "serve", timeout, user)
-            server = start_server(
-                made.child, spec, lease_port(), made.request, self._deadline, made.scripts, made.timeout
-            )
+            try:
+                server = start_server(
+                    made.child, spec, lease_port(), made.request, self._deadline, made.scripts, made.timeout
+                )
+            except ChildError as error:
+                words = refused(error.detail) if target.device == "gpu" else None
+                if words is None:
+                    raise
+                raise Unsupported(f"vLLM {target.versions['vllm']}: {words}") from error
             made.note()
             return server
 

@@ -24,6 +24,7 @@ class Evidence:
     ``changes`` are EngineSpec fields that this leg sets otherwise and ``probe`` arguments of its probe, ``spec`` the engine that it had.
     ``engine`` holds what the engine's processes wrote and which are gone, as it was when a failed test gave the engine back; ``dead`` tells
     that the engine was dead then. A leg without some ``feature`` keeps its engine's ``dossier`` when it worked, and gives up its engine.
+    ``gpu``: what a record says of the GPU, where there is one.
     """
 
     leg: str = SUBJECT
@@ -45,6 +46,7 @@ class Evidence:
     feature: bool = False
     dossier: str = ""
     minimized: str = ""
+    gpu: Mapping[str, str] = dataclasses.field(default_factory=dict)
     protocol_started: float = dataclasses.field(default_factory=time.monotonic)
 
     def changed_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..engines.session import Session
     from ..engines.spec import EngineSpec, Front
     from ..engines.target import Target
-    from ..processes.child import Leftover
+    from ..processes.child import Child, Leftover
 
     E = TypeVar("E", Engine | AsyncEngine, Server)
 
@@ -78,13 +78,13 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     evidence, session = evidence_of(request.node), _session(request)
     evidence.phase = "probe"
     file = request.path.with_name("probe.py")
-    probe = Probe(
-        lambda: session.probe(vllm_env, request.node.nodeid),
-        file,
-        deadline_for(request.config),
-        evidence.replied,
-        evidence.changed_arguments,
-    )
+
+    def start() -> Child:
+        child = session.probe(vllm_env, request.node.nodeid)
+        _note_gpu(request, child.gpu)
+        return child
+
+    probe = Probe(start, file, deadline_for(request.config), evidence.replied, evidence.changed_arguments)
     yield probe
     _charge(request, probe.close())
 
@@ -159,6 +159,7 @@ def _lent(
     evidence.spec = spec
     engine = get(target, spec, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
     evidence.replied("start")
+    _note_gpu(request, engine.child.gpu)
     engine.child.on_reply = evidence.replied
     engine.schemas = evidence.schemas
     engine.child.take()
@@ -177,6 +178,12 @@ def _lent(
             _session(request).drop(target, spec, front)
     finally:
         engine.scripts.check()  # what clients of the test's own have asked
+
+
+def _note_gpu(request: pytest.FixtureRequest, gpu: Mapping[str, str]) -> None:
+    """What the test ran on goes into the result file and into JUnit reports."""
+    evidence_of(request.node).gpu = gpu
+    request.node.user_properties += [(f"vllm_gpu_{name}", value) for name, value in gpu.items()]
 
 
 @contextlib.contextmanager

@@ -154,6 +154,7 @@ def _result(item: pytest.Item, leg: JudgedLeg) -> TestResult:
         device=target.device if target else "unknown",
         environment=name,
         versions=target.versions if target else {},
+        gpu=subject.gpu,
         started_at=subject.started_at,
         duration_s=round(time.time() - subject.started_at, 3),
         symptom="" if leg.observed.kind is Kind.PASSED else _first_line(leg.observed.summary),

@@ -69,6 +69,10 @@ class Recorder:
             terminalreporter.section("documented failures")
             for line in summary.lines(self._found):
                 terminalreporter.write_line(line)
+        if self._nothing_on_gpu:
+            terminalreporter.write_line(
+                "Nothing was shown on a GPU: every case was NOT_APPLICABLE. The run fails.", red=True
+            )
         for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
             from ..processes.child import describe_leftovers
 
@@ -85,8 +89,16 @@ class Recorder:
             self._write()
         return done
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self._write()
+        if self._nothing_on_gpu and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @property
+    def _nothing_on_gpu(self) -> bool:
+        """Real GPUs were asked for, and every case was skipped: a green end would say what was not shown."""
+        on_gpu = self._config.stash[SETTINGS].device == "gpu" and not hasattr(self._config, "workerinput")
+        return on_gpu and bool(self._found) and all(each["verdict"] == "NOT_APPLICABLE" for each in self._found)
 
     def _write(self) -> None:
         file = self._config.stash[SETTINGS].report

@@ -11,7 +11,6 @@ from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.errors import RemoteError
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
@@ -21,9 +20,12 @@ from tests.integration.gpus.conftest import Answer, answer  # noqa: F401  # a fi
 pytestmark = pytest.mark.engine
 ENVIRONMENTS = ("vllm-0.7.3", "vllm-0.8.5", "vllm-0.9.2", "vllm-0.10.2", "vllm-0.11.2", "vllm-0.33.0")
 PROBE = """
+import contextlib
+
 def touch():
     import torch
-    return torch._C._cuda_getDeviceCount()
+    with contextlib.suppress(RuntimeError):
+        torch.cuda.init()
 """
 Warm = Callable[..., Agent]
 
@@ -75,10 +77,7 @@ def test_warming_makes_no_call_of_cuda(name: str, warm: Warm, tmp_path: Path) ->
     (tmp_path / "probe.py").write_text(PROBE)
     child = agent.fork("probe", Deadline.after("start", 60))
     assert child.start_method == "fork"
-    with pytest.raises(RemoteError):
-        child.request(
-            "call", Deadline.after("probe", 60), file=str(tmp_path / "probe.py"), function="touch", arguments={}
-        )
+    child.request("call", Deadline.after("probe", 60), file=str(tmp_path / "probe.py"), function="touch", arguments={})
     child.kill()
     assert "cuInit" in calls.read_text()  # what is counted, is counted
 

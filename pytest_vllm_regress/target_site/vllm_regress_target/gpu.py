@@ -94,9 +94,14 @@ def refused_in_log() -> Optional[str]:
     with contextlib.suppress(OSError):
         with open("/proc/self/fd/2", "rb") as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - 200000))
-            found = _REFUSED.search(log.read().decode(errors="replace"))
-            return found.group(1) if found else None
+            return refused(log.read().decode(errors="replace"))
     return None
+
+
+def refused(log: str) -> Optional[str]:
+    """vLLM's words for what it does not do on this GPU, in the log of one of its processes."""
+    found = _REFUSED.search(log)
+    return found.group(1) if found else None
 
 
 def default_share() -> float:

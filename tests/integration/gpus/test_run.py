@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,8 +49,8 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
     return say
 
 
-def run(pytester: pytest.Pytester, python: Path, *arguments: str) -> pytest.RunResult:
-    pytester.path.joinpath("probe.py").write_text(PROBE)
+def run(pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE) -> pytest.RunResult:
+    pytester.path.joinpath("probe.py").write_text(probe)
     return pytester.runpytest_subprocess("--vllm-gpu", f"--vllm-env={python}", "-p", "no:cacheprovider", *arguments)
 
 
@@ -85,6 +86,44 @@ def test_what_cannot_be_used_is_an_error_and_no_skip(
     done = run(pytester, fixed_target)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"])
+
+
+CASE = """
+id = "demo-1"
+title = "a demonstration"
+family = "crash"
+upstream = ["https://example.org/issues/1"]
+devices = ["sim", "gpu"]
+[affected]
+vllm = "<0.8.5"
+[symptom]
+kind = "exception"
+phase = "probe"
+pattern = "documented"
+[evidence]
+affected = ["vllm-0.8.4"]
+fixed = ["vllm-0.8.5"]
+"""
+
+
+@pytest.mark.parametrize(("function", "status"), [("cannot", 1), ("sees", 0)])
+def test_a_run_that_skipped_every_case_is_red(
+    function: str, status: int, speak: Speak, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
+) -> None:
+    speak(MACHINES["H100"])
+    pytester.path.joinpath("case.toml").write_text(CASE)
+    cannot = "def cannot(name):\n    from vllm_regress_target import Unsupported\n    raise Unsupported('not here')\n"
+    pytester.makepyfile(
+        f"import pytest\n@pytest.mark.vllm_case('demo-1')\ndef test_it(vllm_probe): assert vllm_probe({function!r}, name='PATH')"
+    )
+    report = tmp_path / "report.json"
+    done = run(pytester, fixed_target, f"--vllm-report={report}", probe=PROBE + cannot)
+    assert done.ret == status
+    assert ("Nothing was shown on a GPU" in done.stdout.str()) is bool(status)
+    (result,) = json.loads(report.read_text())["results"]
+    assert result["gpu"]["gpu"] == "NVIDIA H100 80GB HBM3 (0)"
+    assert result["gpu"]["driver"] == "580.95.05"
+    assert result["gpu"]["start_method"] == "fork"
 
 
 def test_a_cpu_build_is_an_error(speak: Speak, pytester: pytest.Pytester, make_target: MakeTarget) -> None:

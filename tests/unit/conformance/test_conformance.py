@@ -85,10 +85,42 @@ def test_record_is_read_back_as_it_was(ran: record.SuiteRun, tmp_path: Path) -> 
     file = tmp_path / "record.json"
     assert record.read_record(file) == {}
     file.write_text(json.dumps([dataclasses.asdict(ran)]))
-    assert record.read_record(file) == {"vllm-0.8.4": ran}
+    assert record.read_record(file) == {("vllm-0.8.4", "sim"): ran}
     file.write_text('[{"environment": "x"}]')
     with pytest.raises(UsageError, match="not a record"):
         record.read_record(file)
+
+
+def test_a_gpu_s_row_stands_beside_that_of_the_simulated_device(ran: record.SuiteRun, tmp_path: Path) -> None:
+    facts = {"gpu": "stand-in (0)", "attention_backend": "FLASH_ATTN"}
+    on_gpu = dataclasses.replace(ran, device="gpu", gpu=facts, cells=ran.cells[:1])
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps([dataclasses.asdict(each) for each in (ran, on_gpu)]))
+    runs = record.read_record(file)
+    assert list(runs.values()) == [ran, on_gpu]
+    page = "\n".join(table(runs.values(), ()))
+    assert "| 0.8.4 V1 sim |" in page
+    assert "| 0.8.4 V1 gpu |" in page
+    assert "vllm-0.8.4 on gpu: gpu stand-in (0), attention backend FLASH_ATTN." in page
+
+
+def test_a_report_says_what_gpus_it_ran_on(tmp_path: Path) -> None:
+    case = (
+        '<testcase name="t" time="1"><properties><property name="section" value="s"/><property name="check" value="{0}"/>'
+        '<property name="generation" value="V1"/><property name="vllm_gpu_attention_backend" value="{0}"/></properties></testcase>'
+    )
+    about = "".join(
+        f"<property name='{name}' value='{value}'/>"
+        for name, value in {
+            "device": "gpu",
+            "python": "3.11",
+            "versions": "{&quot;vllm&quot;: &quot;1.0&quot;}",
+        }.items()
+    )
+    report = tmp_path / "report.xml"
+    cases = case.format("FLASHINFER") + case.format("TRITON")
+    report.write_text(f"<testsuites><testsuite><properties>{about}</properties>{cases}</testsuite></testsuites>")
+    assert record.read_report("x", report).gpu == {"attention_backend": "FLASHINFER | TRITON"}
 
 
 def test_without_names_the_table_is_written_from_the_record(

@@ -205,6 +205,29 @@ def test_what_the_engine_is_told_and_asked_for(machine: FakeMachine, run: Callab
         engine(run(), ONE.replace(tensor_parallel_size=2), "t1")
 
 
+@pytest.mark.parametrize(
+    ("log", "error", "words"),
+    [
+        (
+            "ValueError: No valid attention backend found for cuda with x",
+            Unsupported,
+            r"^vLLM 0\.11\.2: No valid attention",
+        ),
+        ("RuntimeError: CUDA error: out of memory", ChildDied, "it died"),
+    ],
+)
+def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
+    log: str, error: type[Exception], words: str, run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def died(child: FakeChild, *rest: object) -> None:
+        child.kill()
+        raise ChildDied("it died", phase="ready", detail=f"(EngineCore) {log}\n")
+
+    monkeypatch.setattr(session, "start_server", died)
+    with pytest.raises(error, match=words if error is Unsupported else "it died"):
+        run().server(TARGET, ONE, user="t1", fresh=False)
+
+
 def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Session]) -> None:
     ours = run()
     allowed = [engine(ours, spec, "t1").child.start_deadline.allowed_s for spec in (ONE, OTHER)]  # type: ignore[attr-defined]
