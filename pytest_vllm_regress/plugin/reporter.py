@@ -98,7 +98,7 @@ class Recorder:
     def _nothing_on_gpu(self) -> bool:
         """Real GPUs were asked for, and every case was skipped: a green end would say what was not shown."""
         on_gpu = self._config.stash[SETTINGS].device == "gpu" and not hasattr(self._config, "workerinput")
-        return on_gpu and bool(self._found) and all(each["verdict"] == "NOT_APPLICABLE" for each in self._found)
+        return on_gpu and bool(self._found) and all(each.verdict.name == "NOT_APPLICABLE" for each in self._found)
 
     def _write(self) -> None:
         file = self._config.stash[SETTINGS].report
