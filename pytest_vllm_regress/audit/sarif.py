@@ -9,6 +9,7 @@ from typing import Any
 
 from .._version import __version__
 from ..cases.model import Case
+from ..util.text import printable
 from .matching import Finding
 from .preflight import Concern
 from .target import Audit
@@ -39,9 +40,9 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
             results.append(
                 _result(concern.id, level, f"{concern.found} {concern.advice}", concern.place, 1, audit.source)
             )
-    order = list(rules)
+    order = {rule: number for number, rule in enumerate(rules)}
     for each in results:
-        each["ruleIndex"] = order.index(each["ruleId"])
+        each["ruleIndex"] = order[each["ruleId"]]
     driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": SCHEMA,
@@ -52,11 +53,11 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
 
 def _rule(case: Case) -> dict[str, Any]:
     fixed = f"First fixed version: {case.first_fixed() or 'none known'}."
-    text = f"{case.title}. {fixed}" + (f" Workaround: {case.workaround}." if case.workaround else "")
+    text = _text(f"{case.title}. {fixed}" + (f" Workaround: {case.workaround}." if case.workaround else ""))
     return {
         "id": case.id,
         "name": case.family,
-        "shortDescription": {"text": case.title},
+        "shortDescription": {"text": _text(case.title)},
         "fullDescription": {"text": text},
         "help": {
             "text": text,
@@ -90,7 +91,7 @@ def _result(rule: str, level: str, message: str, place: Path | None, line: int, 
     return {
         "ruleId": rule,
         "level": level,
-        "message": {"text": message},
+        "message": {"text": _text(message)},
         "locations": [{"physicalLocation": location}],
         "partialFingerprints": {"vllmRegress/v1": fingerprint[:32]},
     }
@@ -103,6 +104,11 @@ def _uri(place: Path | None, source: str) -> str:
         return quote(source) if source != "-" else "stdin"
     file = place / "METADATA" if place.is_dir() else place
     return file.as_uri() if file.is_absolute() else quote(file.as_posix())
+
+
+def _text(text: str) -> str:
+    """Text that shows as it is: a link in it is none."""
+    return printable(text).replace("](", "] (")
 
 
 def _markdown(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from packaging.version import Version
 
@@ -48,6 +48,20 @@ def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
     for result in results:
         grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
     return tuple(Cell(*key, tuple(each)) for key, each in grouped.items())
+
+
+def by_place(found: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """The cells of each case and environment, one for each device."""
+    at: dict[tuple[str, str], list[Cell]] = {}
+    for cell in found:
+        at.setdefault((cell.case_id, cell.environment), []).append(cell)
+    return at
+
+
+def is_sparse(found: Sequence[Cell]) -> bool:
+    """A table of cases by environments would be large and mostly empty: far larger than what is in it."""
+    size = len({cell.case_id for cell in found}) * len({cell.environment for cell in found})
+    return size > max(10_000, 8 * len(found))
 
 
 def oldest_first(found: Iterable[TestResult]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ import typer.main
 
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
-from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation
+from ..util.masking import mask
+from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
 
 MODULES = {
     "audit": "audit",
@@ -78,21 +80,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:
         return _status(ended.code)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        warn("interrupted")
         return INTERRUPTED
     except RegressError as error:
-        print(f"vllm-regress: {error}", file=sys.stderr)
+        warn(f"vllm-regress: {mask(str(error))}")
         return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
+    except OSError as error:  # a place that is full, gone, or not ours: no defect of the command
+        if error.filename is None:
+            return _internal_error()
+        warn(f"vllm-regress: {mask(f'{os.fsdecode(error.filename)}: {error.strerror}')}")
+        return USAGE
     except Exception:
-        traceback.print_exc()
-        print(f"vllm-regress {__version__}: internal error; please report it with the lines above", file=sys.stderr)
+        return _internal_error()
         return INTERNAL
     return OK
 
 
+def _internal_error() -> int:
+    warn(mask(traceback.format_exc()))
+    warn(f"vllm-regress {__version__}: internal error; please report it with the lines above")
+    return INTERNAL
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"vllm-regress {__version__}")
+        say(f"vllm-regress {__version__}")
         raise typer.Exit
 
 

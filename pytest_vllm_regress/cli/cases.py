@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..errors import UsageError
-from .context import HELP, AsJson, invocation, print_columns, print_json, warn
+from ..util.text import one_line
+from .context import HELP, AsJson, invocation, print_columns, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..cases.model import Case
@@ -42,7 +43,7 @@ def show(
         return
     for name, value in _as_json(case).items():
         if value not in (None, "", [], {}, False):
-            print(f"{name + ':':14}{_one_line(value)}")
+            say(f"{name + ':':14}{_one_line(value)}")
 
 
 @app.command()
@@ -122,7 +123,7 @@ def new(
         report = Upstream.parse(upstream or from_ or "")
     case = create(invocation(context).cases_dir or Path("cases"), report, draft)
     for path in sorted(case.directory.iterdir()):
-        print(path)
+        say(str(path))
     if not case.evidence.affected:
         warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
     warn(f"Next: write the test, then prove the case: vllm-regress validate {case.id}")
@@ -186,4 +187,4 @@ def _one_line(value: object) -> str:
         return "; ".join(f"{key} {_one_line(each)}".strip() for key, each in value.items() if each not in ("", []))
     if isinstance(value, list):
         return ", ".join(map(_one_line, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else one_line(str(value))

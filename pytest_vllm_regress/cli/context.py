@@ -1,4 +1,7 @@
-"""What every command of ``vllm-regress`` shares: options of the whole command, exit codes, printing. Command modules import this, not ``cli``."""
+"""What every command of ``vllm-regress`` shares: options of the whole command, exit codes, printing. Command modules import this, not ``cli``.
+
+Here alone is printed, and only text: nothing of a file, a name or an error steers the terminal.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
+from ..util.text import one_line, printable
+from ..util.validation import shown
 
 if TYPE_CHECKING:
     from ..cases.model import Case
@@ -78,7 +83,7 @@ def invocation(context: typer.Context) -> Invocation:
 def check_device(device: str | None) -> None:
     """Raise ``UsageError`` for a --device there is not."""
     if device is not None and device not in ASKED_DEVICES:
-        raise UsageError(f"--device {device!r}: allowed are {', '.join(ASKED_DEVICES)}")
+        raise UsageError(f"--device {shown(device)}: allowed are {', '.join(ASKED_DEVICES)}")
 
 
 def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
@@ -102,21 +107,23 @@ def on_a_terminal() -> bool:
 
 
 def print_json(value: object) -> None:
-    print(json.dumps(value, indent=2))
+    """JSON, in ASCII: what it holds is data, and steers no terminal."""
+    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows below their titles, each column as wide as its widest cell."""
-    widths = [max(len(row[i]) for row in (titles, *rows)) for i in range(len(titles))]
-    for row in (titles, *rows):
+    """Rows below their titles, each column as wide as its widest cell; each row is one line."""
+    cells = [[one_line(cell) for cell in row] for row in (titles, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
+    for row in cells:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def say(line: str) -> None:
-    """A line of progress, shown at once."""
-    print(line, flush=True)
+    """A line of progress, or of an answer, shown at once."""
+    print(printable(line), flush=True)
 
 
 def warn(line: str) -> None:
     """A line for the person, apart from the output."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import RegressError, UsageError
-from .context import Source
+from ..util.files import peek, write_whole
+from ..util.text import one_line
+from .context import HELP, Source, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Environments: list, build, lock, prune.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 _DAY_S = 86400
 Names = Annotated[
@@ -50,7 +51,7 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
         )
     rows += [_row(each.name, "", True, each.size, _stranger(file, each.name), False) for each in built.values()]
     if as_json:
-        print(json.dumps({"cache": str(cache.root), "default": file.default, "environments": rows}, indent=2))
+        print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
     from rich.console import Console
     from rich.table import Table
@@ -60,14 +61,10 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
     for row in rows:
         size = row["size"]
         shown = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
-        table.add_row(*(Text(str(cell)) for cell in (row["name"], row["device"], shown, row["description"])))
+        table.add_row(*(Text(one_line(str(cell))) for cell in (row["name"], row["device"], shown, row["description"])))
     console = Console(soft_wrap=not sys.stdout.isatty())
     console.print(table)
-    console.print(
-        f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once",
-        markup=False,
-        highlight=False,
-    )
+    say(f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once")
 
 
 @app.command()
@@ -78,10 +75,10 @@ def build(names: Names = None, source: Source = None) -> None:
     cache, failures = EnvironmentCache(), []
     for recipe in _recipes(names):
         try:
-            print(f"{recipe.name}  {cache.ensure(recipe, progress=_say)}", flush=True)
+            say(f"{recipe.name}  {cache.ensure(recipe, progress=warn)}")
         except RegressError as error:
             failures.append(error)
-            _say(str(error))
+            warn(str(error))
     if failures:
         raise type(failures[0])(f"{len(failures)} of the environments could not be built; the reasons stand above")
 
@@ -97,19 +94,19 @@ def lock(names: Names = None) -> None:
         if recipe.name not in file.recipes:
             raise UsageError(f"{recipe.name} is not in {file.path}: add it there to have a lock of it")
         file.locks.mkdir(exist_ok=True)
-        texts = {f"{recipe.name}.txt": lock_text(recipe, progress=_say)}
+        texts = {f"{recipe.name}.txt": lock_text(recipe, progress=warn)}
         if recipe.relax_local:
             local = f"{recipe.name}.local.txt"
             try:
-                texts[local] = lock_text(recipe, local=True, progress=_say)
+                texts[local] = lock_text(recipe, local=True, progress=warn)
             except BuildError as error:
                 (file.locks / local).unlink(missing_ok=True)
-                _say(f"no {local}: the index settings of this machine find no local builds. {error}")
+                warn(f"no {local}: the index settings of this machine find no local builds. {error}")
         for name, text in texts.items():
             path = file.locks / name
-            before = path.read_text(encoding="utf-8") if path.exists() else None
-            path.write_text(text, encoding="utf-8")
-            print(f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages", flush=True)
+            before = peek(path, 16 * 1024 * 1024)
+            write_whole(path, text)
+            say(f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages")
 
 
 @app.command()
@@ -146,11 +143,11 @@ def prune(
         else:
             wanted = everything or (each.name in file.recipes and each.path not in current)
         if wanted:
-            print(f"{each.path.name}: {'removed' if cache.remove(each) else 'in use, kept'}")
+            say(f"{each.path.name}: {'removed' if cache.remove(each) else 'in use, kept'}")
     left = cache.sweep()
     if left:
-        print(f"{left} left by interrupted builds: removed")
-    print(f"{max(0, before - cache.total_size()) / GIB:.1f} GiB less in {cache.root}")
+        say(f"{left} left by interrupted builds: removed")
+    say(f"{max(0, before - cache.total_size()) / GIB:.1f} GiB less in {cache.root}")
 
 
 @app.command()
@@ -165,7 +162,7 @@ def path(
     python = EnvironmentCache().built(recipe)
     if python is None:
         raise UsageError(f"{name} is not built yet: `vllm-regress env build {name}`")
-    print(python)
+    say(str(python))
 
 
 def _file() -> EnvironmentFile:
@@ -188,7 +185,3 @@ def _row(
     name: str, device: str, built: bool, size: int | None, description: str, locked: bool
 ) -> dict[str, str | bool | int | None]:
     return {"name": name, "device": device, "built": built, "size": size, "locked": locked, "description": description}
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -11,12 +11,14 @@ import dataclasses
 import functools
 import hashlib
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..cases.cells import Cell, cells, oldest_first
+from ..cases.cells import Cell, cells, is_sparse, oldest_first
 from ..cases.model import Case
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
@@ -116,22 +118,28 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     """The page's HTML. ``cases`` give titles, ranges and links; ``now`` in seconds since the epoch."""
     known = {case.id: case for case in cases}
     found = cells(run.results)
+    sparse = is_sparse(found)
     environments = oldest_first(run.results)
     entries = [_entry(number, cell, known.get(cell.case_id), run.tool_version) for number, cell in enumerate(found)]
+    by_case: dict[str, dict[str, list[Entry]]] = {}
+    for cell, entry in zip(found, entries, strict=True):
+        by_case.setdefault(cell.case_id, {}).setdefault(cell.environment, []).append(entry)
     rows = [
-        _row(case_id, known.get(case_id), environments, entries)
-        for case_id in dict.fromkeys(cell.case_id for cell in found)
+        _row(
+            case_id,
+            known.get(case_id),
+            [chain.from_iterable(mine.values())] if sparse else [mine.get(name, []) for name in environments],
+        )
+        for case_id, mine in by_case.items()
     ]
+    counts = Counter(cell.verdict for cell in found)
     style, script = _asset("page.css"), _asset("page.js")
     html: str = _template().render(
         rows=rows,
-        environments=[_shown(name, MAX_LINE) for name in environments],
+        environments=["Environments"] if sparse else [_shown(name, MAX_LINE) for name in environments],
+        sparse=sparse,
         entries=[entry for row in rows for cell in row.cells for entry in cell],
-        counts=[
-            (v.value, SIGNS[v], text, n)
-            for v, text in VERDICTS.items()
-            if (n := sum(cell.verdict is v for cell in found))
-        ],
+        counts=[(v.value, SIGNS[v], text, counts[v]) for v, text in VERDICTS.items() if counts[v]],
         unexpected=sum(not cell.expected for cell in found),
         problems=[_shown(problem, MAX_TEXT) for problem in run.problems],
         simulated=any(cell.device == "sim" for cell in found),
@@ -145,8 +153,7 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
     return html
 
 
-def _row(case_id: str, case: Case | None, environments: Sequence[str], entries: Sequence[Entry]) -> Row:
-    mine = [entry for entry in entries if entry.case == _shown(case_id, MAX_LINE)]
+def _row(case_id: str, case: Case | None, columns: Iterable[Iterable[Entry]]) -> Row:
     return Row(
         case=_shown(case_id, MAX_LINE),
         title=_shown(case.title, MAX_LINE) if case else "",
@@ -154,9 +161,7 @@ def _row(case_id: str, case: Case | None, environments: Sequence[str], entries: 
         links=tuple((_link_name(url), url) for url in (*case.upstream, *case.fixed_by) if url.startswith("https://"))
         if case
         else (),
-        cells=tuple(
-            tuple(entry for entry in mine if entry.environment == _shown(name, MAX_LINE)) for name in environments
-        ),
+        cells=tuple(map(tuple, columns)),
     )
 
 
@@ -223,7 +228,7 @@ def _shown(text: str, limit: int) -> str:
     """``text`` with control characters and marks of direction as escapes, bounded."""
     if len(text) > limit:
         text = f"{text[: limit - 40]} ... {len(text) - limit + 40} characters left out"
-    return printable(text.replace("\t", "    "))
+    return printable(text)
 
 
 def _link_name(url: str) -> str:

@@ -1,22 +1,23 @@
-"""Verdicts as JUnit XML. Texts from result files are hostile: they are cut, and what XML cannot hold is replaced."""
+"""Verdicts as JUnit XML. Texts from result files are hostile: they are cut, and what does not print is escaped."""
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ElementTree
 
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
+from ..util.text import printable
 
 MAX_REASON = 600
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_xml(run: RunResult) -> str:
     """JUnit XML: a suite for each environment; what was not expected is a failure, REPRODUCED and NOT_APPLICABLE are skipped, as pytest has it."""
     root = ElementTree.Element("testsuites", name="vllm-regress")
-    for name in dict.fromkeys(result.environment for result in run.results):
-        here = [result for result in run.results if result.environment == name]
+    by_environment: dict[str, list[TestResult]] = {}
+    for result in run.results:
+        by_environment.setdefault(result.environment, []).append(result)
+    for name, here in by_environment.items():
         suite = ElementTree.SubElement(root, "testsuite", name=_xml(name), tests=str(len(here)))
         suite.set("failures", str(sum(not result.expected for result in here)))
         suite.set("errors", "0")
@@ -50,4 +51,5 @@ def _test_case(suite: ElementTree.Element, result: TestResult) -> None:
 
 
 def _xml(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
+    """What prints is what XML can hold."""
+    return printable(text)

@@ -10,14 +10,16 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, cells
+from ..cases.cells import Cell, by_place, cells
 from ..cases.results import RunResult
 from ..cases.verdict import Verdict
-from ..util.text import printable
+from ..util.text import one_line, printable
 from .signs import ASCII_SIGNS, SIGNS
 
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
+_NARROWEST = 7
+"""Characters of a column of verdicts."""
 
 
 def print_table(run: RunResult, console: Console) -> None:
@@ -50,8 +52,9 @@ def _render(run: RunResult, width: int, *, plain: bool, ascii_only: bool) -> Ren
         return Group(Text("no verdicts"), *_problems(run))
     notes = {_key(cell): number for number, cell in enumerate((c for c in found if not c.expected), start=1)}
     style = _Style(plain, ascii_only, notes)
-    table = _matrix(found, style)
-    if _natural_width(table) > width:
+    narrow = _NARROWEST * len({cell.environment for cell in found}) <= width
+    table = _matrix(found, style) if narrow else None
+    if table is None or _natural_width(table) > width:
         table = _list(found, style)
     return Group(table, *_footer(found, style), *_problems(run))
 
@@ -77,14 +80,15 @@ class _Style:
 
 def _matrix(found: tuple[Cell, ...], style: _Style) -> Table:
     environments = list(dict.fromkeys(cell.environment for cell in found))
+    at = by_place(found)
     table = style.table()
     table.add_column("case", no_wrap=True)
     for environment in environments:
-        table.add_column(Text("\n".join(_pieces(printable(environment), 18)), no_wrap=True))
+        table.add_column(Text("\n".join(_pieces(one_line(environment), 18)), no_wrap=True))
     for case_id in dict.fromkeys(cell.case_id for cell in found):
-        row: list[RenderableType] = [Text(printable(case_id))]
+        row: list[RenderableType] = [*_texts(case_id)]
         for environment in environments:
-            here = [cell for cell in found if (cell.case_id, cell.environment) == (case_id, environment)]
+            here = at.get((case_id, environment), [])
             row.append(Text("\n").join(style.verdict(c).append(f"\n  on {c.device}", "dim") for c in here))
         table.add_row(*row)
     return table
@@ -96,9 +100,9 @@ def _list(found: tuple[Cell, ...], style: _Style) -> Table:
     table.add_column("environment", overflow="fold")
     table.add_column("verdict", no_wrap=True)
     table.add_column("device", no_wrap=True)
-    order = list(dict.fromkeys(cell.case_id for cell in found))
-    for cell in sorted(found, key=lambda cell: order.index(cell.case_id)):
-        table.add_row(printable(cell.case_id), printable(cell.environment), style.verdict(cell), cell.device)
+    order = {case_id: number for number, case_id in enumerate(dict.fromkeys(cell.case_id for cell in found))}
+    for cell in sorted(found, key=lambda cell: order[cell.case_id]):
+        table.add_row(*_texts(cell.case_id, cell.environment), style.verdict(cell), *_texts(cell.device))
     return table
 
 
@@ -111,23 +115,30 @@ def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
     for cell in found:
         if _key(cell) in style.notes:
             footer.append(Text(f"[{style.notes[_key(cell)]}] {_place(cell)}", style=_UNEXPECTED))
-            footer += [Text(f"    {printable(line)}") for line in cell.why()]
+            footer += [Text(f"    {one_line(line)}") for line in cell.why()]
             command = next((r.command for r in cell.results if not r.expected and r.command), "")
             if command:
-                footer.append(Text(f"    repeat: {printable(command)}"))
+                footer.append(Text(f"    repeat: {one_line(command)}"))
     return footer
 
 
 def _problems(run: RunResult) -> list[Text]:
-    return [Text(f"problem: {printable(problem)}", style=_UNEXPECTED) for problem in run.problems]
+    return [
+        Text("problem: " + printable(problem).replace("\n", "\n    "), style=_UNEXPECTED) for problem in run.problems
+    ]
 
 
 def _place(cell: Cell) -> str:
-    return printable(f"{cell.case_id} in {cell.environment} on {cell.device}")
+    return one_line(f"{cell.case_id} in {cell.environment} on {cell.device}")
 
 
 def _key(cell: Cell) -> tuple[str, str, str]:
     return (cell.case_id, cell.environment, cell.device)
+
+
+def _texts(*names: str) -> list[Text]:
+    """Names as text: a plain string in a cell would be read as rich's markup."""
+    return [Text(one_line(name)) for name in names]
 
 
 def _natural_width(table: Table) -> int:

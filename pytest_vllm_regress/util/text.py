@@ -1,11 +1,28 @@
-"""Text for people: nothing in it steers a terminal."""
+"""Text for people: whatever it came from, nothing in it steers a terminal, hides, or pretends to be another line."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """``text`` with control characters escaped, so that a result file cannot steer a terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
+    """``text`` with everything as escapes that does not print: control characters, marks of direction, what has no width. Line breaks stay."""
+    if text.isprintable():
+        return text
+    return "\n".join(map(_printable_line, text.split("\n")))
+
+
+def one_line(text: str) -> str:
+    """As ``printable``, with line breaks as escapes too: for a name, or a cell of a table."""
+    return _printable_line(text).replace("\n", "\\n")
+
+
+def _printable_line(line: str) -> str:
+    return line if line.isprintable() else "".join(map(_printable_character, line))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable() or character == "\n":
+        return character
+    return "    " if character == "\t" else ascii(character)[1:-1]
 
 
 def bounded(text: str, limit: int) -> str:

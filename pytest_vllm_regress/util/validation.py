@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .paths import DATA
 
 MAX_SHOWN = 80
 MAX_PROBLEMS = 20
+MAX_ERRORS = 200
+"""Faults that are looked at: a file may have one in every byte."""
+MAX_KNOWN = 1000
+_PLAIN_VALUES = (int, float, bool, type(None))
 
 
 @functools.cache
@@ -25,26 +30,64 @@ def load_schema(name: str) -> dict[str, Any]:
 
 
 def problems(document: object, schema_name: str) -> list[str]:
-    """Everything that is wrong, in the order of the document; empty when nothing is."""
-    from jsonschema import Draft202012Validator
+    """What is wrong, in the order of the document; empty when nothing is. Of very many faults some are found, and each is cut to a bound."""
+    errors = itertools.islice(_validator(schema_name).iter_errors(document), MAX_ERRORS)
+    ordered = sorted(errors, key=lambda error: _key(error.absolute_path))
+    lines = itertools.chain.from_iterable(map(_word, ordered))
+    found: dict[str, None] = {}
+    for line in itertools.islice(lines, MAX_ERRORS):
+        found[line] = None
+        if len(found) > MAX_PROBLEMS:
+            return [*itertools.islice(found, MAX_PROBLEMS), "and more"]
+    return list(found)
 
-    validator = Draft202012Validator(load_schema(schema_name))
-    errors = sorted(validator.iter_errors(document), key=lambda error: _key(error.absolute_path))
-    found = list(dict.fromkeys(line for error in errors for line in _word(error)))
-    if len(found) > MAX_PROBLEMS:
-        found[MAX_PROBLEMS:] = [f"and {len(found) - MAX_PROBLEMS} more"]
-    return found
+
+@functools.cache
+def _validator(schema_name: str) -> Any:
+    """jsonschema's, but for the time that it takes to find out whether values are unique."""
+    from jsonschema import Draft202012Validator, validators
+
+    kind: Any = validators.extend(Draft202012Validator, {"uniqueItems": _unique})  # type: ignore[no-untyped-call]  # jsonschema's
+    return kind(load_schema(schema_name))
+
+
+def _unique(validator: object, wanted: bool, instance: object, schema: object) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if wanted and isinstance(instance, list) and len({_identity(each) for each in instance}) < len(instance):
+        yield ValidationError("has a value twice")
+
+
+def _identity(value: object) -> object:
+    """Equal for equal values; a list or a table is told from others by its text."""
+    return value if isinstance(value, str) else repr(value)
 
 
 def shown(value: object) -> str:
-    """A value for a message: one line, bounded, control characters escaped."""
-    text = ascii(value) if not isinstance(value, str) or not value.isprintable() else repr(value)
+    """A value for a message: one line, bounded, control characters escaped. Of a large one only the beginning is looked at."""
+    if isinstance(value, str):
+        start = value[: MAX_SHOWN + 1]
+        text = repr(start) if start.isprintable() else ascii(start)
+    else:
+        text = ascii(value if isinstance(value, _PLAIN_VALUES) else _beginning(value))
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+
+
+def _beginning(value: object, depth: int = 4) -> object:
+    """The first few parts of a list or a table: enough to fill what is shown."""
+    if isinstance(value, str):
+        return value[: MAX_SHOWN + 1]
+    if isinstance(value, Mapping):
+        first = itertools.islice(value.items(), MAX_SHOWN if depth else 0)
+        return {_beginning(key, 0): _beginning(each, depth - 1) for key, each in first}
+    if isinstance(value, (list, tuple)):
+        return [_beginning(each, depth - 1) for each in value[: MAX_SHOWN if depth else 0]]
+    return value
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """`` Did you mean ...?`` or nothing."""
-    close = difflib.get_close_matches(given, list(known), n=1)
+    close = difflib.get_close_matches(given[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1)
     return f" Did you mean {close[0]}?" if close else ""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import find_cases
@@ -18,6 +22,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.reporting.html import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
+from pytest_vllm_regress.reporting.table import lines
 from tests.helpers import ROOT, hostile
 
 CASES = find_cases(ROOT / "cases")
@@ -107,10 +112,88 @@ def test_markdown() -> None:
     assert "1 of 3 cells are not as expected." in lines
 
 
+def tokens(markdown: str) -> list[Token]:
+    """What a reader of GitHub's Markdown sees in the text, piece by piece."""
+    blocks = MarkdownIt("commonmark").enable("table").parse(markdown)
+    assert {block.type for block in blocks} <= {
+        *(
+            "inline",
+            "paragraph_open",
+            "paragraph_close",
+            "bullet_list_open",
+            "bullet_list_close",
+            "list_item_open",
+            "list_item_close",
+        ),
+        *(f"{part}_{end}" for part in ("table", "thead", "tbody", "tr", "th", "td") for end in ("open", "close")),
+    }
+    return [piece for block in blocks for piece in block.children or ()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "www.example.org",
+        "see GH-26",
+        "fixed in 0123abcd",
+        "@everyone",
+        "#26",
+        "a/b#26",
+        ":tada:",
+        "$x$",
+        "``",
+        "a | b",
+        "- x",
+    ],
+)
+def test_nothing_in_markdown_becomes_a_link_or_a_mention(text: str) -> None:
+    """GitHub leaves code alone, and what is words: it looks for references in all other text, escaped or not."""
+    found = markdown_text(
+        RunResult((result("vllm-0.8.4", Verdict.REGRESSED, not_expected_because=text),), problems=(text,))
+    )
+    code = [each.content for each in tokens(found) if each.type == "code_inline"]
+    assert sum(text in each for each in code) == 2
+    assert not any(text in each.content for each in tokens(found) if each.type == "text")
+
+
+def test_a_name_is_one_line_of_a_table() -> None:
+    forged = RunResult((TestResult("a\nvllm-1  all fine", "t", Verdict.FIXED, "", "sim", "e\n| x |", {}),))
+    for text in (markdown_text(forged), "\n".join(lines(forged))):
+        assert not [line for line in text.splitlines() if line.lstrip("| ").startswith(("vllm-1", "x |"))]
+
+
+@pytest.mark.parametrize(
+    "character", ["\x9b", "\x85", "\u202e", "\u2066", "\u200b", "\u200f", "\u2028", "\x7f", "\x1b"]
+)
+def test_nothing_in_junit_steers_or_hides(character: str) -> None:
+    run = RunResult(
+        (dataclasses.replace(result("vllm-0.8.4", Verdict.REGRESSED, dossier=character), test=f"a{character}b"),)
+    )
+    found = junit_xml(run)
+    assert character not in found
+    assert ElementTree.fromstring(found).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("cases", "environments"), [(1500, 1500), (5000, 1)])
+def test_reports_take_time_in_proportion(cases: int, environments: int) -> None:
+    """1,500 pairs took 90 s, 5,000 cases 11 s."""
+    run = RunResult(
+        tuple(
+            TestResult(f"case-{n}", "t", Verdict.REGRESSED, "why", "sim", f"e-{n % environments}", {"vllm": "0.8.4"})
+            for n in range(cases)
+        )
+    )
+    began = time.process_time()
+    text = "".join((page(run), markdown_text(run), junit_xml(run), *lines(run)))
+    assert time.process_time() - began < 15
+    assert len(text) < cases * 6000
+    assert text.count(f"case-{cases - 1}") >= 4
+
+
 def test_hostile_texts_stay_text_in_markdown() -> None:
     text = markdown_text(hostile.run())
-    assert not re.search(r"(?<!\\)[<>`\[]", text)
-    assert "@everyone" not in text.replace("\\@everyone", "")
+    outside = [each.content for each in tokens(text) if each.type not in ("code_inline", "softbreak")]
+    assert not re.search(r"[<>`\[@]", "".join(outside))
     assert all(
         line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from rich.console import Console
@@ -11,6 +12,7 @@ from pytest_vllm_regress.cases.cells import cells
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.reporting.table import lines, print_table
+from pytest_vllm_regress.util.text import one_line
 
 
 def result(
@@ -101,3 +103,16 @@ def test_markup_is_not_interpreted() -> None:
 
 def test_nothing() -> None:
     assert lines(RunResult()) == ["no verdicts"]
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[link=https://example.org]a[/link]", "[bold]", ":tada:", "a\nb", "\x1b[2J"])
+def test_a_name_is_text_in_every_cell(name: str) -> None:
+    """Rich would take brackets for markup: it crashed on some and made links of others."""
+    run = RunResult((TestResult(name, name, Verdict.REGRESSED, name, "sim", name, {}, command=name),), problems=(name,))
+    for width in (20, 60, 200):
+        stream = io.StringIO()
+        print_table(run, Console(file=stream, width=width, force_terminal=True, color_system="truecolor"))
+        shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+        assert "\x1b" not in shown
+        text = "".join("".join(lines(run, width)).split())
+        assert "".join(one_line(name).split()) in text.replace("\u2026", "")

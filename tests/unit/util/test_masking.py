@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.masking import HOSTILE, log, seconds
 from pytest_vllm_regress.util import masking
 from pytest_vllm_regress.util.masking import HIDDEN, is_secret, mask, register, register_all, without_secrets
 
@@ -28,6 +29,16 @@ SECRETS = {
     "DATABASE_URL": "postgres://me:pa55word@db/x",
     "HTTPS_PROXY": "http://me:pa55word@proxy:3128",
     "PIP_INDEX_URL": "https://__token__:pa55word@example.org/simple",
+    "DB_PASS": "open sesame",
+    "SERVICE_BEARER": "abcdefghij",
+    "LOGIN_JWT": "abc.def.ghi",
+    "ALERTS_WEBHOOK": "https://hooks.example.org/services/T0/B0/abcdef",
+    "INDEX": "https://pa55word@example.org/simple",
+}
+NOT_EVERYWHERE = {
+    "CI_HOOK_URL": "https://hooks.slack.com/services/T000/B000/abcdef",
+    "PIN_PASSWORD": "4711",
+    "SHORT_SECRET": "abcd",
 }
 HARMLESS = {
     "PATH": "/usr/bin",
@@ -49,7 +60,7 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_secrets_are_not_inherited_and_the_rest_is() -> None:
-    assert without_secrets(SECRETS | HARMLESS) == HARMLESS
+    assert without_secrets(SECRETS | NOT_EVERYWHERE | HARMLESS) == HARMLESS
 
 
 @pytest.mark.parametrize("name", SECRETS)
@@ -86,6 +97,30 @@ def test_values_of_variables_are_hidden_in_every_form(name: str, monkeypatch: py
         ("ghp_abcdefghijklmnopqrst1234", "ghp_"),
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dozjgNryP4J3jVmNHl0w5N", "eyJ"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc", "MIIE"),
+        ("DB_PASS=hunter2", "hunter2"),
+        ("MY_BEARER: abcdefgh", "abcdefgh"),
+        ("login_jwt = 'a.b.c'", "a.b.c"),
+        ("https://hooks.slack.com/services/T000/B000/abcdef", "abcdef"),
+        ("https://discord.com/api/webhooks/123/abcdef?wait=1", "abcdef"),
+        ("https://corp.webhook.office.com/webhookb2/abcdef@x/IncomingWebhook/y", "abcdef"),
+        ("https://api.telegram.org/bot123:abcdef/sendMessage", "abcdef"),
+        ("https://tokentoken@github.com/a/b.git", "tokentoken"),
+        ("postgres://me:p@ss/word@db/x", "ss/word"),
+        ("postgres://me:p@ss/word@db/x", ":p@"),
+        ("https://me:a/b@c@example.org/simple", "b@c"),
+        ("https://storage.example.org/x?sig=abcdef&se=1", "abcdef"),
+        ("mysql --user me --password hunter2 --host x", "hunter2"),
+        ("['vllm', 'serve', '--api-key', 'abc def', '--port', '1']", "abc def"),
+        ('"--hf-token", "abc"', '"abc"'),
+        ("serve --api-key\tabc", "abc"),
+        ('{"db_password": "correct horse battery", "x": 1}', "horse"),
+        ("password='it\\'s a secret' x", "a secret"),
+        ('"{\\"password\\": \\"correct horse\\"}"', "horse"),
+        ("export MY_PASSWORD=correct horse battery", "battery"),
+        ("SERVICE_SECRET=correct horse battery\nnext", "battery"),
+        ("password=12", "12"),
+        ("Cookie: a=b; session=abcdef", "abcdef"),
+        ("https://me:pa55word@", "pa55word"),
     ],
 )
 def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
@@ -104,13 +139,18 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
         "http://127.0.0.1:20000/v1/models",
         "the secret of good tests",
         "https://github.com/vllm-project/vllm/issues/16140",
+        "ssh://git@github.com/vllm-project/vllm",
+        "http://localhost:8000/v1/@me and http://[::1]:8000/x@y",
+        "12 passed, 1 failed; pass: 3",
+        "api_key: None, token=True",
+        "in KeyError(key='model.layers.0')",
     ],
 )
 def test_what_symptoms_are_made_of_stays(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in HARMLESS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MAX_TOKENS", "4096")
-    monkeypatch.setenv("SOME_SECRET", "got 1")  # too short to hide
+    monkeypatch.setenv("SOME_SECRET", "1")  # too short to hide
     assert mask(text) == text
 
 
@@ -140,3 +180,31 @@ def test_no_registered_secret_survives(secret: str, before: str, after: str) -> 
     shown = mask(before + secret + after)
     assert secret in HIDDEN or secret not in shown.replace(HIDDEN, "\0")
     assert mask(shown) == shown or HIDDEN in shown
+
+
+@pytest.mark.parametrize("part", list(HOSTILE.values()), ids=list(HOSTILE))
+def test_hiding_is_linear_whatever_the_text(part: str) -> None:
+    """Twenty KB took fifteen seconds once."""
+    small, large = (min(seconds(part * (size // len(part))) for _ in range(2)) for size in (20_000, 160_000))
+    assert large < 0.1 or large < 20 * small, (small, large)
+
+
+def test_a_log_is_hidden_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "hunter2!")
+    assert (
+        seconds(log(1_000_000)) < 1.0
+    )  # benchmarks/masking.py: ten times as much in this time, on a machine that does nothing else
+
+
+def test_short_and_numeric_values_are_hidden_where_they_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIN_PASSWORD", "4711")
+    assert mask("pin 4711, port 47110, [4711]") == f"pin {HIDDEN}, port 47110, [{HIDDEN}]"
+
+
+@given(
+    st.text(),
+    st.sampled_from(["password='", "://a:", "Cookie: ", "--token ", "...", "-----BEGIN PRIVATE KEY-----"]),
+    st.text(),
+)
+def test_any_text(before: str, word: str, after: str) -> None:
+    mask(before + word + after)
