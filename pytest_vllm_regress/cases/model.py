@@ -23,6 +23,7 @@ from ..environments.installed import VLLM
 from ..errors import CaseFileError, Kind, Part, UsageError
 from ..util.documents import load_toml
 from ..util.paths import shipped
+from ..util.project import check_owner, folders_of_project
 from ..util.validation import did_you_mean, problems, shown
 from ..util.versions import specifiers_of, version_of
 from .control import Control
@@ -213,14 +214,22 @@ def find_cases(root: Path) -> tuple[Case, ...]:
 
 
 def default_cases_dir(start: Path | None = None) -> Path:
-    """cases/ of the checkout around ``start`` (the working directory), else the cases that came with the package."""
+    """cases/ of the project around ``start`` (the working directory), else the cases that came with the package.
+
+    Raises ``UsageError`` for cases that belong to another user: their tests and probes would be run.
+    """
     here = (start or Path.cwd()).absolute()
-    around = [parent / "cases" for parent in (here, *here.parents)]
-    for candidate in (*around, shipped("cases", "cases")):
-        if any(candidate.glob(f"*/{CASE_FILE}")):
+    for candidate in (folder / "cases" for folder in folders_of_project(here)):
+        found = sorted(candidate.glob(f"*/{CASE_FILE}"))
+        if found:
+            for path in (candidate, *(part for file in found for part in (file.parent, file))):
+                check_owner(path, "If these cases are what you want, name their directory with --cases DIR")
             return candidate
+    candidate = shipped("cases", "cases")
+    if any(candidate.glob(f"*/{CASE_FILE}")):
+        return candidate
     raise UsageError(
-        f"no cases found: no cases/*/{CASE_FILE} in {here} or above it, and none in the package. "
+        f"no cases found: no cases/*/{CASE_FILE} in {here} or its project, and none in the package. "
         "Give their directory with --cases DIR"
     )
 

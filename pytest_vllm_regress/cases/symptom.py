@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 from ..errors import Kind, Part
+from ..util import patterns
 from .observation import Observation
 
 WHERE: Mapping[Kind, tuple[Part, ...]] = MappingProxyType(
@@ -73,9 +73,11 @@ class Symptom:
 
 
 def search(pattern: str, text: str) -> tuple[int, int] | None:
-    """The first place in ``text`` that a case's pattern matches (MULTILINE). The only place where such a pattern is searched."""
-    found = re.search(pattern, text, re.MULTILINE)
-    return found.span() if found else None
+    """The first place in ``text`` that a case's pattern matches (MULTILINE). The only place where such a pattern is searched.
+
+    Raises ``PatternTooSlow`` for one that is not searched to the end in ``patterns.SECONDS``.
+    """
+    return patterns.search(pattern, text)
 
 
 def _match(part: Part, text: str, start: int, end: int) -> Match:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from ..errors import Kind
+from ..util.patterns import PatternTooSlow
 from .observation import Observation
 from .symptom import Match, Symptom
 
@@ -76,7 +77,10 @@ def decide(
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")
         return Decision(Verdict.FIXED, "passed")
-    match = symptom.find(observed)
+    try:
+        match = symptom.find(observed)
+    except PatternTooSlow as error:
+        return Decision(Verdict.INCONCLUSIVE, f"{error}; seen: {_seen(observed)}")
     if mismatch := _mismatch(symptom, observed, match):
         reason = f"another failure than the documented one: {mismatch}; seen: {_seen(observed)}"
         return Decision(Verdict.INCONCLUSIVE, reason)

@@ -57,8 +57,14 @@ class Invocation:
 
     def directory(self) -> Path:
         from ..cases.model import default_cases_dir
+        from ..util.paths import shipped
 
-        return self.cases_dir or default_cases_dir()
+        if self.cases_dir is not None:
+            return self.cases_dir
+        found = default_cases_dir()
+        if found != shipped("cases", "cases"):
+            warn(f"cases: {found}")
+        return found
 
     def cases(self) -> tuple[Case, ...]:
         from ..cases.model import find_cases

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import tempfile
@@ -12,6 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import RegressError
+from ..util.paths import cache_root
+from ..util.project import is_private
 
 HOST = "127.0.0.1"
 FIRST, LAST = 20000, 29999  # kernels hand out ephemeral ports from 32768 on, so no other program lands here by chance
@@ -30,16 +31,32 @@ class PortLease:
 
 def lease_port() -> PortLease:
     """Lease a port. Raises ``RegressError`` when every port of the range is taken."""
-    folder = Path(tempfile.gettempdir()) / f"vllm-regress-ports-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _folder()
     for number in _candidates():
         lock = FileLock(folder / f"{number}.lock", thread_local=False)
-        with contextlib.suppress(Timeout):
+        try:
             lock.acquire(timeout=0)
-            if _bindable(number):
-                return PortLease(number, lock)
-            lock.release()
+        except Timeout:
+            continue
+        except OSError as error:  # filelock opens no link
+            raise RegressError(
+                f"{folder / f'{number}.lock'}: cannot be locked: {error.strerror or error}. Remove it if it is a link"
+            ) from None
+        if _bindable(number):
+            return PortLease(number, lock)
+        lock.release()
     raise RegressError(f"no free port between {FIRST} and {LAST} on {HOST}: another program holds them all")
+
+
+def _folder() -> Path:
+    """Where the locks are: a place for all processes of the user. In the temporary directory somebody else may have been first: then in the cache."""
+    folder = Path(tempfile.gettempdir()) / f"vllm-regress-ports-{os.getuid()}"
+    if is_private(folder):
+        return folder
+    ours = cache_root() / "ports"
+    if not is_private(ours):
+        raise RegressError(f"neither {folder} nor {ours} is a directory of this user that nobody else may write to")
+    return ours
 
 
 def _candidates() -> Iterator[int]:

@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 from ..errors import EnvironmentFileError
 from ..util.documents import load_toml
 from ..util.paths import DATA, shipped
+from ..util.project import check_owner, folders_of_project
 from ..util.validation import did_you_mean, problems, shown
 from ..util.versions import is_version, requirement_of, specifiers_of
 from .installed import GRAMMARS
@@ -185,13 +186,15 @@ def default_name() -> str | None:
 
 
 def find_file() -> Path:
-    """environments.toml of the checkout around the working directory, else the packaged one."""
+    """environments.toml of the project around the working directory, else the packaged one. Raises ``UsageError`` for another user's."""
     return _file_around() or shipped(FILE, FILE)
 
 
 def _file_around() -> Path | None:
-    for folder in (Path.cwd(), *Path.cwd().parents):
+    for folder in folders_of_project(Path.cwd()):
         if (folder / FILE).is_file() and ((folder / LOCKS).is_dir() or (folder / "cases").is_dir()):
+            for path in (folder, folder / FILE):
+                check_owner(path, "Change its owner, or work elsewhere")
             return folder / FILE
     return None
 

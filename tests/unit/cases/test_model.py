@@ -282,6 +282,7 @@ def test_find_cases_lists_the_faults_of_all_files(write, tmp_path: Path) -> None
 
 def test_default_cases_dir(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     path = write(GOOD)
+    (tmp_path / "pyproject.toml").touch()
     assert default_cases_dir(path.parent) == tmp_path / "cases"
     assert default_cases_dir(Path("/")).name == "cases"
 

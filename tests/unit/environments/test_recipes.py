@@ -182,6 +182,7 @@ def test_a_changed_file_is_read_again(good: EnvironmentFile) -> None:
 
 class TestFindFile:
     def test_upward_where_locks_lie_beside_it(self, good: EnvironmentFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        (good.path.parent / "pyproject.toml").touch()
         below = good.path.parent / "a" / "b"
         below.mkdir(parents=True)
         monkeypatch.chdir(below)
