@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ MAX_BYTES = 16 * 1024 * 1024
 _BAD = (Verdict.REPRODUCED, Verdict.REGRESSED)
 _GOOD = (Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED)
 _AGAIN = " again"
+_IMPORT_ERROR = re.compile(r"\[import\] (?:[\w ]+: )?[\w.]*(?:Error|Exception|Exit)\b")
 
 
 def state_of(results: Sequence[TestResult]) -> State | None:
@@ -197,8 +199,8 @@ class Search:
 
 
 def _does_not_import(found: Sequence[TestResult]) -> bool:
-    """The package failed while it was imported: that is no matter of chance."""
-    return any(text.lstrip().startswith("[import]") for result in found for text in (result.symptom, result.dossier))
+    """An exception ended the package's import: that is no matter of chance, as an import that takes too long is."""
+    return any(_IMPORT_ERROR.match(text) for result in found for text in (result.symptom, result.dossier))
 
 
 def _state(plain: dict[str, object]) -> ReleaseState:

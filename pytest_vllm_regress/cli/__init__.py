@@ -33,10 +33,11 @@ MODULES = {
     "report": "report",
     "run": "run",
     "show": "cases",
+    "try": "try_patch",
     "validate": "validate",
 }
 """The module of each command: its typer application ``app`` is the command, or has it among others."""
-RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "validate"})
+RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "try", "validate"})
 """Commands whose arguments after ``--`` are pytest's."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "

@@ -143,6 +143,16 @@ class Repository:
         """The newest commit on ``revision``'s first-parent history from before ``day`` (UTC)."""
         return self._try("rev-list", "-1", "--first-parent", f"--before={day.isoformat()}T00:00:00Z", revision) or None
 
+    def touched_by_subject(self, text: str) -> frozenset[str]:
+        """Files that the newest commit of HEAD's history with ``text`` in its message touched; empty where there is none."""
+        found = next(
+            self._commits(
+                "-1", "--name-only", "--diff-merges=first-parent", "--fixed-strings", f"--grep={text}", "HEAD"
+            ),
+            None,
+        )
+        return frozenset(found.touched) if found else frozenset()
+
     def last_change(self, revision: str, paths: Iterable[str]) -> str | None:
         """The newest commit of the revision's history that touched one of ``paths``."""
         wanted = tuple(paths)
