@@ -25,7 +25,20 @@ from ..errors import UsageError
 from ..runner import runner as runs
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, INTERRUPTED, OK, UNBUILT, UNEXPECTED, Source, check_device, invocation, print_json, say, warn
+from .context import (
+    HELP,
+    INTERRUPTED,
+    OK,
+    UNBUILT,
+    UNEXPECTED,
+    Source,
+    WheelIndex,
+    check_device,
+    invocation,
+    print_json,
+    say,
+    warn,
+)
 
 RACY_TRIALS = 5
 
@@ -77,6 +90,7 @@ def bisect(
         typer.Option(metavar="NAME", help="The environment that takes releases of --package, or commits, in turn."),
     ] = None,
     source: Source = None,
+    wheel_index: WheelIndex = None,
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", help="Device (default: each environment's own).")
     ] = None,

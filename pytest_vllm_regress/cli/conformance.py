@@ -17,7 +17,7 @@ from ..errors import BuildError
 from ..runner.runner import build_with_cache
 from ..util.files import write_whole
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, invocation, say, warn
+from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, WheelIndex, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
@@ -35,6 +35,7 @@ def conformance(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run those that the record has already.")] = False,
     source: Source = None,
+    wheel_index: WheelIndex = None,
     record: Annotated[
         Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")
     ] = RECORD,

@@ -36,6 +36,24 @@ def _use_sources(given: list[str] | None) -> list[str] | None:
     return given
 
 
+def _use_wheels(index: str | None) -> str | None:
+    if index:
+        from ..environments.sources import use_wheels
+
+        use_wheels(index)
+    return index
+
+
+WheelIndex = Annotated[
+    str | None,
+    typer.Option(
+        "--wheel-index",
+        metavar="URL",
+        help="A package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device.",
+        callback=_use_wheels,
+    ),
+]
+"""As ``Source``."""
 Source = Annotated[
     list[str] | None,
     typer.Option(

@@ -15,7 +15,7 @@ from ..runner.matrix import Matrix, named_environments
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, Source, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import HELP, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -28,6 +28,7 @@ def matrix(
         list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")
     ] = None,
     source: Source = None,
+    wheel_index: WheelIndex = None,
     versions: Annotated[
         str | None,
         typer.Option(

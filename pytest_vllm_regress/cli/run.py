@@ -9,7 +9,7 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import HELP, Source, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import HELP, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -33,6 +33,7 @@ def run(
         Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
     ] = None,
     source: Source = None,
+    wheel_index: WheelIndex = None,
     workers: Annotated[
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,

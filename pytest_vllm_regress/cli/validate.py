@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..runner import runner as runs
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, check_device, invocation, say, warn
+from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, WheelIndex, check_device, invocation, say, warn
 
 RACY_TRIALS = 5
 
@@ -46,6 +46,7 @@ def validate(
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
     source: Source = None,
+    wheel_index: WheelIndex = None,
     results: Annotated[
         Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")
     ] = None,

@@ -22,15 +22,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+from packaging.requirements import Requirement
 
 from ..errors import BuildError, UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder, write_whole
+from ..util.masking import mask
 from ..util.paths import cache_root, can_write, homeless, writable_root
 from ..util.sizes import GIB, MIB
 from . import overlay, uv
+from .installed import scan
 from .locks import exactly, resolver_options, usable_lock
-from .recipes import STAND_INS, Recipe
+from .recipes import STAND_INS, CommitBuild, Recipe
 from .uv import Progress
 
 RESOLUTION = "resolution.txt"
@@ -150,6 +153,8 @@ class EnvironmentCache:
             return self.root / f"{slug.replace('=', '')}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:10]}"
         plain = dataclasses.replace(recipe, lock=None, lock_local=None, description="", device="")
         digest = hashlib.sha256(repr((_FORMAT, plain, platform.system(), platform.machine())).encode())
+        if recipe.build is not None:
+            digest.update(repr(recipe.build).encode())
         for path in (
             recipe.lock,
             recipe.lock_local,
@@ -282,6 +287,9 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
 
     Local builds (torch ``+cpu``) are tried first: as the user's index settings find them, then where uv's ``--torch-backend`` looks.
     """
+    if recipe.build is not None:
+        _install_commit(recipe, recipe.build, python, progress)
+        return None
     into: list[str | Path] = ["pip", "install", "--python", python]
     doing = f"{recipe.name}: installing {', '.join(recipe.requirements)}"
     backend = ["--torch-backend", "cpu"] if "torch" in recipe.relax_local else []
@@ -311,6 +319,33 @@ def _install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress
     with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
     return None
+
+
+def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: Progress) -> None:
+    """Install a commit's own wheel. Raises ``BuildError`` where the index gave another: a missing commit must not pass for a newer one."""
+    package = recipe.target[0]
+    lines = [line for line in recipe.requirements if Requirement(line).name != package]
+    with resolver_options(recipe) as options:
+        # uv asks this index first, and takes the package from no other once it is there. The wheel has no upload day.
+        where = [
+            "--extra-index-url",
+            build.index,
+            "--prerelease",
+            "allow",
+            "--exclude-newer-package",
+            f"{package}=9999-01-01",
+        ]
+        uv.run(
+            ["pip", "install", "--python", python, *where, *options, package, *lines],
+            doing=f"{recipe.name}: installing the wheel of {build.commit[:10]} from {mask(build.index)}",
+            progress=progress,
+        )
+    site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
+    found = next((each.version for each in scan([site]) if each.name == package), "none")
+    if f"g{build.commit[:7]}" not in found:
+        raise BuildError(
+            f"{mask(build.index)} gave {package} {found}, which is no build of {build.commit[:10]}: it has no wheel of that commit"
+        )
 
 
 def _possible(arguments: Sequence[str | Path]) -> bool:

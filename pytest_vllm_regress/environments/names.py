@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 
 from ..errors import UsageError
 from . import bases
 from .index import newest_release
 from .locks import release_date
-from .recipes import Overlay, Recipe, find_file, load, pinned
-from .sources import Source, SourceName, find, parse_name
+from .recipes import CommitBuild, Overlay, Recipe, find_file, load, pinned
+from .sources import Source, SourceName, find, parse_name, wheel_index
 
 
 def resolve(name: str) -> Recipe:
@@ -25,6 +26,9 @@ def resolve(name: str) -> Recipe:
 def overlaid(source: Source, named: SourceName) -> Recipe:
     """The recipe of source code over its base: the environment that the name has, or the release that fits best."""
     package = source.project.distribution
+    index = wheel_index(source.commit) if package == "vllm" and not source.changed else None
+    if index is not None:
+        return _with_own_wheel(source, named, index)
     base_name = named.base or f"{package}-{_base_release(source)}"
     base = load(find_file()).resolve(base_name)
     if package == "vllm" and base.device != "sim":
@@ -43,6 +47,22 @@ def overlaid(source: Source, named: SourceName) -> Recipe:
         lock=None,
         lock_local=None,
         overlay=overlay,
+    )
+
+
+def _with_own_wheel(source: Source, named: SourceName, index: str) -> Recipe:
+    """The commit's own wheel, compiled parts and all: what it can be run with on every device."""
+    base = load(find_file()).resolve(named.base or f"vllm-{_base_release(source)}")
+    day = bases.requirements_day(source) + datetime.timedelta(days=1)
+    return dataclasses.replace(
+        base,
+        name=f"{named.base}{named.base and '+'}vllm@{source.commit.id[:10]}",
+        exclude_newer=day.isoformat(),
+        exclude_newer_package=(),
+        description=f"{source.commit.subject[:60]}, its own wheel",
+        lock=None,
+        lock_local=None,
+        build=CommitBuild(source.commit.id, index),
     )
 
 

@@ -49,7 +49,7 @@ class Recipe:
     found when it is built); ``exclude_newer_package``: the same for single packages. ``relax_local``: packages whose pin on a local
     build (``==X+cpu``) any build of X meets where that build cannot be had. ``stand_ins``: modules that come with this project.
     ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first. ``overlay``: the source
-    code that is laid over it, if any.
+    code that is laid over it, if any; ``build``: the wheel of a commit that it has instead of a release.
     """
 
     name: str
@@ -65,9 +65,8 @@ class Recipe:
     description: str = ""
     lock: Path | None = None
     lock_local: Path | None = None
-    overlay: Overlay | None = dataclasses.field(
-        default=None, repr=False
-    )  # not in the keys of environments that have none
+    overlay: Overlay | None = dataclasses.field(default=None, repr=False)  # not in the keys of environments without
+    build: CommitBuild | None = dataclasses.field(default=None, repr=False)
 
     @property
     def target(self) -> tuple[str, str]:
@@ -93,6 +92,14 @@ class Recipe:
 def for_uv(requirements: Iterable[str]) -> str:
     """Requirements as lines for uv, each written anew by what parsed it: no line can become an option, or two."""
     return "".join(f"{Requirement(each)}\n" for each in requirements)
+
+
+@dataclasses.dataclass(frozen=True)
+class CommitBuild:
+    """A wheel that was built from a commit: ``index`` is the address of a package index that has it."""
+
+    commit: str
+    index: str
 
 
 @dataclasses.dataclass(frozen=True)

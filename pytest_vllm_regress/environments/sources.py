@@ -20,6 +20,7 @@ from . import git
 from .git import Commit, Repository
 
 CLONES = "clones"
+WHEEL_INDEX = "VLLM_REGRESS_WHEEL_INDEX"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,6 +170,21 @@ def clone_of(project: Project) -> Repository:
         f"{project.distribution}@REV needs a clone of {project.repository}: name one by --source PATH|URL (with pytest --vllm-source), "
         f"the ini setting vllm_source or {_variable(project)}; a URL is cloned once, into the cache"
     )
+
+
+def use_wheels(index: str) -> None:
+    """Wheels of single commits come from there, for this process and those it starts: an index's address with ``{commit}`` in it."""
+    if "{commit}" not in index or not _URL.match(index):
+        raise UsageError(
+            f"--wheel-index {index!r}: allowed is the address of a package index with {{commit}} in it, where the commit's id is put"
+        )
+    os.environ[WHEEL_INDEX] = index
+
+
+def wheel_index(commit: Commit) -> str | None:
+    """The index that has the commit's own wheel, as ``use_wheels`` or the variable says; None where neither does."""
+    index = os.environ.get(WHEEL_INDEX)
+    return index.replace("{commit}", commit.id) if index else None
 
 
 def _variable(project: Project) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from ..engines.settings import ASKED_DEVICES, Limits, Settings
 from ..environments.sources import use as use_sources
+from ..environments.sources import use_wheels
 from ..errors import UsageError
 from ..util.deadline import PHASES, Timeouts
 from ..util.sizes import GIB, MIB
@@ -55,6 +56,11 @@ OPTIONS = (
         "where vllm@REV finds its commits: a clone's path, or a URL that is cloned once; PACKAGE=... for another package; repeatable",
         "[PACKAGE=]PATH|URL",
         many=True,
+    ),
+    _Option(
+        "vllm_wheel_index",
+        "a package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device",
+        "URL",
     ),
     _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
     _Option(
@@ -154,6 +160,8 @@ def resolve(config: pytest.Config) -> Settings:
     report = _value(config, "vllm_report")
     try:
         use_sources(_value(config, "vllm_source") or ())
+        if index := _value(config, "vllm_wheel_index"):
+            use_wheels(index)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Settings(

@@ -387,3 +387,32 @@ def test_a_grammar_package_over_any_environment(tmp_path: Path, monkeypatch: pyt
 def test_environments_without_source_keep_their_places(cache: EnvironmentCache) -> None:
     """The key of an environment is its recipe's repr: what is new there would build every environment anew."""
     assert "overlay" not in repr(Recipe("vllm-1.0", ("vllm==1.0",)))
+
+
+def test_a_commits_own_wheel_from_an_index_is_for_every_device(
+    made: Maker, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(sources.WHEEL_INDEX, raising=False)
+    with pytest.raises(UsageError, match=r"with \{commit\} in it"):
+        sources.use_wheels("https://wheels.example.org/")
+    sources.use_wheels("https://wheels.example.org/{commit}/")
+    commit = made.git("rev-parse", "main")
+    recipe = resolve("vllm@main")
+    assert recipe.overlay is None
+    site = "lib/python3.11/site-packages"
+    cache = EnvironmentCache(tmp_path / "cache")
+    (fake.folder / "version").write_text("0.2.dev7+gfffffff")
+    with pytest.raises(BuildError, match=r"gave vllm 0\.2\.dev7.gfffffff, which is no build of"):
+        cache.ensure(recipe)
+    assert not cache.place(recipe).exists()
+    (fake.folder / "version").write_text(f"0.2.dev7+g{commit[:9]}")
+    python = cache.ensure(recipe)
+    _, call = fake.calls("install", "--extra-index-url")
+    assert call[call.index("--extra-index-url") + 1] == f"https://wheels.example.org/{commit}/"
+    assert "vllm" in call
+    assert not any(word.startswith("vllm==") for word in call)
+    target = Target(recipe.name, python, "sim", read_installed(python))
+    assert BORROWED not in target.versions
+    assert (python.parent.parent / site).is_dir()
+    (made.place / "vllm/old.py").write_text("value = 3\n")
+    assert resolve(f"vllm@{made.place}").overlay is not None  # no index has the wheel of a changed tree
