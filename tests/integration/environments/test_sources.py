@@ -97,7 +97,7 @@ def made(tmp_path: Path) -> Maker:
 @pytest.fixture
 def cache(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> EnvironmentCache:
     """Environments whose wheel is WHEEL."""
-    monkeypatch.setattr(envbuild, "_install", install)
+    monkeypatch.setattr(envbuild, "install", install)
     return EnvironmentCache(tmp_path / "cache")
 
 
