@@ -16,7 +16,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import MAX_BYTES, find_cases
 from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, read, write
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments import cache as envbuild
+from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import sidecars as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
@@ -104,7 +104,7 @@ def test_locks_are_installed_with_hashes_and_without_dependencies(
     file = load(ROOT / "environments.toml")
     for recipe in file.recipes.values():
         if recipe.lock is not None:
-            envbuild._install(recipe, recipe.lock, tmp_path / "bin" / "python", lambda line: None)
+            installing.install(recipe, recipe.lock, tmp_path / "bin" / "python", lambda line: None)
     sidecar.ensure_sidecar("ray-2.31.0", tmp_path / "bin" / "python")
     installs = [each for each in asked if "install" in each]
     assert len(installs) > 5

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.environments import cache as envbuild
+from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import locks as resolution
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
@@ -140,7 +141,7 @@ class TestBuild:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("UV_FIND_LINKS", str(tmp_path))
             patch.setenv("UV_NO_INDEX", "1")
-            envbuild._install(recipe, lock, python, print)
+            installing.install(recipe, lock, python, print)
         assert uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing") == "vr-example==1.0"
 
     def test_a_lock_of_an_earlier_recipe_is_refused(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
