@@ -96,7 +96,10 @@ def _meaning(name: str) -> str:
 
 def _behind(name: str) -> str:
     package = Path(pytest_vllm_regress.__file__).parent
-    for file in (package / "engines" / "engine.py", package / "schemas" / "profile.py"):
+    for file in (
+        *(package / "engines" / name for name in ("engine.py", "probe.py")),
+        package / "schemas" / "profile.py",
+    ):
         body = ast.parse(file.read_text()).body
         for line, after in itertools.pairwise(body):
             targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]

@@ -163,15 +163,16 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
             )
         )
     proof = Proof(case.id, fingerprint(case), tuple(shown))
-    return proof, wrong or _faults(case, proof, lock)
+    return proof, wrong or _faults(case, proof, lock, f"vllm-regress validate {case.id}")
 
 
-def check(case: Case, lock: LockOf = lock_of) -> list[str]:
-    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands."""
+def check(case: Case, lock: LockOf = lock_of, *, again: str = "") -> list[str]:
+    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands. ``again``: the command that writes it."""
+    again = again or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
     if not path.exists():
-        return [f"{path}: missing. `vllm-regress validate {case.id}` writes it"]
-    return [f"{path}: {line}" for line in _faults(case, read(path), lock)]
+        return [f"{path}: missing. `{again}` writes it"]
+    return [f"{path}: {line}" for line in _faults(case, read(path), lock, again)]
 
 
 def read(path: Path) -> Proof:
@@ -190,8 +191,8 @@ def write(case: Case, proof: Proof) -> Path:
     return path
 
 
-def _faults(case: Case, proof: Proof, lock: LockOf) -> list[str]:
-    again = f"run `vllm-regress validate {case.id}`"
+def _faults(case: Case, proof: Proof, lock: LockOf, command: str) -> list[str]:
+    again = f"run `{command}`"
     if proof.case != case.id or proof.fingerprint != fingerprint(case):
         return [f"not of this case as it stands: case.toml, a test or a probe has changed since; {again}"]
     wanted, have = roles(case), {each.environment: each for each in proof.environments}

@@ -26,6 +26,7 @@ MODULES = {
     "doctor": "doctor",
     "env": "environments",
     "fuzz": "fuzz",
+    "judge": "judge",
     "list": "cases",
     "matrix": "matrix",
     "new": "cases",

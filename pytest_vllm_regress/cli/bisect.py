@@ -121,7 +121,7 @@ def bisect(
     tell = warn if as_json else say
     trials = trials or (RACY_TRIALS if case.racy else 1)
     build = runs.build_with_cache(tell)
-    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args), tell)
+    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args, ours.cases_dir), tell)
     ahead = build if prefetch else None
     direct = commits and good is not None and bad is not None
     on_to_commits = commits or bool(source)

@@ -126,7 +126,7 @@ def new(
         say(str(path))
     if not case.evidence.affected:
         warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
-    warn(f"Next: write the test, then prove the case: vllm-regress validate {case.id}")
+    warn(f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}")
 
 
 def _control_field(text: str) -> tuple[str, str | int | bool]:

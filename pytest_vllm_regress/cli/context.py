@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -72,6 +73,11 @@ class Invocation:
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
+
+    def command(self, name: str, *arguments: str) -> str:
+        """A command that may be copied: ours, with the directory of cases where one was given."""
+        given = ["--cases", str(self.cases_dir)] if self.cases_dir else []
+        return shlex.join(["vllm-regress", *given, name, *arguments])
 
     def directory(self) -> Path:
         from ..cases.model import default_cases_dir

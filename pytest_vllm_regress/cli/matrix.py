@@ -65,7 +65,7 @@ def matrix(
     planned = runs.plan(cases, named_environments(cases, env or [], versions))
     runs.check_environments(planned)
     confirm_downloads([job.environment for job in planned], yes=yes)
-    options = runs.Options(device, None, ours.pytest_args)
+    options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
     key = [*(case.id for case in cases), *(job.environment for job in planned), str(device), *ours.pytest_args]
     journal = Journal(writable_root() / "matrix", key)
     if fresh:

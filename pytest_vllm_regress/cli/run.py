@@ -56,7 +56,7 @@ def run(
     jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
     runs.check_environments(jobs)
     confirm_downloads([job.environment for job in jobs], yes=yes)
-    options = runs.Options(device, workers, ours.pytest_args)
+    options = runs.Options(device, workers, ours.pytest_args, ours.cases_dir)
     with terminate_as_interrupt():
         outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)

@@ -64,7 +64,7 @@ def validate(
     ours = invocation(context)
     cases = select(ours.cases(), case_ids or [])
     if check or stale:
-        faults = {case.id: proof.check(case) for case in cases}
+        faults = {case.id: proof.check(case, again=ours.command("validate", case.id)) for case in cases}
         for line in (line for found in faults.values() for line in found):
             (say if check else warn)(line)
         if check:
@@ -78,9 +78,9 @@ def validate(
             todo = [case for case in cases if wanted[case.id] > trial]
             jobs = runs.plan(todo, all_evidence=True)
             runs.check_environments(jobs)
-            outcome = runs.Runner(runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args), say).run(
-                jobs
-            )
+            outcome = runs.Runner(
+                runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args, ours.cases_dir), say
+            ).run(jobs)
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:

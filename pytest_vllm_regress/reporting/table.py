@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..cases.cells import Cell, by_place, cells
 from ..cases.results import RunResult
-from ..cases.verdict import Verdict
+from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
 from .signs import ASCII_SIGNS, SIGNS
 
@@ -109,8 +109,10 @@ def _list(found: tuple[Cell, ...], style: _Style) -> Table:
 def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
     counts = [f"{sum(c.verdict is verdict for c in found)} {verdict.value}" for verdict in Verdict]
     total = ", ".join(text for text in counts if not text.startswith("0 "))
+    absent = [cell for cell in found if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
     if not style.notes:
-        return [Text(f"\n{total}: all as expected")]
+        shown = f", {len(absent)} of them not shown at all" if absent else ""
+        return [Text(f"\n{total}: all as expected{shown}"), *_absent(absent)]
     footer = [Text(f"\n{total}: {len(style.notes)} not as expected", style="bold")]
     for cell in found:
         if _key(cell) in style.notes:
@@ -119,7 +121,15 @@ def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
             command = next((r.command for r in cell.results if not r.expected and r.command), "")
             if command:
                 footer.append(Text(f"    repeat: {one_line(command)}"))
-    return footer
+    return [*footer, *_absent(absent)]
+
+
+def _absent(cells_without: list[Cell]) -> list[Text]:
+    """Cells none of whose tests ran, each with what was claimed: nothing was shown there."""
+    return [
+        Text(f"    not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason, 200))}", "dim")
+        for cell in cells_without
+    ]
 
 
 def _problems(run: RunResult) -> list[Text]:

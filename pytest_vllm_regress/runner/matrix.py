@@ -113,7 +113,7 @@ class Matrix:
         except BuildError as error:
             self._say(f"{job.environment}: {error}")
             unbuilt.append(job.environment)
-            return runs.not_built(job, error)
+            return runs.not_built(job, error, self._options)
         partial = self._journal.partial(job)
         partial.parent.mkdir(parents=True, exist_ok=True)
         with self._journal.log(job).open("wb") as log:

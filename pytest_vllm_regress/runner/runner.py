@@ -51,6 +51,14 @@ class Options:
     device: str | None = None
     workers: str | None = None
     pytest_args: tuple[str, ...] = ()
+    cases_dir: Path | None = None
+    """The directory of cases, where the user named one: for commands that repeat a run."""
+
+    def repeat(self, case_id: str, environment: str) -> str:
+        """The command that runs one case in one environment again."""
+        given = ["--cases", str(self.cases_dir)] if self.cases_dir else []
+        device = ["--device", self.device] if self.device else []
+        return shlex.join(["vllm-regress", *given, "run", case_id, "--env", environment, *device])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +121,8 @@ class Runner:
                 try:
                     self._build(job.environment)
                 except BuildError as error:
-                    self._say(f"{job.environment}: {error}")
                     unbuilt.append(job.environment)
-                    found.append(not_built(job, error))
+                    found.append(not_built(job, error, self._options))
                     continue
                 with scratch() as folder:
                     report = folder / "report.json"
@@ -133,7 +140,7 @@ def run_job(job: Job, options: Options, start: Callable[..., int], report: Path)
     """Run a job's cases in a pytest of their own. ``report``: where that pytest writes its results, after every case anew."""
     with scratch() as folder:
         status = start(_command(job, options, folder, report), pytest_environment(folder))
-        return _judged(_collect(job, report, status), job, options)
+        return _judged(_collect(job, report, status, options), job, options)
 
 
 def interrupted_job(job: Job, options: Options, report: Path) -> RunResult:
@@ -146,9 +153,10 @@ def interrupted_job(job: Job, options: Options, report: Path) -> RunResult:
     return _judged(RunResult(ours, (*found.problems, note)), job, options)
 
 
-def not_built(job: Job, error: BuildError) -> RunResult:
-    """The results of a job whose environment could not be built."""
-    return RunResult(_inconclusive(job.cases, job, f"the environment could not be built: {error}"))
+def not_built(job: Job, error: BuildError, options: Options) -> RunResult:
+    """The results of a job whose environment could not be built; why is told once, as a problem of the run."""
+    why = "the environment could not be built: see the problem below"
+    return RunResult(_inconclusive(job.cases, job, why, options), (f"{job.environment}: {error}",))
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -210,7 +218,8 @@ def build_with_cache(say: Say) -> Callable[[str], None]:
 
 
 def check_environments(jobs: Sequence[Job]) -> None:
-    """Raise ``UsageError`` for a name that environments.toml does not have, before anything is built."""
+    """Raise ``UsageError`` for a name that environments.toml does not have, or an interpreter without what cases are about."""
+    from ..engines.target import inspect
     from ..environments.names import resolve
     from ..environments.sources import names_interpreter
 
@@ -220,6 +229,7 @@ def check_environments(jobs: Sequence[Job]) -> None:
                 raise UsageError(
                     f"--env {job.environment}: no such interpreter. Give an interpreter's path or an environment's name"
                 )
+            inspect(job.environment, Path(job.environment).expanduser().absolute(), "auto")
         else:
             resolve(job.environment)
 
@@ -278,9 +288,9 @@ def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[st
     return [*command, *options.pytest_args]
 
 
-def _collect(job: Job, report: Path, status: int) -> RunResult:
+def _collect(job: Job, report: Path, status: int, options: Options) -> RunResult:
     found = RunResult()
-    why = f"pytest {_ended(status)}"
+    why = ended = f"pytest {_ended(status)}"
     try:
         found = results.read(report)
     except UsageError as error:
@@ -290,20 +300,20 @@ def _collect(job: Job, report: Path, status: int) -> RunResult:
     seen = {result.case_id for result in ours}
     if status in (0, 1):
         silent = [case for case in job.cases if case.id not in seen]
-        why += "" if "report" in why else " and reported nothing for this case"
+        why = f"{why} and reported nothing for this case" if why == ended else why
     else:
         silent = list(job.cases)
     problems = found.problems
     if status == 1 and not silent and all(result.expected for result in ours):
         problems += (f"{job.environment}: pytest failed, but no verdict says why: see its output above",)
-    return RunResult(ours + _inconclusive(silent, job, why), problems)
+    return RunResult(ours + _inconclusive(silent, job, why, options), problems)
 
 
 def _judged(found: RunResult, job: Job, options: Options) -> RunResult:
     """In an evidence environment only the side that must be shown there is expected."""
     judged = []
     for result in found.results:
-        result = dataclasses.replace(result, command=_repeat(result, options))
+        result = dataclasses.replace(result, command=options.repeat(result.case_id, result.environment))
         role = job.roles.get(result.case_id)
         seen = combine(each.verdict for each in found.results if each.case_id == result.case_id)
         if role is not None and seen is not WANTED[role] and result.expected and result.verdict is seen:
@@ -313,7 +323,7 @@ def _judged(found: RunResult, job: Job, options: Options) -> RunResult:
     return dataclasses.replace(found, results=tuple(judged))
 
 
-def _inconclusive(cases: Sequence[Case], job: Job, why: str) -> tuple[TestResult, ...]:
+def _inconclusive(cases: Sequence[Case], job: Job, why: str, options: Options) -> tuple[TestResult, ...]:
     return tuple(
         TestResult(
             case_id=case.id,
@@ -323,15 +333,10 @@ def _inconclusive(cases: Sequence[Case], job: Job, why: str) -> tuple[TestResult
             device="unknown",
             environment=job.environment,
             started_at=time.time(),
-            command=f"vllm-regress run {shlex.quote(case.id)} --env {shlex.quote(job.environment)}",
+            command=options.repeat(case.id, job.environment),
         )
         for case in cases
     )
-
-
-def _repeat(result: TestResult, options: Options) -> str:
-    command = f"vllm-regress run {shlex.quote(result.case_id)} --env {shlex.quote(result.environment)}"
-    return command + (f" --device {options.device}" if options.device else "")
 
 
 def _ended(status: int) -> str:

@@ -21,8 +21,10 @@ affected = false
 kind = "{kind}"
 phase = "probe"
 pattern = '{pattern}'
+{more}
 [control]
 omits = "the trigger"
+{controls}
 [evidence]
 affected = ["vllm-0.8.4"]
 fixed = ["vllm-0.8.5"]
@@ -38,6 +40,9 @@ def raises(): raise ValueError("the documented words")
 def raises_other(): raise KeyError("something else")
 def hangs(): print("waiting for the documented words", flush=True); time.sleep(600)
 def crashes(): print("the documented words", flush=True); os._exit(7)
+def says(words): print(words, flush=True)
+def gives(value): return value
+def cannot_say(): raise Unsupported("not here")
 def cannot(): raise Unsupported("this version has no such thing", since="0.9")
 """
 
@@ -66,9 +71,12 @@ def demo(pytester: pytest.Pytester) -> Demo:
         pattern: str = "the documented words",
         devices: str = '["sim", "cpu", "gpu"]',
         arguments: str = "",
+        more: str = "",
+        controls: str = "",
         test: str = TEST,
     ) -> Path:
-        pytester.makefile(".toml", case=CASE.format(kind=kind, affected=affected, pattern=pattern, devices=devices))
+        fields = {"kind": kind, "affected": affected, "pattern": pattern, "devices": devices}
+        pytester.makefile(".toml", case=CASE.format(**fields, more=more, controls=controls))
         pytester.makepyfile(probe=PROBE, test_demo=test.format(function=function, control=control, arguments=arguments))
         return pytester.path
 

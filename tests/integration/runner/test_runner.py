@@ -232,7 +232,8 @@ def test_an_environment_that_cannot_be_built(make_case: MakeCase) -> None:
     assert outcome.exit_code == 3
     assert outcome.unbuilt == ("old",)
     assert len(fake.commands) == 1
-    assert "could not be built: no solution for ray==9" in outcome.run.results[0].reason
+    assert "could not be built: see the problem below" in outcome.run.results[0].reason
+    assert [problem for problem in outcome.run.problems if "no solution for ray==9" in problem]
 
 
 def test_interrupted(make_case: MakeCase) -> None:

@@ -1,0 +1,118 @@
+"""Verdicts given anew from what was stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases.judgement import judge
+from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.observation import Mechanism, Observation
+from pytest_vllm_regress.cases.proof import code_fingerprint
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import Kind, Part
+
+CASE = """
+id = "demo"
+title = "one result"
+family = "count"
+upstream = ["https://example.org/1"]
+devices = ["sim"]
+[affected]
+vllm = "<0.8.5"
+[symptom]
+kind = "wrong-result"
+phase = "request"
+pattern = "expected 8"
+[control]
+omits = "n"
+[evidence]
+affected = ["old"]
+fixed = ["new"]
+"""
+SEEN = Observation(
+    Kind.WRONG_RESULT, "request", "expected 8, got 1", {Part.ASSERTION: "expected 8, got 1"}, (Mechanism("n=1", True),)
+)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    folder = tmp_path / "cases" / "demo"
+    folder.mkdir(parents=True)
+    (folder / "case.toml").write_text(CASE)
+    (folder / "test_demo.py").write_text("def test_demo():\n    pass\n")
+    return load_case(folder / "case.toml")
+
+
+def stored(case: Case, path: Path, control: str = "passed", observation: Observation | None = SEEN) -> Path:
+    decision = judge(case, None, {"vllm": "0.8.4"}, SEEN, Observation(Kind.PASSED, "request"))
+    result = TestResult(
+        "demo", "t", decision.verdict, decision.reason, "sim", "old", {"vllm": "0.8.4"}, control=control,
+        match=decision.match, observation=observation, code=code_fingerprint(case.directory),
+    )  # fmt: skip
+    write(path, RunResult((result,)))
+    return path
+
+
+def change(case: Case, old: str, new: str) -> None:
+    text = case.path.read_text()
+    assert old in text
+    case.path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("one result", "another title", Verdict.REPRODUCED),
+        ("expected 8", "expected 9", Verdict.INCONCLUSIVE),
+        ('"<0.8.5"', '"<0.8.4"', Verdict.REGRESSED),
+        ('kind = "wrong-result"', 'kind = "exception"', Verdict.INCONCLUSIVE),
+        ("[control]", 'where = "log"\n[control]', Verdict.INCONCLUSIVE),
+    ],
+)
+def test_after_a_change_of_claims(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, verdict: Verdict
+) -> None:
+    file = stored(case, tmp_path / "run.json")
+    # [control] ends the table of the symptom, so a further key of that goes before it
+    change(case, old, new)
+    status = cli.main(
+        ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(tmp_path / "new.json")]
+    )
+    assert status == (0 if verdict is Verdict.REPRODUCED else 1)
+    (now,) = read(tmp_path / "new.json").results
+    assert now.verdict is verdict
+    told = capsys.readouterr().out
+    assert "does not fit" not in told
+    assert ("REPRODUCED -> " in told) == (verdict is not Verdict.REPRODUCED)
+
+
+def test_what_other_code_saw_does_not_fit_any_more(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = stored(case, tmp_path / "run.json")
+    (case.directory / "test_demo.py").write_text("def test_demo():\n    assert True\n")
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
+    told = capsys.readouterr().out
+    assert "a test or probe of the case has changed since it was seen" in told
+    assert "1 observations judged again: 0 verdicts changed, 1 do not fit any more" in told
+
+
+def test_a_control_that_was_not_run_then_proves_nothing_now(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = stored(case, tmp_path / "run.json", control="")
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
+    assert "the control leg (without n) was not run" in capsys.readouterr().out
+
+
+def test_nothing_stored(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = stored(case, tmp_path / "run.json", observation=None)
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
+    assert "no observation was stored" in capsys.readouterr().out
+    write(file, RunResult(()))
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 2
+    assert f"vllm-regress --cases {tmp_path}/cases run demo" in capsys.readouterr().err
