@@ -22,8 +22,8 @@ def tool_calls(
 ) -> Json:
     """What the tool parser ``parser`` makes of the pieces joined ("whole"), one by one ("streamed"), and by characters.
 
-    ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there as single ones. ``tools``:
-    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: name and arguments (text) of each.
+    ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there. ``tools``:
+    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: of each its name and arguments (text).
     Raises ``Unsupported`` where this vLLM has no such parser.
     """
     words = _tokenizer(tokenizer, markers)
