@@ -19,7 +19,7 @@ MARKERS = [
 ]
 V3 = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n{"code": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
 V31 = '<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{"code": 1}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
-GEMMA = "<start_function_call>call:add{}<end_function_call>"
+GEMMA = "<start_function_call>call:add{city:<escape>x<escape>}<end_function_call>"
 
 
 def ask(probe: Probe, at_work: AtWork, model: str, parser: str, text: str, markers: list[str]) -> None:
@@ -39,5 +39,5 @@ def test_one_delta(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str
 
 @pytest.mark.vllm_case("vllm-48020")
 def test_one_delta_of_functiongemma(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    markers = ["<start_function_call>", "<end_function_call>"]
+    markers = ["<start_function_call>", "<end_function_call>", "<escape>"]
     ask(vllm_probe, vllm_at_work, vllm_model_path, "functiongemma", GEMMA, markers)

@@ -20,11 +20,11 @@ _REQUESTS = ("vllm.entrypoints.openai.chat_completion.protocol", "vllm.entrypoin
 def tool_calls(
     tokenizer: str, parser: str, pieces: Sequence[str], tools: Sequence[Json] = (), markers: Sequence[str] = ()
 ) -> Json:
-    """What the tool parser ``parser`` makes of the pieces joined ("whole"), one by one ("streamed"), and by characters.
+    """What the tool parser ``parser`` makes of the pieces joined ("whole"), one by one ("streamed"), and by characters ("characters").
 
     ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there. ``tools``:
-    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: of each its name and arguments (text).
-    Raises ``Unsupported`` where this vLLM has no such parser.
+    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: of each
+    its name and arguments (text). Raises ``Unsupported`` where this vLLM has no such parser.
     """
     words = _tokenizer(tokenizer, markers)
     request = _request(tools)
