@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -21,7 +23,7 @@ def arguments(calls: list[dict[str, str]]) -> list[str]:
 
 @pytest.mark.vllm_case("vllm-18108")
 def test_number_first(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
     other = vllm_probe("tool_calls", pieces=[STRING], **asked)["characters"]["calls"]
     vllm_at_work("a string as first argument is streamed", "city" in arguments(other)[0])
     found = vllm_probe("tool_calls", pieces=[NUMBER], **asked)

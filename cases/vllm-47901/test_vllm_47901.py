@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -19,7 +21,7 @@ ALONE = '[{"name": "add", "arguments": {"code": 1}}]'
     ("parser", "form"), [("xlam", "{}"), ("hunyuan_a13b", "<tool_calls>{}</tool_calls>")], ids=["xlam", "hunyuan"]
 )
 def test_later_calls(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, parser: str, form: str) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": parser, "tools": [TOOL]}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": parser, "tools": [TOOL]}
     alone = vllm_probe("tool_calls", pieces=[form.replace("{}", ALONE)], **asked)
     vllm_at_work("the same call by itself is streamed", alone["characters"]["calls"] == alone["whole"]["calls"] != [])
     found = vllm_probe("tool_calls", pieces=[form.replace("{}", CALLS)], **asked)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -17,7 +19,7 @@ CALL = '{"name": "add", "arguments": {"code": 1}}'
 @pytest.mark.vllm_case("vllm-47907")
 @pytest.mark.parametrize("pieces", [[START + CALL], [START, CALL]], ids=["one", "two"])
 def test_few_deltas(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, pieces: list[str]) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": "gigachat3", "tools": [TOOL], "markers": [START]}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "gigachat3", "tools": [TOOL], "markers": [START]}
     found = vllm_probe("tool_calls", pieces=pieces, **asked)
     whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
     vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -23,7 +25,7 @@ PIECES = [*HEAD, '{"code": 1', "}\n```<｜tool▁call▁end｜>", "<｜tool▁ca
 
 @pytest.mark.vllm_case("vllm-48342")
 def test_last_brace(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": "deepseek_v3", "tools": [TOOL], "markers": MARKERS}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "deepseek_v3", "tools": [TOOL], "markers": MARKERS}
     found = vllm_probe("tool_calls", pieces=PIECES, **asked)
     whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
     vllm_at_work("the parser streams the whole call by characters", found["characters"]["calls"] == whole != [])

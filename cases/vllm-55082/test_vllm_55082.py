@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -26,7 +28,7 @@ TEXT = (
 
 @pytest.mark.vllm_case("vllm-55082")
 def test_one_delta(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": "step3", "tools": [TOOL], "markers": MARKERS}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "step3", "tools": [TOOL], "markers": MARKERS}
     found = vllm_probe("tool_calls", pieces=[TEXT], **asked)
     whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
     vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])

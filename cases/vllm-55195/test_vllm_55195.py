@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_vllm_regress import AtWork, Probe
@@ -11,7 +13,7 @@ MARKERS = ["<think>", "</think>"]
 
 @pytest.mark.vllm_case("vllm-55195")
 def test_marker_and_text_in_one_delta(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked = {"tokenizer": vllm_model_path, "parser": "deepseek_r1", "markers": MARKERS}
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "deepseek_r1", "markers": MARKERS}
     found = vllm_probe("reasoning", pieces=["<think>step"], **asked)
     whole, streamed = found["whole"]["reasoning"], found["streamed"]["reasoning"]
     vllm_at_work("the marker is taken out when it comes by itself", found["characters"]["reasoning"] == whole == "step")
