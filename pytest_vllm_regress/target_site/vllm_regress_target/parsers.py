@@ -7,6 +7,7 @@ inside functions; where a class stands differs by version and is looked for.
 import importlib
 import inspect
 import json
+import re
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import Unsupported
@@ -19,11 +20,11 @@ _REQUESTS = ("vllm.entrypoints.openai.chat_completion.protocol", "vllm.entrypoin
 def tool_calls(
     tokenizer: str, parser: str, pieces: Sequence[str], tools: Sequence[Json] = (), markers: Sequence[str] = ()
 ) -> Json:
-    """What the tool parser ``parser`` makes of the pieces joined ("whole") and one by one ("streamed").
+    """What the tool parser ``parser`` makes of the pieces joined ("whole"), one by one ("streamed"), and by characters ("characters").
 
-    ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there as single ones. ``tools``:
-    function definitions as the API takes them. Each side has ``content`` (text outside calls) and ``calls``: name and arguments (text) of each.
-    Raises ``Unsupported`` where this vLLM has no such parser.
+    ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there. ``tools``:
+    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: of each
+    its name and arguments (text). Raises ``Unsupported`` where this vLLM has no such parser.
     """
     words = _tokenizer(tokenizer, markers)
     request = _request(tools)
@@ -33,19 +34,13 @@ def tool_calls(
         "content": found.content or "",
         "calls": [{"name": each.function.name, "arguments": each.function.arguments} for each in found.tool_calls],
     }
-    streaming = make(words, request)
-    streamed: Json = {"content": "", "calls": []}
-    last = None
-    for step in _steps(words, pieces):
-        last = streaming.extract_tool_calls_streaming(*step, request)
-        _add(streamed, last)
-    if last is not None and last.tool_calls:
-        _flush(streaming, streamed)
-    return {"whole": whole, "streamed": streamed}
+    streamed = _streamed_calls(make(words, request), words, pieces, request)
+    characters = _streamed_calls(make(words, request), words, _characters("".join(pieces), markers), request)
+    return {"whole": whole, "streamed": streamed, "characters": characters}
 
 
 def reasoning(tokenizer: str, parser: str, pieces: Sequence[str], markers: Sequence[str] = ()) -> Json:
-    """As ``tool_calls`` for the reasoning parser ``parser``: each side has ``reasoning`` and ``content``."""
+    """As ``tool_calls`` for the reasoning parser ``parser``: each of the three has ``reasoning`` and ``content``."""
     words = _tokenizer(tokenizer, markers)
     request = _request(())
     try:
@@ -57,8 +52,26 @@ def reasoning(tokenizer: str, parser: str, pieces: Sequence[str], markers: Seque
     once = kind(words)
     extract = getattr(once, "extract_reasoning", None) or once.extract_reasoning_content
     thought, content = extract("".join(pieces), request)
-    streaming = kind(words)
-    extract = getattr(streaming, "extract_reasoning_streaming", None) or streaming.extract_reasoning_content_streaming
+    return {
+        "whole": {"reasoning": thought or "", "content": content or ""},
+        "streamed": _streamed_reasoning(kind(words), words, pieces),
+        "characters": _streamed_reasoning(kind(words), words, _characters("".join(pieces), markers)),
+    }
+
+
+def _streamed_calls(parser: Any, words: Any, pieces: Sequence[str], request: Any) -> Json:
+    streamed: Json = {"content": "", "calls": []}
+    last = None
+    for step in _steps(words, pieces):
+        last = parser.extract_tool_calls_streaming(*step, request)
+        _add(streamed, last)
+    if last is not None and last.tool_calls:
+        _flush(parser, streamed)
+    return streamed
+
+
+def _streamed_reasoning(parser: Any, words: Any, pieces: Sequence[str]) -> Json:
+    extract = getattr(parser, "extract_reasoning_streaming", None) or parser.extract_reasoning_content_streaming
     streamed = {"reasoning": "", "content": ""}
     for step in _steps(words, pieces):
         delta = extract(*step)
@@ -67,7 +80,15 @@ def reasoning(tokenizer: str, parser: str, pieces: Sequence[str], markers: Seque
                 getattr(delta, "reasoning", None) or getattr(delta, "reasoning_content", None) or ""
             )
             streamed["content"] += delta.content or ""
-    return {"whole": {"reasoning": thought or "", "content": content or ""}, "streamed": streamed}
+    return streamed
+
+
+def _characters(text: str, markers: Sequence[str]) -> List[str]:
+    """The text cut as finely as tokens may be: each marker is one piece, and so is each other character."""
+    if not markers:
+        return list(text)
+    parts = re.split("({})".format("|".join(map(re.escape, markers))), text)
+    return [piece for part in parts for piece in ([part] if part in markers else part)]
 
 
 def _tool_parser(name: str) -> Any:

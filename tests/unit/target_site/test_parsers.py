@@ -86,6 +86,10 @@ class TestToolCalls:
         assert found["whole"] == {"content": "", "calls": [{"name": "add", "arguments": "ab"}]}
         assert found["streamed"] == {"content": "", "calls": [{"name": "add", "arguments": "ab!"}]}
 
+    def test_markers_are_never_cut(self) -> None:
+        assert parsers._characters("a<b>c", ["<b>"]) == ["a", "<b>", "c"]
+        assert parsers._characters("ab", []) == ["a", "b"]
+
     def test_nothing_is_left_to_send_when_the_last_delta_was_none(self) -> None:
         assert parsers.tool_calls("somewhere", "echo", ["add(", "a", "-"])["streamed"]["calls"][0]["arguments"] == "a"
 

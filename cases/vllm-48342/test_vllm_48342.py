@@ -1,0 +1,32 @@
+"""vllm#48342: the deepseek_v3 parser drops the last brace of streamed arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import AtWork, Probe
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {"code": {"type": "integer"}}}},
+}
+MARKERS = [
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁sep｜>",
+]
+HEAD = ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>", "add", "\n```json\n"]
+PIECES = [*HEAD, '{"code": 1', "}\n```<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+
+
+@pytest.mark.vllm_case("vllm-48342")
+def test_last_brace(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
+    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "deepseek_v3", "tools": [TOOL], "markers": MARKERS}
+    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
+    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
+    vllm_at_work("the parser streams the whole call by characters", found["characters"]["calls"] == whole != [])
+    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
