@@ -95,11 +95,8 @@ def _meaning(name: str) -> str:
 
 
 def _behind(name: str) -> str:
-    package = Path(pytest_vllm_regress.__file__).parent
-    for file in (
-        *(package / "engines" / name for name in ("engine.py", "probe.py")),
-        package / "schemas" / "profile.py",
-    ):
+    home = Path(pytest_vllm_regress.__file__).parent.joinpath(*pytest_vllm_regress._HOME[name].split("."))
+    for file in sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]:
         body = ast.parse(file.read_text()).body
         for line, after in itertools.pairwise(body):
             targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]

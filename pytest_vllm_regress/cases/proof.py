@@ -16,6 +16,7 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_whole
 from ..util.validation import problems
+from .impostors import LEAST, Trial, counted
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from .results import TestResult
 from .verdict import Verdict, combine
@@ -47,7 +48,8 @@ LockOf = Callable[[str], str]
 class Shown:
     """What one evidence environment showed.
 
-    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed.
+    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed;
+    ``impostors``: how many failures that are not the case's own were told apart there (tried in the first environment of each side).
     """
 
     environment: str
@@ -60,6 +62,7 @@ class Shown:
     trials: int
     tests: Mapping[str, int] = dataclasses.field(hash=False)
     control: str = ""
+    impostors: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +169,23 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
     return proof, wrong or _faults(case, proof, lock, f"vllm-regress validate {case.id}")
 
 
+def tried(case: Case, proof: Proof, trials: Sequence[Trial]) -> tuple[Proof, list[str]]:
+    """The proof with the impostors that it told apart, and what is wrong with it after those trials."""
+    told = counted(trials, case.id)
+    shown = tuple(dataclasses.replace(each, impostors=told.get(each.environment, 0)) for each in proof.environments)
+    proof = dataclasses.replace(proof, environments=shown)
+    fooled = [each.fault for each in trials if each.case == case.id and each.fault]
+    return proof, fooled or _too_few(case, proof, f"vllm-regress validate {case.id}")
+
+
 def check(case: Case, lock: LockOf = lock_of, *, again: str = "") -> list[str]:
     """What is wrong with the evidence file of a case; nothing when it proves the case as it stands. ``again``: the command that writes it."""
     again = again or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
     if not path.exists():
         return [f"{path}: missing. `{again}` writes it"]
-    return [f"{path}: {line}" for line in _faults(case, read(path), lock, again)]
+    proof = read(path)
+    return [f"{path}: {line}" for line in _faults(case, proof, lock, again) or _too_few(case, proof, again)]
 
 
 def read(path: Path) -> Proof:
@@ -225,6 +238,17 @@ def not_at_work(case: Case, results: Iterable[TestResult]) -> list[str]:
 
 def _needs_leg(case: Case) -> bool:
     return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
+
+
+def _too_few(case: Case, proof: Proof, command: str) -> list[str]:
+    """Sides that did not tell enough impostors apart."""
+    firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
+    told = {each.environment: each.impostors for each in proof.environments}
+    return [
+        f"{name}: {told.get(name, 0)} impostors were told apart, {LEAST} are needed; run `{command}`"
+        for name in firsts
+        if told.get(name, 0) < LEAST
+    ]
 
 
 def _why(results: Iterable[TestResult], verdict: Verdict) -> str:

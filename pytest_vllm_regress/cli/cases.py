@@ -35,9 +35,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show everything that is known about one case."""
+    from ..cases import lint
     from ..cases.model import select
 
-    (case,) = select(invocation(context).cases(), [case_id])
+    cases = invocation(context).cases()
+    (case,) = select(cases, [case_id])
+    for line in lint.warnings(case, cases):
+        warn(f"warning: {line}")
     if as_json:
         print_json(_as_json(case))
         return
@@ -89,6 +93,8 @@ def new(
     ] = "",
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
+    from ..cases import lint
+    from ..cases.model import find_cases
     from ..cases.scaffold import TESTS, Draft, NotReported, Upstream, create
 
     if finding is None and (upstream is None) == (from_ is None):
@@ -122,6 +128,8 @@ def new(
     else:
         report = Upstream.parse(upstream or from_ or "")
     case = create(invocation(context).cases_dir or Path("cases"), report, draft)
+    for line in lint.warnings(case, find_cases(case.directory.parent)):
+        warn(f"warning: {line}")
     for path in sorted(case.directory.iterdir()):
         say(str(path))
     if not case.evidence.affected:

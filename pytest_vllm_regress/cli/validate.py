@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from ..cases.model import select
+from ..cases.model import Case, select
 from ..cases.results import TestResult
 from ..errors import UsageError
 from ..runner import runner as runs
+from ..runner.impostors import try_impostors
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, WheelIndex, check_device, invocation, say, warn
@@ -51,25 +52,31 @@ def validate(
         Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")
     ] = None,
 ) -> None:
-    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed.
+    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed, impostors told apart.
+
+    Impostors are failures that are not the case's own: an unrelated exception, the engine killed or stopped, an empty answer, an error
+    status, a log full of other cases' texts, a wrong argument. None may be taken for the documented failure.
 
     Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts; commit it with the case.
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
     """
-    from ..cases import proof
+    from ..cases import lint, proof
 
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
     ours = invocation(context)
-    cases = select(ours.cases(), case_ids or [])
+    beside = ours.cases()
+    cases = select(beside, case_ids or [])
     if check or stale:
-        faults = {case.id: proof.check(case, again=ours.command("validate", case.id)) for case in cases}
+        faults = {case.id: _faults(case, ours.command("validate", case.id)) for case in cases}
         for line in (line for found in faults.values() for line in found):
             (say if check else warn)(line)
         if check:
             raise typer.Exit(UNEXPECTED if any(faults.values()) else OK)
         cases = tuple(case for case in cases if faults[case.id])
+    for line in (line for case in cases for line in lint.warnings(case, beside)):
+        warn(f"warning: {line}")
     wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
     found: list[list[TestResult]] = []
     outcome = None
@@ -86,9 +93,14 @@ def validate(
             if outcome.interrupted:
                 warn("interrupted: nothing was proven")
                 raise typer.Exit(INTERRUPTED)
+    proofs = {case.id: proof.prove(case, found[: wanted[case.id]]) for case in cases}
+    shown = [case for case in cases if not proofs[case.id][1]]
+    with terminate_as_interrupt():
+        met = try_impostors(shown, runs.build_with_cache(say), say, device)
     failed = False
     for case in cases:
-        made, wrong = proof.prove(case, found[: wanted[case.id]])
+        made, wrong = proofs[case.id]
+        made, wrong = (made, wrong) if wrong else proof.tried(case, made, met)
         failed |= bool(wrong)
         if wrong:
             say(f"NOT PROVEN  {case.id}")
@@ -97,3 +109,11 @@ def validate(
         else:
             say(f"PROVEN      {case.id}: {proof.write(case, made)}")
     raise typer.Exit(UNEXPECTED if failed else OK)
+
+
+def _faults(case: Case, again: str) -> list[str]:
+    """Why the evidence file of a case proves nothing, or contradicts the case."""
+    from ..cases import lint, proof
+
+    file = case.directory / proof.FILE
+    return proof.check(case, again=again) or [f"{file}: {line}" for line in lint.contradictions(case, proof.read(file))]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..dialogue.script import ScriptWatch
-from ..errors import UsageError
+from ..errors import RemoteError, UsageError
 from ..processes.child import Child, Leftover
 from ..util.deadline import DeadlineFor
 from .schema_filter import SchemaFilter
@@ -81,8 +81,11 @@ class RunningEngine:
         )
 
     def check(self) -> None:
-        """Prove that the engine still works: one token is generated. Raises what ``generate`` raises."""
-        self._generate(PROMPT, {"max_tokens": 1}, None, None)
+        """Prove that the engine still works: one token is generated. Raises what ``generate`` raises, and ``RemoteError`` where none came."""
+        (answer,) = self._generate(PROMPT, {"max_tokens": 1}, None, None)
+        last = answer[-1] if isinstance(answer, list) else answer
+        if not any(output["token_ids"] for output in last["outputs"]):
+            raise RemoteError(f"a request for one token brought none: {last}", phase="request")
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """vLLM's own shutdown; returns what it left behind (already removed)."""

@@ -13,7 +13,7 @@ import psutil
 
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
-from ..errors import ChildError, Unsupported
+from ..errors import ChildError, RemoteError, Unsupported
 from ..processes import family
 from ..processes.child import Child, Leftover
 from ..util import masking
@@ -205,7 +205,9 @@ class Server:
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated."""
-        self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
+        answer = self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
+        if not answer["choices"]:
+            raise RemoteError(f"a request for one token brought no choice: {answer}", phase="request")
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""

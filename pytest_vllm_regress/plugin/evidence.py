@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,9 @@ from ..cases.observation import Mechanism
 from ..engines.schema_filter import SchemaFilter
 from ..engines.spec import EngineSpec
 from ..errors import Parts
+
+if TYPE_CHECKING:
+    from .strike import Strike
 
 SUBJECT, CONTROL = "subject", "control"
 
@@ -23,8 +26,8 @@ class Evidence:
 
     ``changes`` are EngineSpec fields that this leg sets otherwise and ``probe`` arguments of its probe, ``spec`` the engine that it had.
     ``engine`` holds what the engine's processes wrote and which are gone, as it was when a failed test gave the engine back; ``dead`` tells
-    that the engine was dead then. A leg without some ``feature`` keeps its engine's ``dossier`` when it worked, and gives up its engine.
-    ``gpu``: what a record says of the GPU, where there is one.
+    that the engine was dead then. ``strike`` is an impostor in the place of the target. A leg without some ``feature`` keeps its engine's
+    ``dossier`` when it worked, and gives up its engine. ``gpu``: what a record says of the GPU, where there is one.
     """
 
     leg: str = SUBJECT
@@ -44,6 +47,7 @@ class Evidence:
     schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
     spec: EngineSpec | None = None
     feature: bool = False
+    strike: Strike | None = None
     dossier: str = ""
     minimized: str = ""
     gpu: Mapping[str, str] = dataclasses.field(default_factory=dict)

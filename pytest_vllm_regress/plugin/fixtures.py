@@ -82,6 +82,7 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     def start() -> Child:
         child = session.probe(vllm_env, request.node.nodeid)
         _note_gpu(request, child.gpu)
+        child.border = evidence.strike.border(child) if evidence.strike else None
         return child
 
     probe = Probe(start, file, deadline_for(request.config), evidence.replied, evidence.changed_arguments)
@@ -157,14 +158,18 @@ def _lent(
     asked, spec = spec, spec.laid_over(evidence.changes)
     evidence.control_used |= asked != spec
     evidence.spec = spec
-    engine = get(target, spec, user=request.node.nodeid, fresh=marker.fresh, timeout=marker.timeout)
+    if evidence.strike is not None:
+        evidence.strike.at_start()
+    fresh = marker.fresh and evidence.strike is None  # of impostors only some end the engine
+    engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
     evidence.replied("start")
     _note_gpu(request, engine.child.gpu)
     engine.child.on_reply = evidence.replied
     engine.schemas = evidence.schemas
     engine.child.take()
     evidence.phase = "request"
-    yield engine
+    with evidence.strike.between(engine) if evidence.strike else contextlib.nullcontext():
+        yield engine
     engine.child.on_reply = None
     if evidence.error is not None:
         evidence.engine = engine.child.witness.parts()
@@ -172,12 +177,16 @@ def _lent(
     if evidence.feature and evidence.error is None:
         evidence.dossier = engine.child.dossier("an engine that works")
     try:
-        if marker.fresh:
+        if fresh:
             _charge(request, engine.stop())
+        elif evidence.strike is not None:
+            if evidence.strike.ends_the_engine or not engine.child.alive or engine.child.witness.lost():
+                _session(request).drop(target, spec, front)
         elif evidence.error is not None or evidence.feature or not engine.child.alive:
             _session(request).drop(target, spec, front)
     finally:
-        engine.scripts.check()  # what clients of the test's own have asked
+        if evidence.strike is None:
+            engine.scripts.check()  # what clients of the test's own have asked
 
 
 def _note_gpu(request: pytest.FixtureRequest, gpu: Mapping[str, str]) -> None:

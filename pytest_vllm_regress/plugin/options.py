@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import os
@@ -124,6 +125,7 @@ OPTIONS = (
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and its ini twin."""
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
+    group.addoption("--vllm-impostors", dest="vllm_impostors", metavar="FILE", default=None, help=argparse.SUPPRESS)
     for option in OPTIONS:
         if option.flag:
             group.addoption(

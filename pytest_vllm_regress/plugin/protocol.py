@@ -11,6 +11,7 @@ from ..util.masking import mask
 from . import judge, minimize
 from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
 from .fixtures import skipping
+from .impostors import report_of, trials_of
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
 
@@ -21,8 +22,12 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     set_current_item(item, item.config)
     try:
-        subject = _leg(item, nextitem, Evidence(SUBJECT))
         marked = _marked(item)
+        if (trials := trials_of(item.config)) is not None:
+            faults = trials.run(item, marked, lambda evidence: _again(item, nextitem, evidence)) if marked else []
+            hook.pytest_runtest_logreport(report=report_of(item, faults))
+            return True
+        subject = _leg(item, nextitem, Evidence(SUBJECT))
         observed = judge.observe(subject)
         control: Evidence | None = None
         if marked is not None and judge.needs_control(item, marked, observed):
@@ -38,7 +43,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
             hook.pytest_runtest_logreport(report=report)
     finally:
         set_current_item(None, item.config)
-    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 

@@ -74,6 +74,8 @@ class Child:
         self.gpu: dict[str, str] = {}  # on a GPU, what a record says of it
         self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None
+        self.border: Callable[[str, Deadline, dict[str, Any]], Any] | None = None
+        """What requests go through instead of straight to the target; it may ask the target itself (``ask``)."""
         self._nanny = nanny_pid
         self._channel = channel
         self._lifeline = lifeline
@@ -100,6 +102,12 @@ class Child:
         Raises ``RemoteError`` (the target raised), ``ChildDied``, ``ProtocolError``, ``DeadlineExceeded`` (with a dossier; the family
         is ended first), or ``Unsupported``. Except after ``RemoteError`` and ``Unsupported`` the child is gone.
         """
+        if self.border is not None:
+            return self.border(operation, deadline, arguments)
+        return self.ask(operation, deadline, **arguments)
+
+    def ask(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
+        """As ``request``, whatever stands at the border."""
         self._check_open(deadline.phase)
         try:
             self._channel.send({"op": operation, **arguments}, timeout_s=deadline.left_s)

@@ -47,10 +47,10 @@ def tagged(tag: str) -> list[psutil.Process]:
 def end(processes: Sequence[psutil.Process], *, grace_s: float) -> list[psutil.Process]:
     """TERM, ``grace_s`` seconds, KILL, and wait until they are gone. Returns those that even KILL did not end (uninterruptible)."""
     if grace_s > 0:
-        _signal(processes, signal.SIGTERM)
-        _signal(processes, signal.SIGCONT)  # a stopped process cannot handle TERM
+        send(processes, signal.SIGTERM)
+        send(processes, signal.SIGCONT)  # a stopped process cannot handle TERM
         processes = wait_gone(processes, grace_s)
-    _signal(processes, signal.SIGKILL)
+    send(processes, signal.SIGKILL)
     return wait_gone(processes, 2.0)
 
 
@@ -97,7 +97,8 @@ def lives(process: psutil.Process) -> bool:
         return True
 
 
-def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to each that is still there."""
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)

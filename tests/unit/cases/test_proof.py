@@ -11,6 +11,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.impostors import Impostor, Trial
 from pytest_vllm_regress.cases.model import Case, find_cases, load_case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
@@ -81,7 +82,7 @@ def result(environment: str, verdict: Verdict, control: str = "", test: str = "t
         "because",
         "sim",
         environment,
-        {"vllm": "0.8.4", "six": "1"},
+        {"vllm": "0.8.5" if environment == "new" else "0.8.4", "six": "1"},
         started_at=86400.0,
         control=control,
         observation=Observation(Kind.PASSED, "probe", at_work=(Mechanism("counting", True),) if at_work else ()),
@@ -93,13 +94,24 @@ def lock(environment: str) -> str:
 
 
 GOOD = [result("old", Verdict.REPRODUCED), result("new", Verdict.FIXED)]
+MET = [Trial("demo", name, "t", each, Verdict.INCONCLUSIVE, "") for name in ("old", "new") for each in Impostor]
+
+
+def proven(case: Case) -> proof.Proof:
+    """With all that a proof needs, impostors too."""
+    made, wrong = proof.tried(case, proof.prove(case, [GOOD], lock)[0], MET)
+    assert wrong == []
+    return made
 
 
 def test_proof_round_trip(case: Case) -> None:
     made, wrong = proof.prove(case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock)
     assert wrong == []
+    made, wrong = proof.tried(case, made, MET)
+    assert wrong == []
     assert proof.read(proof.write(case, made)) == made
     old, new = made.environments
+    assert (old.impostors, new.impostors) == (len(Impostor), len(Impostor))
     assert (old.role, old.trials, old.tests, old.date, old.versions) == (
         "affected",
         2,
@@ -133,6 +145,22 @@ def test_one_failed_trial_of_many_counts(case: Case) -> None:
     _, wrong = proof.prove(case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock)
     assert len(wrong) == 1
     assert "trial 3 of 3" in wrong[0]
+
+
+def test_impostors_that_were_not_met_prove_nothing(case: Case) -> None:
+    made, _ = proof.prove(case, [GOOD], lock)
+    few = [trial for trial in MET if trial.environment == "old" or trial.impostor in list(Impostor)[:5]]
+    proof.write(case, proof.tried(case, made, few)[0])
+    words = "new: 5 impostors were told apart, 6 are needed; run `vllm-regress validate demo`"
+    assert proof.tried(case, made, few)[1] == [words]
+    assert [line.partition("evidence.json: ")[2] for line in proof.check(case, lock)] == [words]
+
+
+def test_an_impostor_that_earned_the_verdict_is_told(case: Case) -> None:
+    made, _ = proof.prove(case, [GOOD], lock)
+    fooled = dataclasses.replace(MET[-1], verdict=Verdict.REGRESSED, reason="the documented words")
+    _, wrong = proof.tried(case, made, [*MET[:-1], fooled])
+    assert wrong == ["new: an impostor (engine killed) earned REGRESSED: the documented words"]
 
 
 @pytest.mark.parametrize("kind", ["hang", "crash", "engine-death"])
@@ -187,7 +215,7 @@ def test_claims_and_code_have_fingerprints_of_their_own(case: Case) -> None:
     ],
 )
 def test_what_makes_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:
-    proof.write(case, proof.prove(case, [GOOD], lock)[0])
+    proof.write(case, proven(case))
     path = case.directory / file
     path.write_text(path.read_text().replace(old, new))
     assert bool(proof.check(load_case(case.path), lock)) == stale
@@ -195,7 +223,7 @@ def test_what_makes_a_proof_stale(case: Case, file: str, old: str, new: str, sta
 
 def test_another_lock_or_lost_file_is_stale(case: Case) -> None:
     assert "missing" in proof.check(case, lock)[0]
-    proof.write(case, proof.prove(case, [GOOD], lock)[0])
+    proof.write(case, proven(case))
     assert "new has another lock now" in proof.check(case, lambda name: lock("old"))[0]
 
 
@@ -245,6 +273,14 @@ def test_validate(
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.check_environments", lambda jobs: None)
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.check.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.prove.__defaults__", (lock,))
+    met = [MET, [], []]
+    offered: list[list[str]] = []
+
+    def try_impostors(cases: Sequence[Case], *_: object) -> list[Trial]:
+        offered.append([each.id for each in cases])
+        return met.pop(0)
+
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.try_impostors", try_impostors)
 
     def validate(*arguments: str) -> int:
         return cli.main(["--cases", str(case.directory.parent), "validate", *arguments])
@@ -257,9 +293,11 @@ def test_validate(
     assert validate("--check") == 0
     assert validate("--stale") == 0
     assert runner.asked == [("old", "new")] * 2
+    assert offered == [["demo"], []]  # what is proven already is not tried again
     before = (case.directory / proof.FILE).read_bytes()
     assert validate("demo") == 1
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
+    assert offered[2:] == [[]]  # nor what failed already
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2

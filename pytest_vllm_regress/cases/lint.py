@@ -1,0 +1,42 @@
+"""What can be said against a case without running it: a pattern that is too wide, and ranges that contradict the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .impostors import UNRELATED, sample
+from .model import Case
+from .proof import AFFECTED, Proof
+from .symptom import search
+
+ANY_TEXTS = ("", "x", f"ValueError: {UNRELATED}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
+"""Texts that are no documented failure: nothing, a letter, the words of a wrong request, and a line of a sound log."""
+
+
+def warnings(case: Case, cases: Iterable[Case]) -> list[str]:
+    """Why the pattern of a case may be earned by something else; ``cases`` are those beside it."""
+    return [f"{case.path}: symptom.pattern {line}" for line in _wide(case, cases)]
+
+
+def contradictions(case: Case, proof: Proof) -> list[str]:
+    """Environments of a proof whose versions say another thing than the case's ranges."""
+    wrong = []
+    for each in proof.environments:
+        affected = case.is_affected(each.versions)
+        if bool(affected) != (each.role == AFFECTED):
+            wrong.append(f"{each.environment} is {each.role} evidence, but [affected] says: {affected.reason}")
+    return wrong
+
+
+def _wide(case: Case, cases: Iterable[Case]) -> Iterator[str]:
+    found = next((text for text in ANY_TEXTS if search(case.symptom.pattern, text) is not None), None)
+    if found is not None:
+        yield f"matches {found!r}: it says nothing about this failure. Take words that only this failure prints"
+        return
+    for other in cases:
+        text = sample(other.symptom.pattern)
+        alike = set(case.symptom.kinds) & set(other.symptom.kinds) and set(case.symptom.phases) & set(
+            other.symptom.phases
+        )
+        if other.id != case.id and alike and text and search(case.symptom.pattern, text) is not None:
+            yield f"matches what {other.id} looks like, too ({text!r}): one could be taken for the other"

@@ -1,0 +1,165 @@
+"""An impostor at work: between a test and its target, so that the test, the engine and the judge are the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+
+from ..cases.impostors import UNRELATED, Impostor, in_its_own_way
+from ..cases.model import Case
+from ..engines.engine import AsyncEngine, Engine
+from ..engines.server import Server
+from ..errors import ChildDied, ChildError, DeadlineExceeded, Part, ProtocolError, RemoteError
+from ..processes import family
+from ..processes.child import Child
+from ..util.deadline import Deadline
+
+SHORT_S = 3.0
+"""Seconds in which a stopped engine is given up: it will not answer, and only the dossier of it is wanted."""
+LEFT_ALONE = ("/health", "/metrics")
+_NOBODY = "no_such_argument"
+_EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
+_ASKED_BY_TESTS = ("generate", "chat", "call")
+_BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
+
+
+class Strike:
+    """One impostor in one leg: it takes the place of everything that the target would answer. ``struck``: there was something to take."""
+
+    def __init__(self, impostor: Impostor, case: Case, flood: str) -> None:
+        self.impostor = impostor
+        self.acts_as = in_its_own_way(case) if impostor is Impostor.FLOODED_LOG else impostor
+        self.struck = False
+        self._flood = flood if impostor is Impostor.FLOODED_LOG else ""
+        self._phases = case.symptom.phases
+
+    @property
+    def ends_the_engine(self) -> bool:
+        return self.acts_as in (Impostor.ENGINE_STOPPED, Impostor.ENGINE_KILLED)
+
+    def at_start(self) -> None:
+        """Where a case's failure belongs to the start of an engine, the impostor is one, too: forged, since a start is long."""
+        if not _BEFORE_REQUESTS.issuperset(self._phases):
+            return
+        self.struck = True
+        phase = self._phases[0]
+        logged: dict[str, Any] = {"parts": {Part.LOG: self._flood}} if self._flood else {}
+        errors: dict[Impostor, Callable[[], ChildError]] = {
+            Impostor.WRONG_ARGUMENT: lambda: _remote("TypeError", f"unexpected keyword argument '{_NOBODY}'", phase),
+            Impostor.EMPTY_ANSWER: lambda: ProtocolError("the engine sent an empty reply", phase=phase, **logged),
+            Impostor.ENGINE_STOPPED: lambda: DeadlineExceeded("the engine is stopped", phase=phase, **logged),
+            Impostor.ENGINE_KILLED: lambda: ChildDied("the engine was killed (SIGKILL)", phase=phase, **logged),
+        }
+        raise errors.get(self.acts_as, lambda: _remote("ValueError", UNRELATED, phase, self._flood))()
+
+    def border(self, child: Child, *, streamed: bool = False) -> Callable[[str, Deadline, dict[str, Any]], Any]:
+        """For ``Child.border``: every request of the test goes through it. ``streamed``: an answer is a list of pieces."""
+
+        def ask(operation: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
+            if operation not in _ASKED_BY_TESTS:
+                return child.ask(operation, deadline, **arguments)
+            self._begin(child)
+            match self.acts_as:
+                case Impostor.WRONG_ARGUMENT:
+                    return child.ask(operation, deadline, **_with_nobodys(operation, arguments))
+                case Impostor.EMPTY_ANSWER:
+                    child.replied(deadline.phase)
+                    return _empty(operation, arguments, streamed)
+                case Impostor.ENGINE_STOPPED | Impostor.ENGINE_KILLED:
+                    return child.ask(operation, Deadline.after(deadline.phase, SHORT_S, deadline.clock), **arguments)
+            raise child.failure(
+                f"{child.name} raised ValueError: {UNRELATED}",
+                phase=deadline.phase,
+                type_name="builtins.ValueError",
+                exception=f"ValueError: {UNRELATED}",
+            )
+
+        return ask
+
+    @contextlib.contextmanager
+    def between(self, engine: Engine | AsyncEngine | Server) -> Iterator[None]:
+        """While it lasts, every request of the test goes through the impostor."""
+        if not isinstance(engine, Server):
+            engine.child.border = self.border(engine.child, streamed=isinstance(engine, AsyncEngine))
+            yield
+            engine.child.border = None
+            return
+        real = engine.client
+        key = {"Authorization": f"Bearer {engine.api_key}"}
+        with httpx.Client(
+            base_url=engine.root_url, headers=key, trust_env=False, transport=_Transport(self, engine)
+        ) as engine.client:
+            yield
+        engine.client = real
+
+    def _begin(self, child: Child) -> None:
+        first, self.struck = not self.struck, True
+        if first and self._flood:
+            with child.log.open("a", encoding="utf-8") as log:
+                log.write(f"\n{self._flood}\n")
+        if first and self.ends_the_engine:
+            number = signal.SIGSTOP if self.acts_as is Impostor.ENGINE_STOPPED else signal.SIGKILL
+            family.send(child.processes(), number)
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, strike: Strike, server: Server) -> None:
+        self._strike, self._server = strike, server
+        self._real = httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path in LEFT_ALONE:
+            return self._real.handle_request(request)
+        self._strike._begin(self._server.child)
+        match self._strike.acts_as:
+            case Impostor.UNRELATED_EXCEPTION:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            case Impostor.WRONG_ARGUMENT:
+                body = {**json.loads(request.read() or b"{}"), "max_tokens": "many", "tokens": "many"}
+                headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+                wrong = httpx.Request(
+                    request.method, request.url, headers=headers, json=body, extensions=request.extensions
+                )
+                return self._real.handle_request(wrong)
+            case Impostor.EMPTY_ANSWER:
+                if json.loads(request.read() or b"{}").get("stream"):
+                    return httpx.Response(200, text="data: [DONE]\n\n")
+                return httpx.Response(200, json=_EMPTY)
+            case Impostor.ERROR_STATUS:
+                return httpx.Response(500, json={"error": {"message": "an unrelated fault", "code": 500}})
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SHORT_S)
+        return self._real.handle_request(request)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def _remote(kind: str, message: str, phase: str, log: str = "") -> RemoteError:
+    parts = {Part.EXCEPTION: f"{kind}: {message}", **({Part.LOG: log} if log else {})}
+    return RemoteError(f"{kind}: {message}", phase=phase, type_name=f"builtins.{kind}", parts=parts)
+
+
+def _with_nobodys(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if operation == "call":
+        return {**arguments, "arguments": {**arguments["arguments"], _NOBODY: 1}}
+    given = arguments["sampling"]
+    wrong = [{**each, _NOBODY: 1} for each in given] if isinstance(given, list) else {**given, _NOBODY: 1}
+    return {**arguments, "sampling": wrong}
+
+
+def _empty(operation: str, arguments: dict[str, Any], streamed: bool) -> Any:
+    if operation == "call":
+        return None
+    nothing: dict[str, Any] = {
+        "request_id": "",
+        "finished": True,
+        "prompt_token_ids": [],
+        "prompt_logprobs": None,
+        "outputs": [],
+    }
+    return [[nothing] if streamed else nothing for _ in arguments.get("prompts", [None])]
