@@ -16,6 +16,8 @@ from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, WheelIndex, check_device, invocation, say, warn
 
 RACY_TRIALS = 5
+FULL = ("--vllm-full-deadlines",)
+"""A verdict that ends a wait early elsewhere stands on one here that did not."""
 
 app = typer.Typer(context_settings=HELP)
 
@@ -78,9 +80,9 @@ def validate(
             todo = [case for case in cases if wanted[case.id] > trial]
             jobs = runs.plan(todo, all_evidence=True)
             runs.check_environments(jobs)
-            outcome = runs.Runner(runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args), say).run(
-                jobs
-            )
+            outcome = runs.Runner(
+                runs.build_with_cache(say), runs.Options(device, None, (*FULL, *ours.pytest_args)), say
+            ).run(jobs)
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:

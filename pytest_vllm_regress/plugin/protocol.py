@@ -21,8 +21,10 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     set_current_item(item, item.config)
     try:
+        marked, session = _marked(item), session_of(item.config)
+        session.awaited = judge.awaited(item, marked) if marked is not None else None
         subject = _leg(item, nextitem, Evidence(SUBJECT))
-        marked = _marked(item)
+        session.awaited = None
         observed = judge.observe(subject)
         control: Evidence | None = None
         if marked is not None and judge.needs_control(item, marked, observed):
