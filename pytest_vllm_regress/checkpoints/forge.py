@@ -62,6 +62,15 @@ def architecture_of(kind: str) -> str:
     return _ARCHITECTURES[kind]
 
 
+def architectures_of(model: str) -> tuple[str, ...]:
+    """The model classes that the checkpoint at the path ``model`` names; none where it is no path, or names none."""
+    try:
+        named = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))["architectures"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return ()
+    return tuple(filter(lambda each: isinstance(each, str), named)) if isinstance(named, list) else ()
+
+
 def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
     """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
 

@@ -17,6 +17,8 @@ from ..util.signals import terminate_as_interrupt
 from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, WheelIndex, check_device, invocation, say, warn
 
 RACY_TRIALS = 5
+FULL = ("--vllm-full-deadlines",)
+"""A verdict that ends a wait early elsewhere stands on one here that did not."""
 
 app = typer.Typer(context_settings=HELP)
 
@@ -86,7 +88,7 @@ def validate(
             jobs = runs.plan(todo, all_evidence=True)
             runs.check_environments(jobs)
             outcome = runs.Runner(
-                runs.build_with_cache(say), runs.Options(device, None, ours.pytest_args, ours.cases_dir), say
+                runs.build_with_cache(say), runs.Options(device, None, (*FULL, *ours.pytest_args), ours.cases_dir), say
             ).run(jobs)
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)

@@ -253,6 +253,7 @@ class Server:
 
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
+        self.child.expect(deadline)
         for _ in self._attempts(deadline):
             try:
                 # Short reads until a server of ours answers: whoever else holds the port may never. Then patience, the engine may be slow.
@@ -274,6 +275,7 @@ class Server:
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
         while not deadline.passed:
             self.child.check_alive(deadline)
+            self.child.check_still(deadline)
             yield
             self.child.pause(min(_POLL_S, deadline.left_s))
 

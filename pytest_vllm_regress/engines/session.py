@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from ..checkpoints.forge import KINDS, NEEDS, architecture_of, ensure_checkpoint
+from ..checkpoints.forge import KINDS, NEEDS, architectures_of, ensure_checkpoint
 from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
@@ -24,6 +24,7 @@ from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child, Leftover
 from ..processes.leftovers import sweep
+from ..processes.stillness import Awaited
 from ..target_site.vllm_regress_target.gpu import refused
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
@@ -67,6 +68,7 @@ class Session:
         self.settings = settings
         self._controller = controller
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
+        self.awaited: Awaited | None = None  # the hang that the test which runs is about
         self._deadline = deadline_for
         self.progress = progress
         self._run: RunDir | None = None
@@ -122,6 +124,7 @@ class Session:
     def probe(self, target: Target, user: str = "") -> Child:
         """A fresh probe process in ``target``; on GPUs it leases one, for it may start an engine itself."""
         agent = self._agent(target)
+        agent.inspect(self._deadline("import", None), architectures=architectures_of(self.model_path("text")))
         lease = self._lease(target, 1, PROBE, user) if target.device == "gpu" else None
         return self._fork(agent, "probe", lease, {}, None)
 
@@ -227,7 +230,9 @@ class Session:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
-        request = spec.as_request(model_path=self.model_path(spec.model, target.device), device=target.device)
+        model_path = self.model_path(spec.model, target.device)
+        agent.inspect(self._deadline("import", None), architectures=architectures_of(model_path))
+        request = spec.as_request(model_path=model_path, device=target.device)
         role = "server" if front == "serve" else "engine"
         lease = None
         if target.device == "gpu":
@@ -269,6 +274,7 @@ class Session:
             if lease:
                 lease.release(self._deadline("stop", 0))
             raise
+        child.awaited = self.awaited
         if lease:
             child.on_end = lambda: self._give_back(lease)
             child.gpu = self._gpus.facts(lease, child)
@@ -309,11 +315,7 @@ class Session:
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
             self.progress(f"importing vLLM in {target.name} ({target.device})")
-            agent.warm(
-                self._deadline("import", None),
-                architectures=[architecture_of(kind) for kind in KINDS],
-                fronts=["serve"],
-            )
+            agent.warm(self._deadline("import", None), fronts=["serve"])
             if agent.spawns:
                 self.progress(f"note: processes are spawned, not forked: {agent.spawns}")
         return agent

@@ -54,3 +54,4 @@ class Settings:
     minimize: bool = False
     gpu_wait_s: float = 600.0
     """Seconds that an engine waits for GPUs that other runs, or other tenants, hold."""
+    full_deadlines: bool = False

@@ -38,6 +38,7 @@ RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
+_BYTECODE = "vllm-regress-bytecode"
 _SAID: set[Path] = set()
 """Caches of which it was said that they cannot be written."""
 _FORMAT = 2
@@ -278,6 +279,18 @@ class EnvironmentCache:
                 return
             if each.path != keep and not each.in_use and self.remove(each):
                 progress(f"{each.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
+
+
+def bytecode_folder(python: Path) -> Path | None:
+    """Where ``python`` may keep compiled modules: inside its environment, if that is one of a cache's and can be written.
+
+    uv installs none. What an environment's processes import is compiled once, the rest never: tens of megabytes instead of gigabytes.
+    """
+    place = python.parent.parent
+    folder = place / _BYTECODE
+    if not (place / _MARKER).exists():
+        return None
+    return folder if folder.exists() or os.access(place, os.W_OK) else None
 
 
 def _complete(place: Path) -> bool:

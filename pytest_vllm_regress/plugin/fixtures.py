@@ -165,6 +165,7 @@ def _lent(
     evidence.replied("start")
     _note_gpu(request, engine.child.gpu)
     engine.child.on_reply = evidence.replied
+    engine.child.awaited = _session(request).awaited  # it may be shared with a test of another case
     engine.schemas = evidence.schemas
     engine.child.take()
     evidence.phase = "request"

@@ -15,6 +15,7 @@ from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
+from ..processes.stillness import Awaited
 from ..util.masking import mask
 from .evidence import Evidence
 from .markers import MarkedCase
@@ -98,6 +99,14 @@ def _seen(evidence: Evidence) -> Observation:
         why = "the test passed without one reply from the target: that proves nothing"
         return Observation(Kind.EXCEPTION, "test", why)
     return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
+
+
+def awaited(item: pytest.Item, marked: MarkedCase) -> Awaited | None:
+    """The text in the log by which the case documents a hang, if it does: with it the hang may be told before its deadline."""
+    symptom = marked.case.symptom
+    if item.config.stash[SETTINGS].full_deadlines or Kind.HANG not in symptom.kinds:
+        return None
+    return Awaited(symptom.pattern, symptom.phases) if Part.LOG in symptom.parts_for(Kind.HANG) else None
 
 
 def target_of(item: pytest.Item) -> Target | None:

@@ -93,6 +93,11 @@ OPTIONS = (
         "MIB",
     ),
     _Option(
+        "vllm_full_deadlines",
+        "wait for the whole deadline of a documented hang, even when its text was seen and nothing moves any more",
+        flag=True,
+    ),
+    _Option(
         "vllm_session_timeout",
         "seconds for all tests together; then engines are ended and none is started (default: no limit)",
         "SECONDS",
@@ -179,6 +184,7 @@ def resolve(config: pytest.Config) -> Settings:
         start_method=_value(config, "vllm_start_method") or "fork",
         minimize=bool(_value(config, "vllm_minimize")),
         gpu_wait_s=_number(config, "vllm_gpu_wait", Settings.gpu_wait_s),
+        full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 
 

@@ -22,12 +22,14 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     set_current_item(item, item.config)
     try:
-        marked = _marked(item)
+        marked, session = _marked(item), session_of(item.config)
         if (trials := trials_of(item.config)) is not None:
             faults = trials.run(item, marked, lambda evidence: _again(item, nextitem, evidence)) if marked else []
             hook.pytest_runtest_logreport(report=report_of(item, faults))
             return True
+        session.awaited = judge.awaited(item, marked) if marked is not None else None
         subject = _leg(item, nextitem, Evidence(SUBJECT))
+        session.awaited = None
         observed = judge.observe(subject)
         control: Evidence | None = None
         if marked is not None and judge.needs_control(item, marked, observed):

@@ -16,12 +16,13 @@ from types import MappingProxyType
 
 import psutil
 
+from ..environments.cache import bytecode_folder
 from ..errors import ChildDied, DeadlineExceeded, Part, ProtocolError, RemoteError, UsageError
 from ..target_site.vllm_regress_target.nanny import TAG
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 from ..util.deadline import Deadline
 from ..util.masking import mask, register_all, without_secrets
-from ..util.paths import PACKAGE
+from ..util.paths import PACKAGE, writable_root
 from ..util.rundir import RunDir
 from . import dossier, family
 from .child import Child
@@ -30,7 +31,16 @@ KEPT_LOGS = 100
 """Of that many children the logs are kept until the agent's end, of more only while they live."""
 TARGET_SITE = PACKAGE / "target_site"
 # Variables of the controller's own Python that would mislead another interpreter.
-_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PYTEST_CURRENT_TEST", "PYTHONSTARTUP", "PYTHONINSPECT")
+_NOT_INHERITED = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "PYTEST_CURRENT_TEST",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONDONTWRITEBYTECODE",
+)
 
 
 class Agent:
@@ -60,6 +70,7 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FrameSocket | None = None
         self._numbers = itertools.count(1)
+        self._inspected: set[str] = set()
         self._ended: collections.deque[tuple[Child, Path]] = collections.deque()
         self.log = run.logs / f"{name}.log"
 
@@ -87,17 +98,24 @@ class Agent:
         self._channel = FrameSocket(ours)
         self._receive(deadline, lambda frame: frame.get("event") == "ready")
 
-    def warm(self, deadline: Deadline, *, architectures: Sequence[str], fronts: Sequence[str]) -> None:
+    def warm(self, deadline: Deadline, *, fronts: Sequence[str]) -> None:
         """Import vLLM in the agent, once. An import error is kept and raised again by each child that needs vLLM."""
         if self.warmed:
             return
         try:
-            found = self._request(deadline, op="warm", architectures=list(architectures), fronts=list(fronts))
+            found = self._request(deadline, op="warm", fronts=list(fronts))
             self.refusal, self.spawns = found["refusal"], found["spawns"]
             self.gpu_share = float(found.get("share", self.gpu_share))
         except RemoteError as error:
             self.import_error = error
         self.warmed = True
+
+    def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
+        """Let the warm agent learn what vLLM wants to know of model classes, each once, so that no child starts an interpreter for it."""
+        new = [each for each in architectures if each not in self._inspected]
+        if new and self.import_error is None:
+            self._request(deadline, op="inspect", architectures=new)
+            self._inspected.update(new)
 
     def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
         """Set grammar backends up in the agent, without vLLM; the result are those that the interpreter has."""
@@ -185,7 +203,6 @@ class Agent:
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             # OpenBLAS would start a thread when numpy is imported, and a process with threads cannot be forked soundly.
             "OPENBLAS_NUM_THREADS": "1",
             "HF_HUB_OFFLINE": "1",
@@ -195,9 +212,17 @@ class Agent:
             "RAY_TMPDIR": str(self.run.path),
             "RAY_USAGE_STATS_ENABLED": "0",
             "TMPDIR": str(self.run.path),
+            # What vLLM keeps of model classes and compiled graphs is not to mix with the user's own.
+            "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),
             TAG: self.run.tag,
+            **self._bytecode(),
             **self._environment,
         }
+
+    def _bytecode(self) -> dict[str, str]:
+        """Compiled modules are written in environments of ours alone."""
+        folder = bytecode_folder(self.python)
+        return {"PYTHONDONTWRITEBYTECODE": "1"} if folder is None else {"PYTHONPYCACHEPREFIX": str(folder)}
 
     def _request(self, deadline: Deadline, **frame: object) -> Frame:
         if self._channel is None or not self.alive:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import select
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -23,10 +22,12 @@ from ..errors import (
     UsageError,
 )
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
-from ..util.deadline import Deadline
+from ..util.deadline import Deadline, wait_readable
 from ..util.masking import mask
 from . import dossier, family
 from .dossier import Dossier
+from .sampling import Watch
+from .stillness import LOOK_S, Awaited
 from .witness import Witness
 
 _GRACE_S = 1.0
@@ -76,6 +77,7 @@ class Child:
         self.on_reply: Callable[[str], None] | None = None
         self.border: Callable[[str, Deadline, dict[str, Any]], Any] | None = None
         """What requests go through instead of straight to the target; it may ask the target itself (``ask``)."""
+        self.awaited: Awaited | None = None  # the text of a hang that may be told early
         self._nanny = nanny_pid
         self._channel = channel
         self._lifeline = lifeline
@@ -85,6 +87,7 @@ class Child:
         self._interrupted = False
         self._orphaned = False
         self._process: psutil.Process | None = None
+        self._watch: Watch | None = None
         self.witness = Witness(log, ray_dir)
 
     @property
@@ -109,6 +112,7 @@ class Child:
     def ask(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
         """As ``request``, whatever stands at the border."""
         self._check_open(deadline.phase)
+        self.expect(deadline)
         try:
             self._channel.send({"op": operation, **arguments}, timeout_s=deadline.left_s)
         except FrameTimeout:
@@ -158,13 +162,29 @@ class Child:
                 if accept(frame):
                     return frame
                 continue
-            if not _wait(deadline, self._channel, self._lifeline):
-                raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+            if not wait_readable(
+                deadline, self._channel, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s
+            ):
+                if deadline.passed:
+                    raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+                self.check_still(deadline)
             if not self.alive:
                 frame = self._last_frame()
                 if frame is not None and accept(frame):
                     return frame
                 raise self._died(deadline, "it ended without the reply it owed")
+
+    def check_still(self, deadline: Deadline) -> None:
+        """Raise ``DeadlineExceeded`` ahead of time, when the hang that the case documents is there: its text was seen and nothing moves."""
+        words = self._watch.look() if self._watch is not None else ""
+        if words and not wait_readable(deadline, self._channel, self._lifeline, at_most_s=0.0):
+            raise self._hung(deadline, f"{words}; the deadline of {deadline.allowed_s:g} s was not waited for")
+
+    def expect(self, deadline: Deadline) -> None:
+        """A wait begins: what the family logs from now on may be the text of the documented hang."""
+        self._watch = None
+        if self.awaited is not None and deadline.phase in self.awaited.phases and self.alive and self.pid is not None:
+            self._watch = Watch(self.awaited, self._nanny, self.pid, self.log, self._ray_dir)
 
     def check_alive(self, deadline: Deadline) -> None:
         """Raise ``ChildDied`` when the child has ended."""
@@ -173,9 +193,7 @@ class Child:
 
     def pause(self, seconds: float) -> None:
         """Sleep, but no longer than the child lives."""
-        poll = select.poll()
-        poll.register(self._lifeline, select.POLLIN)
-        poll.poll(seconds * 1000)
+        wait_readable(Deadline.after("pause", seconds), self._lifeline)
 
     def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
         """Take the dossier, end the family, and return the error to raise; ``more`` are parts. For waits that do not go over the channel (HTTP)."""
@@ -215,6 +233,7 @@ class Child:
             return self.leftovers
         self.witness.begin()
         self._shm |= family.shared_memory(self.processes())
+        self.expect(deadline)
         try:
             if by_signal:
                 self.terminate()
@@ -222,10 +241,11 @@ class Child:
                 self._channel.send({"op": "stop"}, timeout_s=deadline.left_s)
                 self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
             while self.alive:
-                if not _wait(
-                    deadline, self._lifeline
-                ):  # not the channel: once the child is gone that is readable for ever
-                    raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+                # Not the channel: once the child is gone that is readable for ever.
+                if not wait_readable(deadline, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s):
+                    if deadline.passed:
+                        raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+                    self.check_still(deadline)
         except (FrameTimeout, PeerClosed):
             pass
         finally:
@@ -316,15 +336,14 @@ class Child:
             raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
 
     def _hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
-        looked = self._look(f"{self.name} missed its deadline in phase {deadline.phase}")
+        looked = self._look(f"{self.name} gave no answer in phase {deadline.phase}")
         parts = self.witness.parts(stacks=looked.stack_text, **more)
         late = deadline.clock() - deadline.at
         self.kill(
             grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
         )  # a machine that is slow to tell gets no further time
-        return DeadlineExceeded(
-            f"{self.name} missed its deadline: {why}", phase=deadline.phase, detail=str(looked), parts=parts
-        )
+        what = "missed its deadline" if deadline.passed else "hangs"
+        return DeadlineExceeded(f"{self.name} {what}: {why}", phase=deadline.phase, detail=str(looked), parts=parts)
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
         self._settle()
@@ -367,9 +386,7 @@ class Child:
 
     def _settle(self) -> None:
         """The channel may close a moment before the nanny reports the exit; give that report a short while."""
-        poll = select.poll()
-        poll.register(self._lifeline, select.POLLIN)
-        while self.alive and poll.poll(_GRACE_S * 1000):
+        while self.alive and wait_readable(Deadline.after("settle", _GRACE_S), self._lifeline):
             pass
 
     def _how_it_ended(self) -> str:
@@ -379,14 +396,6 @@ class Child:
             with contextlib.suppress(ValueError):
                 return f"killed by {signal.Signals(-self.exit_status).name}"
         return f"exit status {self.exit_status}"
-
-
-def _wait(deadline: Deadline, *ends: FrameSocket) -> bool:
-    """Sleep until something moves; False when the deadline came first."""
-    poll = select.poll()
-    for end in ends:
-        poll.register(end, select.POLLIN)
-    return bool(poll.poll(deadline.left_s * 1000)) and not deadline.passed
 
 
 def _section(title: str, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import re
@@ -61,6 +62,35 @@ _ARM = {
 _CALLS = {"x86_64": _X86, "aarch64": _ARM}.get(platform.machine(), {})
 _ON_DESCRIPTOR = frozenset({"read", "recvfrom", "recvmsg", "accept", "accept4", "flock", "write", "sendto", "sendmsg"})
 _MOST = 6
+
+
+_SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
+# Which argument says for how long: milliseconds, below zero for ever, or an address, none for ever.
+_MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
+_ADDRESS = {"ppoll": 2, "select": 4, "pselect6": 4, "futex": 3, "epoll_pwait2": 3}
+
+
+def sleeps(task: int) -> bool:
+    """Whether a thread sleeps until an alarm, and for nothing else."""
+    return _system_call(task)[0] in _SLEEPS
+
+
+def alarm_of(task: int) -> float:
+    """The seconds that a thread waits at most, whatever the others do: infinity for ever, 0 for a time that cannot be read from outside."""
+    call, arguments = _system_call(task)
+    if call in _MILLISECONDS:
+        milliseconds = arguments[_MILLISECONDS[call]] & 0xFFFFFFFF
+        return math.inf if milliseconds >= 1 << 31 else milliseconds / 1000
+    timed = not call or call in _SLEEPS or (call in _ADDRESS and arguments[_ADDRESS[call]] != 0)
+    return 0.0 if timed else math.inf
+
+
+def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
+    """The call a thread is in and its arguments; empty when it runs, is gone, or the kernel does not say."""
+    with contextlib.suppress(OSError, ValueError):
+        words = (_PROC / str(task) / "syscall").read_text().split()
+        return _CALLS.get(int(words[0]), ""), tuple(int(word, 16) for word in words[1:7])
+    return "", ()
 
 
 class Waits:

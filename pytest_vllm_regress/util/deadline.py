@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import select
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 Clock = Callable[[], float]
 PHASES = ("import", "start", "ready", "request", "stop", "probe")
+
+
+class HasDescriptor(Protocol):
+    """A socket, a pipe or the like."""
+
+    def fileno(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,3 +62,11 @@ class Deadline:
 
 DeadlineFor = Callable[[str, float | None], Deadline]
 """Makes the deadline of a phase; seconds other than None replace what the phase is given."""
+
+
+def wait_readable(deadline: Deadline, *ends: HasDescriptor, at_most_s: float = math.inf) -> bool:
+    """Sleep until one of ``ends`` can be read; False when the deadline, or ``at_most_s``, came first."""
+    poll = select.poll()
+    for end in ends:
+        poll.register(end, select.POLLIN)
+    return bool(poll.poll(min(deadline.left_s, at_most_s) * 1000)) and not deadline.passed

@@ -57,8 +57,7 @@ def warm(
             agent = Agent(python, run_dir, environment=environment, name=f"agent-{len(agents)}")
             agents.append(agent)
             agent.start(Deadline.after("import", 120))
-            # No architectures: models are looked at in a process of its own, which takes half a minute and says nothing of the agent.
-            agent.warm(Deadline.after("import", 600), architectures=[], fronts=["serve"])
+            agent.warm(Deadline.after("import", 600), fronts=["serve"])
             return agent
 
     yield start

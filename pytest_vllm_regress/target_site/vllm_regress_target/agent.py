@@ -1,6 +1,6 @@
 """The warm agent: ``python -m vllm_regress_target.agent FD`` under the target interpreter.
 
-It answers frames on the socket FD: ``warm`` (imports vLLM once) and ``fork`` (one nanny and one
+It answers frames on the socket FD: ``warm`` (imports vLLM once), ``inspect`` (model classes) and ``fork`` (one nanny and one
 child). It never starts an engine, CUDA or Ray in itself, so that forking stays sound; where it is not, children are spawned instead.
 """
 
@@ -67,7 +67,11 @@ Handled = Tuple[Any, List[int]]
 def _warm(channel: FrameSocket, request: Frame) -> Handled:
     from . import dialect
 
-    dialect.warm(request.get("architectures", []), request.get("fronts", []))
+    gc.disable()  # an import makes much and drops little: collecting meanwhile takes a quarter of its time
+    try:
+        dialect.warm(request.get("fronts", []))
+    finally:
+        gc.enable()
     gc.collect()
     gc.freeze()
     found: Dict[str, Any] = {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}
@@ -79,6 +83,14 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
 
 _UNSOUND: List[str] = []
 """Why children are spawned although the agent has one thread."""
+
+
+def _inspect(channel: FrameSocket, request: Frame) -> Handled:
+    from . import inspecting
+
+    if _threads() == 1 and not _UNSOUND:  # else children are spawned, and would learn nothing from this process
+        inspecting.inspect_models(request["architectures"])
+    return {}, []
 
 
 def _warm_grammars(channel: FrameSocket, request: Frame) -> Handled:
@@ -147,6 +159,7 @@ def _flush() -> None:
 
 _OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {
     "warm": _warm,
+    "inspect": _inspect,
     "warm_grammars": _warm_grammars,
     "fork": _fork,
 }

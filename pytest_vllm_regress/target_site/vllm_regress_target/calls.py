@@ -1,5 +1,6 @@
 """Calling a probe's functions, and how an exception travels to the controller."""
 
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
@@ -47,7 +48,8 @@ def load_function(file: str, name: str) -> Operation:
     """The plain function ``name`` of the probe file ``file``."""
     module = _MODULES.get(file)
     if module is None:
-        spec = importlib.util.spec_from_file_location("vllm_regress_probe_{}".format(len(_MODULES)), file)
+        name_of_module = "vllm_regress_probe_{}".format(len(_MODULES))
+        spec = importlib.util.spec_from_file_location(name_of_module, file, loader=_Uncached(name_of_module, file))
         if spec is None or spec.loader is None:
             raise ImportError("cannot load the probe file {}".format(file))
         module = importlib.util.module_from_spec(spec)
@@ -64,6 +66,13 @@ def load_function(file: str, name: str) -> Operation:
 
 
 _MODULES: Dict[str, Any] = {}
+
+
+class _Uncached(importlib.machinery.SourceFileLoader):
+    """Compiles the file as it is now. Bytecode is told from its source by size and whole seconds: not by enough for a file that is being written."""
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _bounded(text: str, limit: int) -> str:

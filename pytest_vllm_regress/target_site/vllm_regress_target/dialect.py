@@ -33,7 +33,7 @@ class Plan:
     server: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def warm(architectures: List[str], fronts: List[str]) -> None:
+def warm(fronts: List[str]) -> None:
     """Import vLLM and do once what every engine start would do again. Raises what ``import vllm`` raises."""
     importlib.import_module("vllm")
     for name in (
@@ -54,8 +54,6 @@ def warm(architectures: List[str], fronts: List[str]) -> None:
         from . import sim
 
         sim.warm()
-    for architecture in architectures:
-        _inspect_model(architecture)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu":
         _choose_vector_instructions()
 
@@ -95,18 +93,22 @@ def plan(spec: Spec, front: str) -> Plan:
     return made
 
 
-def enter(made: Plan) -> None:
+def enter(made: Plan, front: str) -> None:
     """Set the plan's variables in this process, before the engine is made."""
     os.environ.update(made.env)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
         gpu.forget_devices()
-    if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu" and spawning.quicken(os.getcwd()):
-        made.notes.append(
-            "what vLLM spawns is forked from a process that has imported vLLM"
-        )  # its CPU platform wants no other method
+    if _spawns(front) and spawning.quicken(os.getcwd()):
+        made.notes.append("what vLLM spawns is forked from a process that has imported vLLM")
     if _generation_is_read_at_import():
         # This module chose between V0 and V1 when the agent imported it; a process of its own would have chosen by its own variable.
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
+
+
+def _spawns(front: str) -> bool:
+    """vLLM's CPU platform wants no other method, and a V0 server none for its engine. On GPUs a spawned process is to be spawned."""
+    device = os.environ.get("VLLM_REGRESS_DEVICE")
+    return device == "cpu" or (device == "sim" and front == "serve")
 
 
 def version() -> str:
@@ -369,16 +371,6 @@ def _known_environment() -> Dict[str, Any]:
     from vllm import envs
 
     return dict(getattr(envs, "environment_variables", {}))
-
-
-def _inspect_model(architecture: str) -> None:
-    """Fill vLLM's in-process cache of what it learns about a model class in a subprocess at every start."""
-    with contextlib.suppress(Exception):
-        from vllm.model_executor.models import registry
-
-        model = registry.ModelRegistry.models.get(architecture)
-        if model is not None:
-            registry._try_inspect_model_cls(architecture, model)
 
 
 def _choose_vector_instructions() -> None:

@@ -24,7 +24,7 @@ class EngineHost:
     def start(self, spec: Json, front: str) -> Json:
         """Start the engine; the reply says how."""
         made = dialect.plan(spec, front)
-        dialect.enter(made)
+        dialect.enter(made, front)
         self._front = front
         if front == "offline":
             self._engine = dialect.make_offline(made)

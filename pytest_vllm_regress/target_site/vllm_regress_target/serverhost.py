@@ -14,7 +14,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     asked = channel.receive()
     try:
         made = dialect.plan(asked["spec"], "serve")
-        dialect.enter(made)
+        dialect.enter(made, "serve")
         argv, main = commandline.serve_command(made)
         argv += ["--host", asked["host"], "--port", str(asked["port"])]
     except BaseException as error:

@@ -29,7 +29,7 @@ _PATIENCE_S = 10.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LONGEST_SOCKET, _LONGEST_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG = 1
-_PROGRAM = """#!{python} -SE
+_PROGRAM = """#!{python} -SEB
 import sys
 sys.path.insert(0, {place!r})
 from vllm_regress_target.spawning import launch

@@ -1,0 +1,199 @@
+"""Looking at a family twice a second, for little: what /proc says of its processes, and what they log. Linux."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..target_site.vllm_regress_target.nanny import descendants
+from .stillness import LOOK_S, Awaited, Look, Member, Thread, held_up, judge
+from .waits import alarm_of, sleeps
+
+Clock = Callable[[], float]
+KEPT_S = 180.0
+_CENSUS_S = 2.0  # between two looks at who belongs to the family: that reads of every process of the machine
+_CHUNK = 1 << 18
+_CARRY = 4096
+_MOST_LINES = 20_000
+_TICK = os.sysconf("SC_CLK_TCK")
+_DAEMON = re.compile(
+    rb"/ray/(?:core/src/ray/|dashboard/|autoscaler/|_private/(?:log_monitor|runtime_env/agent|process_watcher))"
+)
+_NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
+_WOKEN = b"voluntary_ctxt_switches:"
+_EXCERPT = 200
+_RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
+
+
+class Watch:
+    """One wait for a documented hang: looks when asked, at most every ``LOOK_S``, and remembers. ``nanny`` is the family's, ``owing`` its child."""
+
+    def __init__(
+        self, awaited: Awaited, nanny: int, owing: int, log: Path, ray_dir: Path | None, clock: Clock = time.monotonic
+    ) -> None:
+        self._pattern = re.compile(awaited.pattern.encode(), re.MULTILINE)
+        self._nanny, self._owing = nanny, owing
+        self._clock, self._settle_s = clock, awaited.settle_s
+        self._logs = Logs(self._pattern, log, ray_dir)
+        self._looks: list[Look] = []
+        self._pids: Sequence[int] = ()
+        self._daemons: dict[int, bool] = {}
+        self._census_at = self._due = float("-inf")
+        self._threads: dict[int, Thread] = {}
+
+    def look(self) -> str:
+        """Look once, if it is time: why the wait is over, in words, or nothing."""
+        now = self._clock()
+        if now < self._due:
+            return ""
+        self._due = now + LOOK_S
+        self._logs.read()
+        if not self._logs.heard:  # nothing is known by stillness alone
+            return ""
+        self._looks.append(self._sample(now))
+        if now - self._looks[0].at > KEPT_S:
+            del self._looks[0]
+        found = judge(self._looks, self._settle_s)
+        before, self._threads = self._threads, self._every_thread() if found else {}
+        if found is None or not before or (not found.repeats and held_up(before, self._threads)):
+            return ""
+        return f"{found} after {self._logs.excerpt!r}"
+
+    def _sample(self, now: float) -> Look:
+        if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
+            self._pids, self._census_at = descendants(self._nanny), now
+        members = {}
+        reaped = 0
+        for pid in (self._nanny, *self._pids):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                fields = _stat(pid)
+                reaped += int(fields[13]) + int(fields[14])
+                if pid != self._nanny:
+                    members[pid] = self._member(pid, fields)
+        logs = self._logs
+        return Look(now, members, self._owing, reaped / _TICK, logs.size, logs.novel, logs.heard)
+
+    def _member(self, pid: int, fields: list[bytes]) -> Member:
+        daemon = self._is_daemon(pid)
+        if fields[0] == b"Z":
+            raise ValueError("a zombie has ended")
+        cpu = (int(fields[11]) + int(fields[12])) / _TICK
+        wake_ups = _number(pid, "status", _WOKEN)
+        if daemon:
+            return Member(fields[0].decode(), cpu, 0, int(fields[9]), wake_ups, daemon=True)
+        return Member(
+            fields[0].decode(),
+            cpu,
+            _number(pid, "io", b"rchar:") + _number(pid, "io", b"wchar:"),
+            int(fields[9]),
+            wake_ups,
+            alarm_of(pid),
+            connections=_connections(pid),
+        )
+
+    def _is_daemon(self, pid: int) -> bool:
+        if pid not in self._daemons:
+            self._daemons[pid] = bool(_DAEMON.search(Path(f"/proc/{pid}/cmdline").read_bytes()))
+        return self._daemons[pid]
+
+    def _every_thread(self) -> dict[int, Thread]:
+        """The threads of the family, but for those of Ray's daemons."""
+        found = {}
+        for pid in self._pids:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                for tid in () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task")):
+                    state = _stat(tid)[0].decode()
+                    found[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
+        return found
+
+
+class Logs:
+    """What a family logs from now on: its own file, and Ray's."""
+
+    def __init__(self, pattern: re.Pattern[bytes], log: Path, ray_dir: Path | None) -> None:
+        self.size = self.novel = self.heard = 0
+        self.excerpt = ""
+        self._pattern = pattern
+        self._log, self._ray_dir = log, ray_dir
+        self._ends = {path: _size(path) for path in self._files()}
+        self._carry: dict[Path, bytes] = {}
+        self._lines: set[bytes] = set()
+
+    def read(self) -> None:
+        """Read what has come since the last time, at most ``_CHUNK`` of each file."""
+        heard = False
+        for path in self._files():
+            end, size = self._ends.get(path, 0), _size(path)
+            if size == end:
+                continue
+            self.size += abs(size - end)
+            if size < end:  # its middle was taken out, as it was too long
+                end = max(0, size - _CARRY)
+            with contextlib.suppress(OSError), path.open("rb") as file:
+                file.seek(max(end, size - _CHUNK))
+                new = file.read(size - file.tell())
+                text = self._carry.get(path, b"") + new
+                for match in self._pattern.finditer(text):
+                    if match.end() > len(text) - len(new):
+                        heard = True
+                        self.excerpt = self.excerpt or match.group().decode(errors="replace")[:_EXCERPT]
+                self._carry[path] = text[-_CARRY:]
+                self._note(new)
+            self._ends[path] = size
+        self.heard += heard
+
+    def _note(self, text: bytes) -> None:
+        for line in text.splitlines():
+            plain = _NUMBERS.sub(b"#", line).strip()
+            if plain and plain not in self._lines:
+                self.novel += 1
+                if len(self._lines) < _MOST_LINES:
+                    self._lines.add(plain)
+
+    def _files(self) -> list[Path]:
+        ray = self._ray_dir
+        return [
+            self._log,
+            *(path for name in _RAY_LOGS for path in (ray.glob(f"session_2*/logs/{name}") if ray else ())),
+        ]
+
+
+def _stat(task: int) -> list[bytes]:
+    """The fields of a process or thread from its state on (proc(5))."""
+    with open(f"/proc/{task}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _lives(pid: int) -> bool:
+    with contextlib.suppress(OSError, IndexError):
+        return _stat(pid)[0] not in (b"Z", b"X")
+    return False
+
+
+def _number(task: int, file: str, name: bytes) -> int:
+    """The number after ``name`` at the beginning of a line."""
+    with open(f"/proc/{task}/{file}", "rb") as opened:
+        _, _, rest = (b"\n" + opened.read()).partition(b"\n" + name)
+    return int(rest.split(None, 1)[0])
+
+
+def _connections(pid: int) -> frozenset[str]:
+    """The sockets that a process holds: one that tries again to connect gets another."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(entry.path)
+                if target.startswith("socket:"):
+                    found.add(target)
+    return frozenset(found)
+
+
+def _size(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.stat().st_size
+    return 0

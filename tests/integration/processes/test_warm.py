@@ -1,0 +1,161 @@
+"""What a warm agent does once for its children: imports, model classes, bytecode. vLLM is a stand-in here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.environments.cache import bytecode_folder
+from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import in_a_fork
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.paths import writable_root
+from pytest_vllm_regress.util.rundir import RunDir
+from tests.conftest import MakeTarget
+
+VLLM = {
+    "__init__.py": "__version__ = '0.8.5'",
+    "envs.py": "environment_variables = {}",
+    "platforms/__init__.py": "resolve_current_platform_cls_qualname = None",
+    "engine/__init__.py": "",
+    "engine/arg_utils.py": "class EngineArgs: _is_v1_supported_oracle = None",
+    "plugins.py": "loaded_in = []\ndef load_general_plugins():\n    import os\n    loaded_in.append(os.getpid())",
+    "model_executor/__init__.py": "",
+    "model_executor/models/__init__.py": "",
+    "model_executor/models/registry.py": """
+import functools, os
+from types import SimpleNamespace
+ModelRegistry = SimpleNamespace(models={"Small": "small", "Large": "large", "Broken": "broken"})
+def _run_in_subprocess(function):
+    raise RuntimeError("an interpreter of its own")
+def _learn(model):
+    from vllm import plugins
+    if model == "broken":
+        os._exit(3)
+    return {"model": model, "by": os.getpid(), "plugins": plugins.loaded_in}
+@functools.lru_cache
+def _try_inspect_model_cls(architecture, model):
+    return _run_in_subprocess(lambda: _learn(model))
+""",
+}
+PROBE = """
+import os
+def learned(architecture):
+    from vllm.model_executor.models import registry
+    try:
+        found = registry._try_inspect_model_cls(architecture, registry.ModelRegistry.models[architecture])
+    except RuntimeError as error:
+        return str(error)
+    return {**found, "here": os.getpid(), "agent": os.getppid()}
+def variable(name):
+    return os.environ.get(name)
+"""
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Path:
+    file = tmp_path / "probe.py"
+    file.write_text(PROBE)
+    return file
+
+
+@pytest.fixture
+def target(make_target: MakeTarget) -> Path:
+    """An interpreter with a stand-in for vLLM."""
+    python = make_target()
+    site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
+    for name, text in VLLM.items():
+        file = site / "vllm" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return python
+
+
+@pytest.fixture
+def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 20))
+    agent.warm(Deadline.after("import", 20), fronts=[])
+    assert agent.import_error is None
+    yield agent
+    agent.stop()
+
+
+def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
+    child = agent.fork("probe", Deadline.after("start", 20))
+    try:
+        return child.request(
+            "call", Deadline.after("probe", 20), file=str(file), function=function, arguments=arguments
+        )
+    finally:
+        child.stop(Deadline.after("stop", 20))
+
+
+def test_model_classes_are_learned_in_a_fork_and_once(warm: Agent, probe: Path) -> None:
+    assert ask(warm, probe, "learned", architecture="Small") == "an interpreter of its own"
+    warm.inspect(Deadline.after("import", 20), architectures=["Small"])
+    first, second = (ask(warm, probe, "learned", architecture="Small") for _ in range(2))
+    assert first["model"] == "small"
+    assert first["by"] == second["by"] not in (first["here"], first["agent"])
+    assert first["plugins"] == [first["by"]]  # loaded as vLLM does there, and nowhere else
+    assert ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"  # nobody asked for it
+
+
+def test_a_class_that_cannot_be_inspected_is_left_to_the_engine_that_needs_it(warm: Agent, probe: Path) -> None:
+    warm.inspect(Deadline.after("import", 20), architectures=["Broken", "Unheard of"])
+    assert ask(warm, probe, "learned", architecture="Broken") == "an interpreter of its own"
+    assert warm.alive
+
+
+def test_a_fork_gives_its_result_or_says_how_it_ended() -> None:
+    assert in_a_fork(lambda: {"fork of": os.getppid()}) == {"fork of": os.getpid()}
+    with pytest.raises(RuntimeError, match="wait status 256"):
+        in_a_fork(lambda: sys.exit(3))
+
+
+def test_vllm_keeps_what_it_keeps_in_our_cache(warm: Agent, probe: Path) -> None:
+    assert ask(warm, probe, "variable", name="VLLM_CACHE_ROOT") == str(writable_root() / "vllm")
+
+
+def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path, run_dir: RunDir, probe: Path) -> None:
+    place = target.parent.parent
+
+    def compiled() -> set[str]:
+        agent = Agent(target, run_dir)
+        agent.start(Deadline.after("import", 20))
+        agent.warm(Deadline.after("import", 20), fronts=[])
+        ask(agent, probe, "variable", name="HOME")
+        agent.stop()
+        return {str(file.relative_to(place)) for file in place.rglob("*.pyc")}
+
+    assert bytecode_folder(target) is None
+    assert compiled() == set()
+    (place / "vllm-regress.json").write_text("{}")  # what a finished build leaves
+    found = compiled()
+    assert any("vllm/model_executor" in file or "vllm/engine/arg_utils" in file for file in found)
+    assert all(file.startswith("vllm-regress-bytecode/") for file in found)
+    assert not any("probe" in Path(file).name for file in found)
+
+
+def test_an_environment_that_cannot_be_written_gets_no_bytecode(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (target.parent.parent / "vllm-regress.json").write_text("{}")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert bytecode_folder(target) is None
+
+
+def test_a_probe_is_always_read_as_it_is_now(target: Path, run_dir: RunDir, probe: Path) -> None:
+    (target.parent.parent / "vllm-regress.json").write_text("{}")
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 20))
+    answers = []
+    for number in range(2):  # as long as before, in the same second: bytecode would be taken for current
+        probe.write_text(f"def answer():\n    return {number}\n")
+        os.utime(probe, (1, 1))
+        answers.append(ask(agent, probe, "answer"))
+    agent.stop()
+    assert answers == [0, 1]

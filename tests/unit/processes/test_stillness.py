@@ -1,0 +1,138 @@
+"""When a family is called still: what can be seen of it, one thing changed at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.processes.stillness import LOOK_S, SETTLE_S, Look, Member, Thread, held_up, judge
+
+LOOKS = int(SETTLE_S / LOOK_S) + 2
+IDLE = Member("S", 1.0)
+
+
+def family(change: Callable[[int, dict[str, Any]], None] = lambda at, fields: None, looks: int = LOOKS) -> list[Look]:
+    """A process that owes an answer, a worker, and a daemon of Ray's; ``change`` alters the fields of a look, by its number."""
+    found = []
+    for at in range(looks):
+        daemon = Member("S", 0.02 * at, bytes=9000 * at, wake_ups=20 * at, alarm=0.5, daemon=True)
+        fields: dict[str, Any] = {"members": {1: IDLE, 2: IDLE, 3: daemon}, "heard": 1}
+        change(at, fields)
+        found.append(Look(at * LOOK_S, owing=1, **fields))
+    return found
+
+
+def member(pid: int, **values: Callable[[int], Any]) -> Callable[[int, dict[str, Any]], None]:
+    """One process that has these values, by the number of the look."""
+
+    def change(at: int, fields: dict[str, Any]) -> None:
+        new = dataclasses.replace(fields["members"][pid], **{name: value(at) for name, value in values.items()})
+        fields["members"] = {**fields["members"], pid: new}
+
+    return change
+
+
+def whole(**values: Callable[[int], Any]) -> Callable[[int, dict[str, Any]], None]:
+    return lambda at, fields: fields.update({name: value(at) for name, value in values.items()})
+
+
+def test_a_family_of_which_nothing_comes_is_still() -> None:
+    found = judge(family())
+    assert found is not None and found.seconds >= SETTLE_S and str(found) == "still for 10 s"
+    assert judge(family()[:-2]) is None  # not for long enough
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(whole(heard=lambda at: 0), id="its text was not seen"),
+        pytest.param(whole(logged=lambda at: 40 * (at // 5)), id="it logs"),
+        pytest.param(whole(reaped=lambda at: 0.1 * at), id="processes that were never seen use time"),
+        pytest.param(member(2, cpu=lambda at: 0.1 * at), id="a worker works"),
+        pytest.param(member(3, cpu=lambda at: 0.1 * at), id="a daemon works"),
+        pytest.param(member(2, bytes=lambda at: 700 * at), id="a worker reads or writes"),
+        pytest.param(member(2, faults=lambda at: 2 * at), id="it swaps"),
+        pytest.param(member(2, state=lambda at: "D" if at % 4 == 0 else "S"), id="it waits for a disk"),
+        pytest.param(member(2, state=lambda at: "R" if at % 3 else "S"), id="it wants a processor"),
+        pytest.param(member(1, state=lambda at: "T" if at == 9 else "S"), id="it was stopped"),
+        pytest.param(member(1, wake_ups=lambda at: at), id="something wakes it up"),
+        pytest.param(member(1, wake_ups=lambda at: 3 * at, alarm=lambda at: 5.0), id="sooner than its alarm would"),
+        pytest.param(member(1, wake_ups=lambda at: 9 * at, alarm=lambda at: 0.0), id="more often than one polls"),
+        pytest.param(member(1, alarm=lambda at: 0.0), id="it sleeps until an alarm"),
+        pytest.param(member(2, alarm=lambda at: 30.0), id="a worker waits for a time"),
+        pytest.param(member(2, alarm=lambda at: 3.0, wake_ups=lambda at: at // 6), id="a time-out that it sets again"),
+        pytest.param(member(1, connections=lambda at: frozenset({str(at // 4)})), id="it connects anew"),
+        pytest.param(lambda at, f: f["members"].update({9: IDLE} if at > 15 else {}), id="a process has come"),
+        pytest.param(lambda at, f: f["members"].pop(2) if at > 15 else None, id="a process has gone"),
+        pytest.param(lambda at, f: f["members"].pop(1), id="who owes the answer has ended"),
+    ],
+)
+def test_what_moves_or_may_go_on_by_itself_is_not_still(change: Callable[[int, dict[str, Any]], None]) -> None:
+    assert judge(family(change)) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        member(1, wake_ups=lambda at: at // 2, alarm=lambda at: 0.0),  # Ray's get looks once a second
+        member(1, wake_ups=lambda at: 5 * at, alarm=lambda at: 0.1),  # an idle server
+        member(2, wake_ups=lambda at: 45 * at),  # a worker of Ray's
+        member(2, state=lambda at: "R" if at == 7 else "S", cpu=lambda at: 0.005 * at, bytes=lambda at: 50 * at),
+    ],
+)
+def test_what_only_looks_again_and_again_is_still(change: Callable[[int, dict[str, Any]], None]) -> None:
+    assert judge(family(change))
+
+
+def test_an_alarm_that_rang_often_enough_is_a_poll() -> None:
+    change = member(1, wake_ups=lambda at: at // 8, alarm=lambda at: 4.0)
+    assert judge(family(change, looks=30)) is None
+    assert judge(family(change, looks=60))
+
+
+def restarting(at: int, fields: dict[str, Any]) -> None:
+    """A worker that dies and is started again, every two seconds, with the same words."""
+    fields["members"] = {**fields["members"], 100 + at // 4: Member("R", 0.1 * (at % 4))}
+    fields.update(heard=1 + at // 4, logged=200 * (at // 4), reaped=0.4 * (at // 4), novel=5)
+
+
+def test_the_same_step_again_and_again_is_told_too_and_takes_longer() -> None:
+    assert judge(family(restarting, looks=LOOKS)) is None
+    found = judge(family(restarting, looks=3 * LOOKS))
+    assert found is not None and found.repeats >= 5 and str(found).startswith("the same step again for 30")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        whole(novel=lambda at: at // 20),
+        whole(heard=lambda at: 1),
+        member(2, cpu=lambda at: 0.1 * at),
+        member(1, state=lambda at: "D" if at % 4 == 0 else "S"),
+    ],
+)
+def test_a_step_that_brings_something_new_is_no_repetition(more: Callable[[int, dict[str, Any]], None]) -> None:
+    def change(at: int, fields: dict[str, Any]) -> None:
+        restarting(at, fields)
+        more(at, fields)
+
+    assert judge(family(change, looks=3 * LOOKS)) is None
+
+
+def test_looks_with_gaps_prove_nothing() -> None:
+    assert judge([family()[0], family()[-1]]) is None
+    assert judge([]) is None
+
+
+def test_threads_that_are_held_up_may_go_on() -> None:
+    for state, sleeps, count, held in (
+        *(("S", False, 0, False), ("S", True, 0, True), ("S", True, 1, False)),
+        *(("D", False, 0, True), ("D", False, 1, False), ("R", False, 1, True)),
+    ):
+        assert held_up({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is held
+    assert not held_up({7: Thread("R", 3, False)}, {8: Thread("R", 3, False)})
+    assert math.inf == IDLE.alarm
