@@ -8,6 +8,7 @@ from _pytest.runner import runtestprotocol
 from ..cases.control import Control
 from ..errors import Unsupported, UsageError
 from ..util.masking import mask
+from ..util.text import printable
 from . import judge, minimize
 from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
 from .fixtures import skipping
@@ -113,6 +114,11 @@ def _conceal(report: pytest.TestReport) -> None:
     report.sections = [(name, mask(text)) for name, text in report.sections]
     if isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
-        report.longrepr = (path, line, mask(reason))
-    elif report.longrepr is not None and mask(report.longreprtext) != report.longreprtext:
-        report.longrepr = mask(report.longreprtext)
+        report.longrepr = (path, line, _harmless(reason))
+    elif report.longrepr is not None and (text := _harmless(report.longreprtext)) != report.longreprtext:
+        report.longrepr = text
+
+
+def _harmless(text: str) -> str:
+    """Masked, and with what a target process said unable to steer the terminal; tabs stay."""
+    return "\t".join(map(printable, mask(text).split("\t")))

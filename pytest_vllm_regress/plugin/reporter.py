@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..util.text import one_line, printable
 from .stash import SESSION, SETTINGS
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Recorder:
 
             terminalreporter.section("documented failures")
             for line in summary.lines(self._found):
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(one_line(line))
         if self._nothing_on_gpu:
             terminalreporter.write_line(
                 "Nothing was shown on a GPU: every case was NOT_APPLICABLE. The run fails.", red=True
@@ -77,7 +78,7 @@ class Recorder:
             from ..processes.child import describe_leftovers
 
             terminalreporter.section("left behind by engines (removed)")
-            terminalreporter.write_line(f"{user}:\n{describe_leftovers(left)}")
+            terminalreporter.write_line(printable(f"{user}:\n{describe_leftovers(left)}"))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(

@@ -13,6 +13,7 @@ from ..engines.session import Session
 from ..errors import RegressError
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.signals import end_with_parent
+from ..util.text import printable
 from .evidence import evidence_of
 from .stash import SESSION, SETTINGS, controller_of
 
@@ -29,7 +30,7 @@ def session_of(config: pytest.Config) -> Session:
         def progress(line: str) -> None:
             if terminal is not None and config.get_verbosity() >= 0:
                 with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-                    terminal.write_line(f"vllm-regress: {line}")
+                    terminal.write_line(printable(f"vllm-regress: {line}"))
 
         controller = controller_of(config)
         if controller is not None and controller.pid == os.getppid():
