@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .engines.probe import AtWork, Probe
     from .engines.server import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage, Server
     from .engines.spec import EngineSpec
+    from .engines.standalone import Engines, engine
     from .engines.target import Target
     from .errors import (
         BuildError,
@@ -58,6 +59,7 @@ _NAMES = {
     "engines.probe": ("AtWork", "Probe"),
     "engines.server": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage", "Server"),
     "engines.spec": ("EngineSpec",),
+    "engines.standalone": ("Engines", "engine"),
     "engines.target": ("Target",),
     "errors": (
         *("BuildError", "CaseFileError", "ChildDied", "ChildError", "DeadlineExceeded", "EnvironmentFileError"),
@@ -89,6 +91,7 @@ __all__ = [
     "Dialect",
     "Engine",
     "EngineSpec",
+    "Engines",
     "EnvironmentFileError",
     "Feature",
     "Health",
@@ -112,6 +115,7 @@ __all__ = [
     "Unsupported",
     "UsageError",
     "__version__",
+    "engine",
     "invalid_instances",
     "json_schemas",
     "near_misses",

@@ -18,7 +18,7 @@ from ..gpus.nvml import Gpu, Machine, look
 from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
 from ..processes.child import Child
 from ..util.deadline import Deadline
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.sizes import GIB, MIB
 from .spec import EngineSpec
 from .target import Target
@@ -173,7 +173,7 @@ def is_forged(spec: EngineSpec, model: str | None) -> bool:
 
 def compiled(target: Target) -> Path:
     """Where kernels that an engine of ``target`` compiles are kept from run to run."""
-    return cache_root() / "compiled" / f"vllm-{target.versions.get('vllm', 'none')}"
+    return writable_root() / "compiled" / f"vllm-{target.versions.get('vllm', 'none')}"
 
 
 def first_start(target: Target, lease: GpuLease) -> Path:

@@ -120,6 +120,15 @@ class Server:
         """The OpenAI-compatible base URL."""
         return self.root_url + "/v1"
 
+    def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
+        """A client of one's own for asynchronous code, ``async with server.async_client() as client``: it belongs to the event loop that uses it.
+
+        ``timeout`` in seconds for each request (default: the request phase's). What it asks goes past deadlines and dossiers.
+        """
+        seconds = self._deadline("request", timeout).allowed_s
+        headers = dict(self.client.headers)
+        return httpx.AsyncClient(base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds)
+
     def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
         """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
         self.scripts.admit(body)

@@ -174,8 +174,16 @@ class Session:
         return self._shared((target.name, spec, "serve"), user, fresh, start)
 
     def drop(self, target: Target, spec: EngineSpec, front: Front) -> None:
-        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one."""
-        self._engines.drop((target.name, spec, front))
+        """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one. One that is held must have failed, too."""
+        self._engines.give_up((target.name, spec, front))
+
+    def hold(self, target: Target, spec: EngineSpec, front: Front) -> None:
+        """The shared engine of ``spec`` is not stopped for others until ``release``."""
+        self._engines.hold((target.name, spec, front))
+
+    def release(self, target: Target, spec: EngineSpec, front: Front) -> None:
+        """Take one ``hold`` back."""
+        self._engines.release((target.name, spec, front))
 
     def close(self) -> None:
         """Stop every engine and agent, end what is left of this run, remove its directory."""

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import DeviceBusy, Unsupported
 from ..util.deadline import Deadline
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from ..util.sizes import GIB, MIB
 from .nvml import Usage, usage
 from .visible import ORDER, PCI, VISIBLE, CudaDevice
@@ -47,7 +47,7 @@ class GpuLeases:
         self.look = look
         self.same_pids = _in_first_namespace() if same_pids is None else same_pids
         self._tell = tell
-        self._folder = folder or cache_root() / "gpus"
+        self._folder = folder or writable_root() / "gpus"
         self._locks: dict[str, FileLock] = {}
         self._users: dict[str, int] = {}
 

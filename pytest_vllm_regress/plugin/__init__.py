@@ -9,7 +9,7 @@ import pytest
 
 from . import options
 from .reporter import Recorder
-from .stash import SESSION, SETTINGS, tell_worker, uses_target
+from .stash import SESSION, SETTINGS, needs_legs, tell_worker, uses_target
 
 pytest_plugins = ("pytest_vllm_regress.plugin.fixtures",)
 
@@ -69,19 +69,31 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if uses_target(item):
         from . import protocol as legs
 
+        legs.begin(item)
         legs.check_applicable(item)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     if not uses_target(item):
-        return None
+        return (yield)
     from . import protocol as legs
 
-    done = legs.run(item, nextitem)
+    with legs.current(item):
+        done = yield
     if SESSION in item.config.stash:
         item.config.stash[SESSION].give_way()
     return done
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
+def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Only a test that runs more than once for its verdict gets a protocol of ours; all others are run by whoever else does."""
+    if not needs_legs(item):
+        return None
+    from . import protocol as legs
+
+    return legs.run(item, nextitem)
 
 
 @pytest.hookimpl(wrapper=True)

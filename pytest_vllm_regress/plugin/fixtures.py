@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..engines.server import Server
     from ..engines.session import Session
     from ..engines.spec import EngineSpec, Front
+    from ..engines.standalone import Engines
     from ..engines.target import Target
     from ..processes.child import Child, Leftover
 
@@ -112,6 +113,20 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
         yield ask
 
 
+@pytest.fixture(scope="session")
+def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
+    """``vllm_engines(front="serve", tensor_parallel_size=2)``: engines for fixtures of wider scope. It stays until ``vllm_engines.release(engine)``
+    or the end of the session, and is the one that tests of the same spec share."""
+    from ..engines.standalone import Engines
+    from .session import current_item, session_of
+
+    def on_reply(phase: str) -> None:
+        if (item := current_item(request.config)) is not None:
+            evidence_of(item).replied(phase)
+
+    return Engines(session_of(request.config), vllm_env, on_reply)
+
+
 @pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
     """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A control leg changes ``vllm_engine.spec``
@@ -164,14 +179,14 @@ def _lent(
     engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
     evidence.replied("start")
     _note_gpu(request, engine.child.gpu)
-    engine.child.on_reply = evidence.replied
+    listening, engine.child.on_reply = engine.child.on_reply, evidence.replied
     engine.child.awaited = _session(request).awaited  # it may be shared with a test of another case
     engine.schemas = evidence.schemas
     engine.child.take()
     evidence.phase = "request"
     with evidence.strike.between(engine) if evidence.strike else contextlib.nullcontext():
         yield engine
-    engine.child.on_reply = None
+    engine.child.on_reply = listening
     if evidence.error is not None:
         evidence.engine = engine.child.witness.parts()
         evidence.dead = not engine.child.alive or bool(engine.child.witness.lost())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -10,44 +13,57 @@ from ..errors import Unsupported, UsageError
 from ..util.masking import mask
 from ..util.text import printable
 from . import judge, minimize
-from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
+from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of
 from .fixtures import skipping
 from .impostors import report_of, trials_of
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
+from .stash import needs_legs
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """The hook pytest_runtest_protocol for tests that use the target."""
+    """The hook pytest_runtest_protocol for tests that may be run more than once."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    marked, session = _marked(item), session_of(item.config)
+    if (trials := trials_of(item.config)) is not None:
+        faults = trials.run(item, marked, lambda evidence: _again(item, nextitem, evidence)) if marked else []
+        hook.pytest_runtest_logreport(report=report_of(item, faults))
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+    session.awaited = judge.awaited(item, marked) if marked is not None else None
+    subject = _leg(item, nextitem, Evidence(SUBJECT))
+    session.awaited = None
+    observed = judge.observe(subject)
+    control: Evidence | None = None
+    if marked is not None and judge.needs_control(item, marked, observed):
+        control = _control(item, nextitem, subject, marked.case.control)
+    subject.minimized = minimize.minimize(item, subject, observed, lambda evidence: _again(item, nextitem, evidence))
+    reports = subject.reports
+    if marked is not None:
+        reports = judge.rewrite(item, judge.judge_leg(item, marked, subject, observed, control))
+    minimize.show(reports, subject.minimized)
+    for report in reports:
+        hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
+
+
+@contextlib.contextmanager
+def current(item: pytest.Item) -> Iterator[None]:
+    """While a test of ours is run, by us or by others: deadlines ask which it is."""
+    item.stash[EVIDENCE] = Evidence()
     set_current_item(item, item.config)
     try:
-        marked, session = _marked(item), session_of(item.config)
-        if (trials := trials_of(item.config)) is not None:
-            faults = trials.run(item, marked, lambda evidence: _again(item, nextitem, evidence)) if marked else []
-            hook.pytest_runtest_logreport(report=report_of(item, faults))
-            return True
-        session.awaited = judge.awaited(item, marked) if marked is not None else None
-        subject = _leg(item, nextitem, Evidence(SUBJECT))
-        session.awaited = None
-        observed = judge.observe(subject)
-        control: Evidence | None = None
-        if marked is not None and judge.needs_control(item, marked, observed):
-            control = _control(item, nextitem, subject, marked.case.control)
-        subject.minimized = minimize.minimize(
-            item, subject, observed, lambda evidence: _again(item, nextitem, evidence)
-        )
-        reports = subject.reports
-        if marked is not None:
-            reports = judge.rewrite(item, judge.judge_leg(item, marked, subject, observed, control))
-        minimize.show(reports, subject.minimized)
-        for report in reports:
-            hook.pytest_runtest_logreport(report=report)
+        yield
     finally:
         set_current_item(None, item.config)
-        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
+
+
+def begin(item: pytest.Item) -> None:
+    """The hook pytest_runtest_setup: a test that others run, perhaps once more, begins with nothing seen. pytest-timeout's clock goes on."""
+    if not needs_legs(item):
+        item.stash[EVIDENCE] = Evidence(protocol_started=evidence_of(item).protocol_started)
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:

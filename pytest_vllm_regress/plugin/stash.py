@@ -22,6 +22,12 @@ def uses_target(item: pytest.Item) -> bool:
     return "vllm_env" in getattr(item, "fixturenames", ())
 
 
+def needs_legs(item: pytest.Item) -> bool:
+    """The test may be run more than once by us: for the verdict on its case, or (--vllm-minimize) on smaller engines."""
+    judged = item.get_closest_marker("vllm_case") is not None or item.config.stash[SETTINGS].minimize
+    return uses_target(item) and judged
+
+
 _CONTROLLER = "vllm_regress_controller"
 
 

@@ -60,3 +60,27 @@ def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool) -> None
     assert all(engine.alive for engine in held)
     acquire(pool, "c", "t2")
     assert [engine.alive for engine in held] == [False, True]
+
+
+def test_what_is_held_is_not_stopped_for_others_nor_after_their_failures(pool: EnginePool) -> None:
+    held = acquire(pool, "a", "factory")
+    pool.hold("a")
+    acquire(pool, "b", "t1")
+    acquire(pool, "c", "t2")
+    pool.give_up("a")  # a test that shares it has failed, and it still works
+    assert held.alive
+    pool.hold("c")
+    with pytest.raises(LimitExceeded, match="2 are held by vllm_engines until they are released"):
+        acquire(pool, "d", "t3")
+    pool.release("a")
+    acquire(pool, "c", "t4")
+    acquire(pool, "d", "t5")
+    assert not held.alive
+
+
+def test_what_is_held_and_has_failed_is_given_up(pool: EnginePool) -> None:
+    held = acquire(pool, "a", "factory")
+    pool.hold("a")
+    held.alive = False
+    pool.give_up("a")
+    assert len(pool) == 0

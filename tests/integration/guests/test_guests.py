@@ -1,0 +1,110 @@
+"""Other plugins beside ours, from the built wheel, on pytest's oldest and newest supported release: they do for our tests what they do for others."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.environments import uv
+from tests.helpers import ROOT
+from tests.integration.plugin.conftest import CASE, PROBE
+
+PLUGINS = ("rerunfailures", "asyncio", "cov", "randomly", "html", "subtests", "benchmark")
+TESTS = """
+import asyncio
+from pathlib import Path
+import pytest
+
+def test_flaky(vllm_probe):
+    tried = Path(__file__).with_name("tried")
+    first = not tried.exists()
+    tried.touch()
+    assert vllm_probe("one" if first else "fine") == 8
+
+@pytest.mark.asyncio
+async def test_asynchronous(vllm_probe):
+    await asyncio.sleep(0)
+    assert vllm_probe("fine") == 8
+
+def test_subtests(vllm_probe, subtests):
+    for _ in range(2):
+        with subtests.test():
+            assert vllm_probe("fine") == 8
+
+def test_measured(vllm_probe, benchmark):
+    assert benchmark.pedantic(vllm_probe, ("fine",), rounds=3) == 8
+
+def test_of_others():
+    tried = Path(__file__).with_name("others")
+    first = not tried.exists()
+    tried.touch()
+    assert not first
+"""
+CASE_TEST = """
+import pytest
+
+pytestmark = pytest.mark.vllm_case("demo-1")
+
+def test_known(vllm_probe, vllm_leg):
+    assert vllm_probe("raises" if vllm_leg == "subject" else "fine") == 8
+
+def test_other_failure(vllm_probe, vllm_leg):
+    assert vllm_probe("raises_other" if vllm_leg == "subject" else "fine") == 8
+"""
+
+
+@pytest.fixture(scope="module", params=["pytest==8.2.0", "pytest"])
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment with the wheel, that pytest and the other plugins."""
+    root = tmp_path_factory.mktemp("guests")
+    uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
+    (wheel,) = root.glob("*.whl")
+    python = root / "venv" / "bin" / "python"
+    uv.run(["venv", "--quiet", "--python", sys.executable, root / "venv"], doing="making an environment")
+    wanted = [wheel, request.param, *(f"pytest-{name}" for name in PLUGINS)]
+    uv.run(["pip", "install", "--quiet", "--python", python, *wanted], doing="installing the plugins")
+    return python
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_other_plugins_work_on_our_tests(
+    installed: Path, tmp_path: Path, affected_target: Path, workers: tuple[str, ...]
+) -> None:
+    """A fixture alone makes a test no less a test: it is rerun, awaited, split, measured, reported. A case keeps its verdict, rerun or not."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "case.toml").write_text(
+        CASE.format(kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]')
+    )
+    (project / "probe.py").write_text(PROBE)
+    (project / "test_plain.py").write_text(TESTS)
+    (project / "test_case.py").write_text(CASE_TEST)
+    command = [installed, "-m", "pytest", "-v", "-p", "no:cacheprovider", f"--vllm-env={affected_target}", *workers]
+    command += [
+        "--vllm-report=out.json",
+        "--reruns=1",
+        "--html=page.html",
+        "--cov=.",
+        "--cov-report=term",
+        "-p",
+        "randomly",
+    ]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [str(each) for each in command], cwd=project, env=environment, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    last = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1])}
+    assert (last.get("failed"), last.get("xfailed"), last.get("rerun")) == (1, 1, 2), said
+    assert "test_plain.py" in said[said.index("coverage:") :]
+    assert "test_flaky" in (project / "page.html").read_text()
+    assert "test_measured" in said
+    found = {result.test.rpartition("::")[2]: result.verdict.value for result in read(project / "out.json").results}
+    assert found == {"test_known": "REPRODUCED", "test_other_failure": "INCONCLUSIVE"}
