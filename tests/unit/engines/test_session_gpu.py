@@ -57,6 +57,9 @@ class FakeChild:
     def processes(self) -> list[Any]:
         return []
 
+    def take(self) -> None:
+        pass
+
     def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
         if self.spec:
             self.machine.used[self.environment["CUDA_VISIBLE_DEVICES"]] -= 4 * GIB
