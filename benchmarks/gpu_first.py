@@ -113,22 +113,29 @@ class Bench:
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
         ]
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.pytest(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+    @contextlib.contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A pytest, which does not outlive the block."""
+        command = self.pytest(*arguments)
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def run(self, *arguments: str, allowed_s: float = 600) -> Facts:
         """A pytest to its end: status, seconds, and its last lines."""
         begun = time.monotonic()
-        process = self.start(*arguments)
-        try:
-            out, _ = process.communicate(timeout=min(allowed_s, self.left_s))
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            out, _ = process.communicate(timeout=60)
-            out += "\nended: its time was used up"
-        return _ended(process, out, begun)
+        with self.started(*arguments) as process:
+            try:
+                out, _ = process.communicate(timeout=min(allowed_s, self.left_s))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+                out, _ = process.communicate(timeout=60)
+                out += "\nended: its time was used up"
+            return _ended(process, out, begun)
 
     def file(self, name: str, text: str) -> str:
         place = self.folder / name
@@ -226,15 +233,12 @@ def core_killed(bench: Bench) -> Facts:
 def pytest_killed(bench: Bench) -> Facts:
     """pytest is killed while its engine holds the GPU; another one gets it."""
     ready = bench.folder / "ready"
-    process = bench.start(bench.file("test_stays.py", STAYS.format(ready=str(ready))))
-    deadline = Deadline.after("start", min(300, bench.left_s))
-    while not ready.exists() and process.poll() is None and not deadline.passed:
-        time.sleep(0.2)  # a file of another process
-    there = ready.exists()
-    process.kill()
-    process.communicate()
-    if not there:
-        raise RuntimeError(f"the first pytest was not ready: it ended with {process.returncode}")
+    with bench.started(bench.file("test_stays.py", STAYS.format(ready=str(ready)))) as process:
+        deadline = Deadline.after("start", min(300, bench.left_s))
+        while not ready.exists() and process.poll() is None and not deadline.passed:
+            time.sleep(0.2)  # a file of another process
+        if not ready.exists():
+            raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
     return _must_pass(bench.run(bench.file("test_quick.py", QUICK), allowed_s=240))
 
 
@@ -257,12 +261,9 @@ def tenant(bench: Bench) -> Facts:
 def two_at_once(bench: Bench) -> Facts:
     """Two pytests take turns, or share what there is."""
     begun = time.monotonic()
-    both = [bench.start(bench.file("test_quick.py", QUICK)) for _ in range(2)]
-    try:
-        ended = [_ended(each, each.communicate(timeout=min(300, bench.left_s))[0], begun) for each in both]
-    finally:
-        for each in both:
-            each.kill()
+    quick = bench.file("test_quick.py", QUICK)
+    with bench.started(quick) as one, bench.started(quick) as other:
+        ended = [_ended(each, each.communicate(timeout=min(300, bench.left_s))[0], begun) for each in (one, other)]
     return {"runs": [_must_pass(each) for each in ended]}
 
 

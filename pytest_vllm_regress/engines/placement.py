@@ -159,9 +159,10 @@ class Placement:
                 "`vllm-regress audit --preflight` says what helps"
             )
         machine = look()
-        lacking = [*modes(machine)] if isinstance(machine, Machine) else []
-        lacking += tools(target.python, interpreter.version, self._environ)
-        for words in dict.fromkeys([*wrong, *(words for _, words, _ in lacking)]):
+        # What keeps a GPU from being used at all, ``visible`` has told.
+        odd = [words for _, words, counts in modes(machine) if not counts] if isinstance(machine, Machine) else []
+        lacking = [words for _, words, _ in tools(target.python, interpreter.version, self._environ)]
+        for words in dict.fromkeys([*wrong, *odd, *lacking]):
             self._tell(f"note: {words}")
         return tuple(fitting)
 

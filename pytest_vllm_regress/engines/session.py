@@ -167,7 +167,7 @@ class Session:
                 words = refused(error.detail) if target.device == "gpu" else None
                 if words is None:
                     raise
-                raise Unsupported(f"vLLM {target.versions['vllm']}: {words}") from error
+                raise Unsupported(words, refused_by=f"vLLM {target.versions['vllm']}") from error
             made.note()
             return server
 

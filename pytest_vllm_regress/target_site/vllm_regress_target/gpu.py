@@ -31,7 +31,7 @@ def plan(spec: Dict[str, Any], fields: Set[str], kwargs: Dict[str, Any], notes: 
     if any(each["part"] for each in devices) and not _takes_uuids():
         raise Unsupported(
             "vLLM {} takes only numbers in CUDA_VISIBLE_DEVICES, and a MIG slice has none".format(version),
-            since="0.9.2",
+            since="0.20.2",
         )
     old = [each for each in devices if each["capability"] and each["capability"] < [8, 0]]
     if old and "dtype" not in kwargs:

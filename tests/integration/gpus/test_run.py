@@ -112,7 +112,7 @@ def test_a_run_that_skipped_every_case_is_red(
 ) -> None:
     speak(MACHINES["H100"])
     pytester.path.joinpath("case.toml").write_text(CASE)
-    cannot = "def cannot(name):\n    from vllm_regress_target import Unsupported\n    raise Unsupported('not here')\n"
+    cannot = "def cannot(name):\n    from vllm_regress_target import Unsupported\n    raise Unsupported('not here', device='gpu')\n"
     pytester.makepyfile(
         f"import pytest\n@pytest.mark.vllm_case('demo-1')\ndef test_it(vllm_probe): assert vllm_probe({function!r}, name='PATH')"
     )
