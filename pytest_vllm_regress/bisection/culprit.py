@@ -77,6 +77,14 @@ class Culprit:
         return f"{self.history.project.repository}/pull/{found[1] or found[2]}" if found else ""
 
     @property
+    def documented(self) -> bool | None:
+        """Whether the case's ``fixed-by`` names this pull request or commit; None where it names none, or this is no fix."""
+        if not self.is_fix or not self.case.fixed_by:
+            return None
+        address = f"{self.history.project.repository}/commit/{self.commit.id}"
+        return any(url == self.pull_request or address.startswith(url) for url in self.case.fixed_by)
+
+    @property
     def what(self) -> str:
         return "fixed" if self.is_fix else "broken"
 
@@ -85,11 +93,12 @@ class Culprit:
         commit = self.commit
         seen = f"run again: {commit.id[:10]} {_times(self.seen)}, its parent {self.parent.id[:10]} {_times(self.seen_parent)}"
         doubt = [f"in doubt: {each.id[:10]} {each.subject}" for each in self.doubtful]
-        unsure = (
-            []
-            if self.confirmed
-            else ["not confirmed: further runs showed something else; more trials may tell (--trials)"]
-        )
+        unsure = []
+        if not self.confirmed:
+            unsure.append("not confirmed: further runs showed something else; more trials may tell (--trials)")
+        if self.documented is False:
+            named = ", ".join(self.case.fixed_by)
+            unsure.append(f"{self.case.path}: fixed-by names {named}, and not this commit or its pull request")
         first = (
             f"; first release: {self.release}" if self.release else "; in no release yet, as far as this clone knows"
         )
@@ -110,6 +119,7 @@ class Culprit:
             "authored": self.commit.authored.isoformat(),
             "first_release": self.release,
             "confirmed": self.confirmed,
+            "documented": self.documented,
             "again": {"commit": _plain(self.seen), "parent": _plain(self.seen_parent)},
             "in_doubt": [{"commit": each.id, "subject": each.subject} for each in self.doubtful],
         }

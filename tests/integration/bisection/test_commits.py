@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import math
 from collections.abc import Callable, Sequence
@@ -268,3 +269,20 @@ def test_the_command_goes_on_from_releases_to_the_commit(
     assert "Merge pull request #7 from mend; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in said
     assert cli.main([*ran, "--source", str(made.place), "--find-break"]) == 1
     assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("fixed_by", "documented"),
+    [
+        ((), None),
+        (("https://github.com/vllm-project/vllm/pull/7",), True),
+        (("https://github.com/vllm-project/vllm/pull/8", "https://github.com/vllm-project/vllm/issues/7"), False),
+    ],
+)
+def test_what_the_case_names_as_its_fix_is_checked(
+    case: Case, made: Maker, tmp_path: Path, fixed_by: tuple[str, ...], documented: bool | None
+) -> None:
+    _, _, (found,) = hunted(dataclasses.replace(case, fixed_by=fixed_by), made, StandIn(made), tmp_path)
+    assert found.documented is documented
+    assert found.to_json()["documented"] is documented
+    assert ("and not this commit or its pull request" in "\n".join(found.lines())) == (documented is False)
