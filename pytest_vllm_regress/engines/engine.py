@@ -117,6 +117,22 @@ class Engine(RunningEngine):
 
     front = "offline"
 
+    def check(self) -> None:
+        """Prove that the engine still works: one token is generated, or one prompt pooled. Raises what ``generate`` raises."""
+        if self.spec.task == "embed":
+            self.embed(PROMPT)
+        else:
+            super().check()
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
+        """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
+        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        return self._list("embed", timeout, prompts=several)
+
+    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
+        """How alike ``text`` and each of ``others`` are (the cosine of their vectors); for engines with ``task="embed"``."""
+        return self._list("score", timeout, text=text, others=list(others))
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

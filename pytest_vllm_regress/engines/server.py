@@ -173,6 +173,17 @@ class Server:
         """The JSON of ``/v1/responses``. Raises ``Unsupported`` where this vLLM has no such address, else errors as ``chat``."""
         return self._asked("/v1/responses", {"input": asked, **options}, timeout)
 
+    def embed(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[list[float]]:
+        """The vector of each text, in their order; for servers with ``task="embed"``. Errors as of ``chat``."""
+        several = [texts] if isinstance(texts, str) else list(texts)
+        data = self._asked("/v1/embeddings", {"input": several, **options}, timeout)["data"]
+        return [list(each["embedding"]) for each in sorted(data, key=lambda each: int(each["index"]))]
+
+    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None, **options: Any) -> list[float]:
+        """How alike ``text`` and each of ``others`` are, in the order of those; for servers with ``task="embed"``. Errors as of ``chat``."""
+        data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
+        return [float(each["score"]) for each in sorted(data, key=lambda each: int(each["index"]))]
+
     def tokenize(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> list[int]:
         """The tokens of a text, or of a conversation under the chat template."""
         body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
@@ -204,8 +215,8 @@ class Server:
         return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
     def check(self) -> None:
-        """Prove that the server still works: one token is generated."""
-        self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
+        """Prove that the server still works: one token is generated, or one prompt pooled."""
+        self._json(self.post(*self._smallest()))
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""
@@ -258,15 +269,21 @@ class Server:
                 limits = max(0.1, deadline.left_s)
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
-                    body = {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
-                    answer = self.client.post("/v1/completions", json=body, timeout=limits)
-                    if answer.is_success and answer.json()["choices"]:
+                    path, body = self._smallest()
+                    answer = self.client.post(path, json=body, timeout=limits)
+                    if answer.is_success and answer.json().get("choices" if "prompt" in body else "data"):
                         return
                     said = f"HTTP {answer.status_code} {masking.mask(answer.text[:2000])}"
-                    raise self.child.failure(f"the first generation failed: {said}", phase="ready", answer=said)
+                    raise self.child.failure(f"the first request failed: {said}", phase="ready", answer=said)
             except httpx.TransportError:
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
+
+    def _smallest(self) -> tuple[str, dict[str, Any]]:
+        """Address and body of the least request that only an engine which works can answer."""
+        if self.spec.task == "embed":
+            return "/v1/embeddings", {"model": self.model, "input": PROMPT}
+        return "/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
 
     def _attempts(self, deadline: Deadline) -> Iterator[None]:
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""

@@ -63,6 +63,23 @@ class EngineHost:
             _result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)
         ]
 
+    def embed(self, prompts: List[Prompt]) -> List[List[float]]:
+        """The vector of each prompt (offline only)."""
+        outputs = self._pooled("embed", [_input(prompt) for prompt in prompts])
+        return [[float(number) for number in output.outputs.embedding] for output in outputs]
+
+    def score(self, text: str, others: List[str]) -> List[float]:
+        """How alike `text` and each of `others` are (offline only)."""
+        return [float(output.outputs.score) for output in self._pooled("score", text, others)]
+
+    def _pooled(self, method: str, *inputs: Any) -> List[Any]:
+        if self._front != "offline":
+            raise Unsupported("{} is a method of the offline engine; use a server for the others".format(method))
+        if not hasattr(self._engine, method):
+            raise Unsupported("LLM.{} is not in vLLM {}".format(method, dialect.version()))
+        with dialect.refusals():
+            return list(getattr(self._engine, method)(*inputs, use_tqdm=False))
+
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""
         value = calls.load_function(file, function)(self._engine, **arguments)

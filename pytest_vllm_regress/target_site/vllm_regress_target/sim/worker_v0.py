@@ -9,6 +9,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.sampler import Sampler, SamplerOutput
 from vllm.model_executor.sampling_metadata import SamplingMetadata
+from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
@@ -16,6 +17,7 @@ from .adapters import load_adapter
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
+from .pooling import Pooling
 from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -52,8 +54,9 @@ class SimWorker(WorkerBase):
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner != "generate":
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        if runner not in ("generate", "pooling"):
+            raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
+        self._pools = runner == "pooling"
         start_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
@@ -63,6 +66,7 @@ class SimWorker(WorkerBase):
         self._speech = Speech(
             self._draw, self.model_config, notes=self.is_driver_worker or get_tp_group().is_first_rank
         )
+        self._pooling = Pooling(self._draw, self.model_config)
         self._processor = LogitsProcessor(self._draw.vocab_size, logits_as_input=True)
         self._sampler = Sampler()
 
@@ -95,7 +99,13 @@ class SimWorker(WorkerBase):
             return [None]
         if execute_model_req.async_callback:
             execute_model_req.async_callback()
-        return [self._sample(execute_model_req)]
+        return [self._pool(execute_model_req) if self._pools else self._sample(execute_model_req)]
+
+    def _pool(self, request: Any) -> PoolerOutput:
+        """A vector for each prompt. V0 schedules the prompts of pooling models whole."""
+        prompts = [sequence for group in request.seq_group_metadata_list for sequence in group.seq_data.values()]
+        vectors = [self._pooling.vector(list(sequence.get_token_ids())) for sequence in prompts]
+        return PoolerOutput(outputs=[PoolingSequenceGroupOutput(vector) for vector in vectors])
 
     @torch.inference_mode()
     def _sample(self, request: Any) -> SamplerOutput:

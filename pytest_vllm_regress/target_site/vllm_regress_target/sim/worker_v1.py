@@ -17,11 +17,12 @@ from vllm.v1.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
 from .adapters import load_adapter
-from .batch import Batch
+from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
 from .groups import start_groups
 from .platform import MEMORY
+from .pooling import Pooling
 from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -52,8 +53,9 @@ class SimWorker(WorkerBase):
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "auto"):
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        if runner not in ("generate", "auto", "pooling"):
+            raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
+        self._pools = runner == "pooling"
         start_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
@@ -61,17 +63,20 @@ class SimWorker(WorkerBase):
         """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
         block_size = self.cache_config.block_size or 16
         self._draw = Draw(self.model_config)
+        self._last = get_pp_group().is_last_rank
+        self.model_runner = _Runner(self)
+        if self._pools:
+            self._pooling = PoolingBatch(Pooling(self._draw, self.model_config))
+            return
         self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
-        self._last = get_pp_group().is_last_rank
-        self.model_runner = _Runner(self)
 
     def get_model(self) -> Any:
         raise SimulationGap("the model itself was asked for, but none is loaded")
 
     def get_supported_tasks(self) -> Any:
-        return ("generate",)
+        return ("embed",) if self._pools else ("generate",)
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
         return ["NHD"]
@@ -124,6 +129,10 @@ class SimWorker(WorkerBase):
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._last:
             return None if SAMPLES_APART else _empty()
+        if self._pools:
+            ids, vectors = self._pooling.step(scheduler_output)
+            places = {request_id: index for index, request_id in enumerate(ids)}
+            return _fill(ids, places, [], None, {}, vectors)
         self._batch.update(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return _empty()
@@ -284,10 +293,17 @@ def _output(rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str
     return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts)
 
 
-def _fill(ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any) -> ModelRunnerOutput:
+def _fill(
+    ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any, vectors: Optional[List[Any]] = None
+) -> ModelRunnerOutput:
     known = dict.fromkeys((field.name for field in dataclasses.fields(ModelRunnerOutput) if _required(field)))
     known.update(
-        req_ids=ids, req_id_to_index=places, sampled_token_ids=tokens, logprobs=logprobs, prompt_logprobs_dict=prompts
+        req_ids=ids,
+        req_id_to_index=places,
+        sampled_token_ids=tokens,
+        logprobs=logprobs,
+        prompt_logprobs_dict=prompts,
+        pooler_output=vectors,
     )
     return feed(ModelRunnerOutput, known)
 
