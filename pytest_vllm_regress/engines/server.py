@@ -11,6 +11,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar, cast
 import httpx
 import psutil
 
+from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, Unsupported
@@ -18,6 +19,7 @@ from ..processes import family
 from ..processes.child import Child, Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
+from ..util.paths import cache_root
 from . import health as watcher
 from .engine import PROMPT
 from .ports import HOST, PortLease
@@ -184,6 +186,16 @@ class Server:
         data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
         return [float(each["score"]) for each in sorted(data, key=lambda each: int(each["index"]))]
 
+    def load_adapter(self, adapter: Adapter, *, timeout: float | None = None) -> None:
+        """Load a forged LoRA adapter: ``model=adapter.name`` asks for it. The server needs ``extra={"enable_lora": True}``. Errors as of ``chat``."""
+        path = ensure_adapter(adapter, cache_root() / "checkpoints")
+        body = {"lora_name": adapter.name, "lora_path": str(path)}
+        self._done(self.post("/v1/load_lora_adapter", body, timeout=timeout))
+
+    def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:
+        """Unload an adapter by its name. Errors as of ``chat``."""
+        self._done(self.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout=timeout))
+
     def tokenize(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> list[int]:
         """The tokens of a text, or of a conversation under the chat template."""
         body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
@@ -250,15 +262,18 @@ class Server:
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
+        self._done(response)
+        value = response.json()
+        assert isinstance(value, dict)
+        return value
+
+    def _done(self, response: httpx.Response) -> None:
         if response.is_error:
             message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
             # the body of a 5xx seldom says what went wrong
             log = self.child.log_tail() if response.status_code >= 500 else ""
             status = f"http.{response.status_code}"
             raise self.child.failure(message, phase="request", detail=log, type_name=status, answer=message)
-        value = response.json()
-        assert isinstance(value, dict)
-        return value
 
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""

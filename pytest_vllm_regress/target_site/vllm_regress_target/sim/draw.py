@@ -44,9 +44,10 @@ class Draw:
             if token not in self._ends:
                 self._bias[token] = biases.get(token, SPECIAL)  # what the tokenizer does not have is padding
 
-    def after(self, tokens: Sequence[int]) -> np.ndarray:
-        """The row that follows the whole of `tokens`."""
+    def after(self, tokens: Sequence[int], adapter: bytes = b"") -> np.ndarray:
+        """The row that follows the whole of `tokens`; `adapter` tells a LoRA adapter from others."""
         state = self._root.copy()
+        state.update(adapter)
         state.update(np.asarray(tokens, dtype=np.int64).tobytes())
         return self._row(int.from_bytes(state.digest(), "little"))
 

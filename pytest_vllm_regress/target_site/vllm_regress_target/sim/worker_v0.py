@@ -13,7 +13,7 @@ from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import load_adapter
+from .adapters import Adapters
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
@@ -48,7 +48,6 @@ class SimWorker(WorkerBase):
         self.rank = rank
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
-        self._loras: Set[int] = set()
         self._generators: Dict[str, torch.Generator] = {}
 
     def init_device(self) -> None:
@@ -63,6 +62,7 @@ class SimWorker(WorkerBase):
     def load_model(self) -> None:
         """Reads no weights: prepares the draw and vLLM's sampler."""
         self._draw = Draw(self.model_config)
+        self._adapters = Adapters(self.vllm_config)
         self._speech = Speech(
             self._draw, self.model_config, notes=self.is_driver_worker or get_tp_group().is_first_rank
         )
@@ -126,7 +126,8 @@ class SimWorker(WorkerBase):
                 if group.do_sample:
                     prompt, output = tokens[: sequence.get_prompt_len()], tokens[sequence.get_prompt_len() : stop]
                     said.append((group.request_id, prompt, output, len(rows)))
-                    rows.append(self._speech.row(group.request_id, prompt, output))
+                    adapter = self._adapters.mark(group.lora_request)
+                    rows.append(self._speech.row(group.request_id, prompt, output, adapter))
         metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self._generators)
         logits = self._processor(None, self._draw.stack(rows), metadata)
         given = logits.clone()  # the sampler may write into its own
@@ -137,20 +138,16 @@ class SimWorker(WorkerBase):
         return sampled
 
     def add_lora(self, lora_request: Any) -> bool:
-        if lora_request.lora_int_id not in self._loras:
-            load_adapter(self.vllm_config, lora_request)
-        self._loras.add(lora_request.lora_int_id)
-        return True
+        return self._adapters.add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._loras.discard(lora_id)
-        return True
+        return self._adapters.remove(lora_id)
 
     def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._loras
+        return lora_id in self._adapters.numbers()
 
     def list_loras(self) -> Set[int]:
-        return set(self._loras)
+        return self._adapters.numbers()
 
 
 def _span(group: Any, sequence: Any) -> Tuple[int, int]:

@@ -16,7 +16,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import load_adapter
+from .adapters import Adapters
 from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
@@ -45,7 +45,6 @@ class SimWorker(WorkerBase):
             distributed_init_method=distributed_init_method,
             **kwargs,
         )
-        self._loras: Set[int] = set()
         self._pending: Any = None
 
     # Start
@@ -63,6 +62,7 @@ class SimWorker(WorkerBase):
         """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
         block_size = self.cache_config.block_size or 16
         self._draw = Draw(self.model_config)
+        self._adapters = Adapters(self.vllm_config)
         self._last = get_pp_group().is_last_rank
         self.model_runner = _Runner(self)
         if self._pools:
@@ -157,7 +157,8 @@ class SimWorker(WorkerBase):
                 waiting.append(index)
                 history.append(self._draw.blank())
             else:
-                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids))
+                adapter = self._adapters.mark(request.lora_request)
+                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids, adapter))
         logits = self._draw.stack(history)
         _apply_bitmask(logits, rows, grammar)
         given = logits.clone()  # the sampler may write into its own
@@ -210,20 +211,16 @@ class SimWorker(WorkerBase):
         """Data-parallel engines keep step with each other; a simulated step needs no partner."""
 
     def add_lora(self, lora_request: Any) -> bool:
-        if lora_request.lora_int_id not in self._loras:
-            load_adapter(self.vllm_config, lora_request)
-        self._loras.add(lora_request.lora_int_id)
-        return True
+        return self._adapters.add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._loras.discard(lora_id)
-        return True
+        return self._adapters.remove(lora_id)
 
     def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._loras
+        return lora_id in self._adapters.numbers()
 
     def list_loras(self) -> Set[int]:
-        return set(self._loras)
+        return self._adapters.numbers()
 
     def check_health(self) -> None:
         return
