@@ -1,14 +1,17 @@
-"""Forged LoRA adapters of the forged text model: small, seeded, in PEFT's file layout, written without PEFT."""
+"""Forged LoRA adapters: seeded, in PEFT's file layout, written without PEFT; they fit the checkpoint that they are made for."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from .forge import projections, publish, weight_file
+from .forge import publish, weight_file
+
+_TARGETS = ("q_proj", "v_proj")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +31,13 @@ class Adapter:
             raise UsageError(f"{self!r}: an adapter has a name, a rank of at least 1 and a seed of at least 0")
 
 
-def ensure_adapter(adapter: Adapter, root: Path) -> Path:
-    """The absolute path of ``adapter`` below ``root``, written when it is not there whole. Raises ``UsageError`` where it cannot be written."""
+def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
+    """The absolute path of ``adapter`` for the checkpoint ``model``, below ``root``; written when it is not there whole.
+
+    Raises ``UsageError`` where it cannot be written, and where the checkpoint's configuration does not say the sizes of its attention.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
-    for module, (rows, columns) in projections():
+    for module, (rows, columns) in _projections(model):
         shapes[f"base_model.model.{module}.lora_A.weight"] = (adapter.rank, columns)
         shapes[f"base_model.model.{module}.lora_B.weight"] = (rows, adapter.rank)
     weights = weight_file(shapes, adapter.seed)
@@ -46,7 +52,7 @@ def ensure_adapter(adapter: Adapter, root: Path) -> Path:
         "fan_in_fan_out": False,
         "inference_mode": True,
         "modules_to_save": None,
-        "target_modules": sorted({module.rpartition(".")[2] for module, _ in projections()}),
+        "target_modules": list(_TARGETS),
     }
     files = {
         "adapter_config.json": json.dumps(config, indent=1).encode(),
@@ -56,6 +62,21 @@ def ensure_adapter(adapter: Adapter, root: Path) -> Path:
     if all(_size(place / name) == len(content) for name, content in files.items()):
         return place
     return publish(place, files)
+
+
+def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The attention projections that an adapter changes, and their shapes."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        hidden, heads, layers = (config[f] for f in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"no adapter can be made for {model}: its config.json does not say its sizes: {error!r}"
+        ) from None
+    head = config.get("head_dim") or hidden // heads
+    for layer in range(layers):
+        for name, count in zip(_TARGETS, (heads, config.get("num_key_value_heads", heads)), strict=True):
+            yield f"model.layers.{layer}.self_attn.{name}", (count * head, hidden)
 
 
 def _size(path: Path) -> int | None:

@@ -103,14 +103,6 @@ def publish(place: Path, files: Mapping[str, bytes]) -> Path:
     return place
 
 
-def projections() -> Iterator[tuple[str, tuple[int, int]]]:
-    """The attention projections that adapters change, and their shapes."""
-    head = _SHAPE.hidden // _SHAPE.heads
-    for layer in range(_SHAPE.layers):
-        for name, heads in (("q_proj", _SHAPE.heads), ("v_proj", _SHAPE.kv_heads)):
-            yield f"model.layers.{layer}.self_attn.{name}", (heads * head, _SHAPE.hidden)
-
-
 def _is_whole(place: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Whether every file is there in its full length. Cache cleaners and full disks leave less."""
     try:

@@ -119,7 +119,7 @@ class RunningEngine:
 
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
-        path = ensure_adapter(adapter, cache_root() / "checkpoints")
+        path = ensure_adapter(adapter, Path(str(self.started.kwargs["model"])), cache_root() / "checkpoints")
         return {"name": adapter.name, "number": number, "path": str(path)}
 
     def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 import httpx
@@ -110,6 +111,7 @@ class Server:
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.model = ""
+        self.model_path = Path()
         self.schemas = SchemaFilter()
         self.scripts = scripts
         self._port = port
@@ -188,7 +190,7 @@ class Server:
 
     def load_adapter(self, adapter: Adapter, *, timeout: float | None = None) -> None:
         """Load a forged LoRA adapter: ``model=adapter.name`` asks for it. The server needs ``extra={"enable_lora": True}``. Errors as of ``chat``."""
-        path = ensure_adapter(adapter, cache_root() / "checkpoints")
+        path = ensure_adapter(adapter, self.model_path, cache_root() / "checkpoints")
         body = {"lora_name": adapter.name, "lora_path": str(path)}
         self._done(self.post("/v1/load_lora_adapter", body, timeout=timeout))
 
@@ -324,6 +326,7 @@ def start_server(
         plan = child.request(
             "serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key
         )
+        server.model_path = Path(str(request["model_path"]))
         server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
         server._ready(deadline_for("ready", timeout))
         child.take()

@@ -14,9 +14,11 @@ from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.errors import UsageError
 
 
-def test_matrices_fit_the_model(tmp_path: Path) -> None:
-    place = ensure_adapter(Adapter("one", rank=4), tmp_path)
-    model = load_file(ensure_checkpoint("text", tmp_path) / "model.safetensors")
+@pytest.mark.parametrize("head", [32, 64])
+def test_matrices_fit_the_model(head: int, tmp_path: Path) -> None:
+    base = ensure_checkpoint("text", tmp_path, head=head)
+    place = ensure_adapter(Adapter("one", rank=4), base, tmp_path)
+    model = load_file(base / "model.safetensors")
     config = json.loads((place / "adapter_config.json").read_text())
     weights = load_file(place / "adapter_model.safetensors")
     assert place.is_absolute() and config["r"] == 4 and config["target_modules"] == ["q_proj", "v_proj"]
@@ -27,22 +29,34 @@ def test_matrices_fit_the_model(tmp_path: Path) -> None:
     assert len(weights) == 2 * sum(name.endswith(("q_proj.weight", "v_proj.weight")) for name in model)
 
 
-def test_a_name_is_no_part_of_an_adapter(tmp_path: Path) -> None:
-    assert ensure_adapter(Adapter("a"), tmp_path) == ensure_adapter(Adapter("b"), tmp_path)
-    others = {ensure_adapter(each, tmp_path) for each in (Adapter("a"), Adapter("a", seed=1), Adapter("a", rank=4))}
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return ensure_checkpoint("text", tmp_path)
+
+
+def test_a_name_is_no_part_of_an_adapter(base: Path, tmp_path: Path) -> None:
+    assert ensure_adapter(Adapter("a"), base, tmp_path) == ensure_adapter(Adapter("b"), base, tmp_path)
+    others = {
+        ensure_adapter(each, base, tmp_path) for each in (Adapter("a"), Adapter("a", seed=1), Adapter("a", rank=4))
+    }
     assert len(others) == 3
 
 
-def test_what_was_lost_is_written_again(tmp_path: Path) -> None:
-    weights = ensure_adapter(Adapter("a"), tmp_path) / "adapter_model.safetensors"
+def test_what_was_lost_is_written_again(base: Path, tmp_path: Path) -> None:
+    weights = ensure_adapter(Adapter("a"), base, tmp_path) / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])
-    assert ensure_adapter(Adapter("a"), tmp_path) == weights.parent and weights.read_bytes() == whole
+    assert ensure_adapter(Adapter("a"), base, tmp_path) == weights.parent and weights.read_bytes() == whole
 
 
-def test_broken_is_unreadable(tmp_path: Path) -> None:
+def test_broken_is_unreadable(base: Path, tmp_path: Path) -> None:
     with pytest.raises(SafetensorError):
-        load_file(ensure_adapter(Adapter("a", broken=True), tmp_path) / "adapter_model.safetensors")
+        load_file(ensure_adapter(Adapter("a", broken=True), base, tmp_path) / "adapter_model.safetensors")
+
+
+def test_a_model_of_unknown_sizes_has_no_adapter(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not say its sizes"):
+        ensure_adapter(Adapter("a"), tmp_path / "nothing", tmp_path)
 
 
 @pytest.mark.parametrize("values", [{"name": ""}, {"name": "a", "rank": 0}, {"name": "a", "seed": -1}])
