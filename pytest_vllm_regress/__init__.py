@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from ._version import __version__
 
 if TYPE_CHECKING:
+    from .checkpoints.adapters import Adapter
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
     from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
+    "checkpoints.adapters": ("Adapter",),
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
     "engines.engine": (
@@ -74,6 +76,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "PROFILES",
+    "Adapter",
     "AsyncEngine",
     "AtWork",
     "Budget",

@@ -91,13 +91,17 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     place = root / f"{kind}-{key}"
     if _is_whole(place, files, shapes):
         return place
-    part = root / f".{kind}-{os.getpid()}-{secrets.token_hex(4)}"
+    return publish(place, {**files, _WEIGHTS: weight_file(shapes, seed)})
+
+
+def publish(place: Path, files: Mapping[str, bytes]) -> Path:
+    """Write a folder of these files in one step, or mend what it has lost; others may do the same at the same time. Raises ``UsageError``."""
+    part = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        private_folder(root)
+        private_folder(place.parent)
         part.mkdir()
         for name, content in files.items():
             (part / name).write_bytes(content)
-        (part / _WEIGHTS).write_bytes(_weight_file(shapes, seed))
         _move(part, place)
     except OSError as error:
         raise UsageError(
@@ -275,7 +279,7 @@ def _vision_weights(s: _Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield f"visual.merger.mlp.{number}.bias", (rows,)
 
 
-def _weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
+def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
     """The weights as a safetensors file: norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from
     token to token.
 

@@ -105,20 +105,27 @@ class ScriptWatch:
 
     def check(self) -> None:
         """Raise ``ScriptError`` where a script could not be said since the last check."""
+        start = self._read  # several threads may look at once
         try:
             with self._notes.open("rb") as file:
-                file.seek(self._read)
+                file.seek(start)
                 found = file.read(_MOST_READ)
         except FileNotFoundError:
             return
         whole = found[: found.rfind(b"\n") + 1]
-        self._read += len(whole)
+        self._read = start + len(whole)
         if whole:
             raise ScriptError("\n".join(_fault(line) for line in whole.decode(errors="replace").splitlines()))
 
 
 def _fault(line: str) -> str:
-    facts = json.loads(line)
+    try:
+        return _words(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return f"a script could not be said, and the worker's note of it is unreadable: {line[:200]!r}"
+
+
+def _words(facts: dict[str, Any]) -> str:
     head = f"the script of request {facts['request']} could not be said"
     if "problem" in facts:
         return f"{head}: {facts['problem']}"

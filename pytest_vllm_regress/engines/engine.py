@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
+from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.script import ScriptWatch
 from ..errors import RemoteError, UsageError
 from ..processes.child import Child, Leftover
 from ..util.deadline import DeadlineFor
+from ..util.paths import cache_root
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec, Front
 
@@ -18,6 +20,8 @@ Prompt = str | dict[str, Any]
 """A prompt: text, or ``{"prompt": text, "image": {"size": [w, h]}}``."""
 Sampling = Mapping[str, Any]
 """Sampling parameters: vLLM's SamplingParams by name, with ``structured_outputs`` worded for every version alike."""
+Adapters = Adapter | Sequence[Adapter | None]
+"""A LoRA adapter for every prompt, or one (or None) for each."""
 PROMPT = "Are you there?"
 """What proves that an engine works. Not shorter: of a few tokens some CPU builds die (docs/devices.md), whatever else they can do."""
 
@@ -70,6 +74,7 @@ class RunningEngine:
         self.probe_file: Path | None = None
         """Whose functions ``call`` names: ``probe.py`` beside the test that has the engine."""
         self._deadline = deadline_for
+        self._adapters: dict[Adapter, int] = {}  # vLLM's numbers, from 1
 
     def call(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run a function of ``probe.py`` with vLLM's engine object as its first argument, in the engine's process; its value must be JSON."""
@@ -97,15 +102,28 @@ class RunningEngine:
         sampling: Sampling | Sequence[Sampling] | None,
         output_kind: str | None,
         timeout: float | None,
+        adapters: Adapters | None = None,
         **arguments: Any,
     ) -> list[Any]:
         several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        if adapters is not None:
+            each = [adapters] * len(several) if isinstance(adapters, Adapter) else list(adapters)
+            if len(each) != len(several):
+                raise UsageError(
+                    f"{len(several)} prompts, but {len(each)} adapters: give one, or one (or None) for each prompt"
+                )
+            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in each]
         given: Any
         if sampling is None or isinstance(sampling, Mapping):
             given = self.schemas.apply(sampling or {})
         else:
             given = [self.schemas.apply(each) for each in sampling]
         return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
+
+    def _numbered(self, adapter: Adapter) -> dict[str, Any]:
+        number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
+        path = ensure_adapter(adapter, Path(str(self.started.kwargs["model"])), cache_root() / "checkpoints")
+        return {"name": adapter.name, "number": number, "path": str(path)}
 
     def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
         self.scripts.admit(arguments)
@@ -120,23 +138,41 @@ class Engine(RunningEngine):
 
     front = "offline"
 
+    def check(self) -> None:
+        """Prove that the engine still works: one token is generated, or one prompt pooled. Raises what ``generate`` raises."""
+        if self.spec.task == "embed":
+            self.embed(PROMPT)
+        else:
+            super().check()
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
+        """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
+        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        return self._list("embed", timeout, prompts=several)
+
+    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
+        """How alike ``text`` and each of ``others`` are (the cosine of their vectors); for engines with ``task="embed"``."""
+        return self._list("score", timeout, text=text, others=list(others))
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling: Sampling | Sequence[Sampling] | None = None,
         *,
         output_kind: str | None = None,
+        adapters: Adapters | None = None,
         timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; one result for each, in their order.
 
         ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
         ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
-        all in one batch. ``output_kind``: cumulative, delta or final_only. ``timeout`` in seconds replaces the request phase's.
+        all in one batch. ``output_kind``: cumulative, delta or final_only. ``adapters``: a forged LoRA adapter, or one (or None) for each prompt;
+        the engine needs ``extra={"enable_lora": True}``. ``timeout`` in seconds replaces the request phase's.
         Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError`` where a scripted answer
         could not be said.
         """
-        return self._generate(prompts, sampling, output_kind, timeout)
+        return self._generate(prompts, sampling, output_kind, timeout, adapters)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None
@@ -159,6 +195,7 @@ class AsyncEngine(RunningEngine):
         *,
         output_kind: str | None = None,
         abort_after: int | None = None,
+        adapters: Adapters | None = None,
         timeout: float | None = None,
     ) -> list[list[RequestOutput]]:
         """Generate for every prompt, all at the same time; for each, in their order, the list of results that were streamed.
@@ -166,7 +203,7 @@ class AsyncEngine(RunningEngine):
         Arguments and errors as of ``Engine.generate``. ``abort_after``: each request is aborted after that many results.
         """
         aborted = {} if abort_after is None else {"abort_after": abort_after}
-        return self._generate(prompts, sampling, output_kind, timeout, **aborted)
+        return self._generate(prompts, sampling, output_kind, timeout, adapters, **aborted)
 
 
 E = TypeVar("E", Engine, AsyncEngine)

@@ -6,11 +6,13 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 import httpx
 import psutil
 
+from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, RemoteError, Unsupported
@@ -18,6 +20,7 @@ from ..processes import family
 from ..processes.child import Child, Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
+from ..util.paths import cache_root
 from . import health as watcher
 from .engine import PROMPT
 from .ports import HOST, PortLease
@@ -108,6 +111,7 @@ class Server:
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.model = ""
+        self.model_path = Path()
         self.schemas = SchemaFilter()
         self.scripts = scripts
         self._port = port
@@ -182,6 +186,27 @@ class Server:
         """The JSON of ``/v1/responses``. Raises ``Unsupported`` where this vLLM has no such address, else errors as ``chat``."""
         return self._asked("/v1/responses", {"input": asked, **options}, timeout)
 
+    def embed(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[list[float]]:
+        """The vector of each text, in their order; for servers with ``task="embed"``. Errors as of ``chat``."""
+        several = [texts] if isinstance(texts, str) else list(texts)
+        data = self._asked("/v1/embeddings", {"input": several, **options}, timeout)["data"]
+        return [list(each["embedding"]) for each in sorted(data, key=lambda each: int(each["index"]))]
+
+    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None, **options: Any) -> list[float]:
+        """How alike ``text`` and each of ``others`` are, in the order of those; for servers with ``task="embed"``. Errors as of ``chat``."""
+        data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
+        return [float(each["score"]) for each in sorted(data, key=lambda each: int(each["index"]))]
+
+    def load_adapter(self, adapter: Adapter, *, timeout: float | None = None) -> None:
+        """Load a forged LoRA adapter: ``model=adapter.name`` asks for it. The server needs ``extra={"enable_lora": True}``. Errors as of ``chat``."""
+        path = ensure_adapter(adapter, self.model_path, cache_root() / "checkpoints")
+        body = {"lora_name": adapter.name, "lora_path": str(path)}
+        self._done(self.post("/v1/load_lora_adapter", body, timeout=timeout))
+
+    def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:
+        """Unload an adapter by its name. Errors as of ``chat``."""
+        self._done(self.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout=timeout))
+
     def tokenize(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> list[int]:
         """The tokens of a text, or of a conversation under the chat template."""
         body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
@@ -213,10 +238,10 @@ class Server:
         return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
     def check(self) -> None:
-        """Prove that the server still works: one token is generated."""
-        answer = self._json(self.post("/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}))
-        if not answer["choices"]:
-            raise RemoteError(f"a request for one token brought no choice: {answer}", phase="request")
+        """Prove that the server still works: one token is generated, or one prompt pooled."""
+        answer = self._json(self.post(*self._smallest()))
+        if not (answer.get("choices") or answer.get("data")):
+            raise RemoteError(f"the smallest request brought nothing: {answer}", phase="request")
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""
@@ -250,15 +275,18 @@ class Server:
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
+        self._done(response)
+        value = response.json()
+        assert isinstance(value, dict)
+        return value
+
+    def _done(self, response: httpx.Response) -> None:
         if response.is_error:
             message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
             # the body of a 5xx seldom says what went wrong
             log = self.child.log_tail() if response.status_code >= 500 else ""
             status = f"http.{response.status_code}"
             raise self.child.failure(message, phase="request", detail=log, type_name=status, answer=message)
-        value = response.json()
-        assert isinstance(value, dict)
-        return value
 
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
@@ -270,15 +298,21 @@ class Server:
                 limits = max(0.1, deadline.left_s)
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
-                    body = {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
-                    answer = self.client.post("/v1/completions", json=body, timeout=limits)
-                    if answer.is_success and answer.json()["choices"]:
+                    path, body = self._smallest()
+                    answer = self.client.post(path, json=body, timeout=limits)
+                    if answer.is_success and answer.json().get("choices" if "prompt" in body else "data"):
                         return
                     said = f"HTTP {answer.status_code} {masking.mask(answer.text[:2000])}"
-                    raise self.child.failure(f"the first generation failed: {said}", phase="ready", answer=said)
+                    raise self.child.failure(f"the first request failed: {said}", phase="ready", answer=said)
             except httpx.TransportError:
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
+
+    def _smallest(self) -> tuple[str, dict[str, Any]]:
+        """Address and body of the least request that only an engine which works can answer."""
+        if self.spec.task == "embed":
+            return "/v1/embeddings", {"model": self.model, "input": PROMPT}
+        return "/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
 
     def _attempts(self, deadline: Deadline) -> Iterator[None]:
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
@@ -305,6 +339,7 @@ def start_server(
         plan = child.request(
             "serve", deadline_for("start", timeout), spec=dict(request), host=HOST, port=port.number, api_key=key
         )
+        server.model_path = Path(str(request["model_path"]))
         server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
         server._ready(deadline_for("ready", timeout))
         child.take()

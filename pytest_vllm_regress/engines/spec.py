@@ -21,6 +21,7 @@ FRONTS: tuple[Front, ...] = get_args(Front)
 class EngineSpec:
     """One engine configuration; hashable, the key of engine reuse.
 
+    ``task``: ``generate``, or ``embed`` for an engine that pools: vectors of prompts instead of texts.
     ``tokenizer_pool_size`` None leaves the pool to vLLM's default; its meaning follows the version (Ray actor pool up to 0.8.4,
     accepted and ignored, removed, thread pool ``renderer_num_workers`` later). ``extra`` are further engine arguments,
     ``server_options`` options of ``vllm serve`` that are no engine arguments, e.g. ``{"tool_call_parser": "hermes"}``,
@@ -28,6 +29,7 @@ class EngineSpec:
     """
 
     model: str = "text"
+    task: str = "generate"
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
@@ -56,6 +58,7 @@ class EngineSpec:
         if spec.tokenizer_pool_size is not None:
             _check_int("tokenizer_pool_size", spec.tokenizer_pool_size, least=0)
         _check_choice("executor", spec.executor, ("auto", "uni", "mp", "ray"))
+        _check_choice("task", spec.task, ("generate", "embed"))
         _check_choice("generation", spec.generation, ("auto", "V0", "V1"))
         return spec
 
@@ -152,7 +155,7 @@ def combination_id(values: Mapping[str, Json]) -> str:
 
 
 def _value_id(name: str, value: Json) -> str:
-    if name in ("generation", "executor", "model"):
+    if name in ("generation", "executor", "model", "task"):
         return str(value)
     if isinstance(value, dict):
         value = "+".join(map(str, value)) or "none"

@@ -73,6 +73,7 @@ def plan(spec: Spec, front: str) -> Plan:
     fields = engine_fields(front)
     made = Plan({}, dict(spec.get("env", {})), [], dict(spec.get("server_options", {})))
     _model(spec, made)
+    _task(spec, fields, made)
     _generation(spec, front, made)
     _parallel(spec, front, fields, made)
     _tokenizer_pool(spec, fields, made)
@@ -87,6 +88,8 @@ def plan(spec: Spec, front: str) -> Plan:
         gpu.plan(spec, fields, made.kwargs, made.notes, version())
     if spec["device"] == "cpu":
         _cpu(made)
+    if front == "serve" and made.kwargs.get("enable_lora"):
+        made.env.setdefault("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")  # else a server loads none after its start
     if front == "serve" and spec["device"] == "sim":
         # The vllm command asks for spawn so that CUDA can be used in the workers; without CUDA fork is sound, and much faster.
         made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
@@ -221,36 +224,23 @@ def shut_down_async(engine: Any) -> None:
         ray.shutdown()  # vLLM leaves a Ray that it started to the exit of the interpreter
 
 
-def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) -> Any:
-    """SamplingParams from a dictionary; ``structured_outputs`` there is worded as this vLLM wants it."""
-    from vllm import SamplingParams
-    from vllm import sampling_params as module
-
-    arguments = dict(given)
-    if "logit_bias" in arguments:
-        arguments["logit_bias"] = {
-            int(token): bias for token, bias in arguments["logit_bias"].items()
-        }  # JSON's keys are text
-    structured = arguments.pop("structured_outputs", None)
-    if structured is not None:
-        if hasattr(module, "StructuredOutputsParams"):
-            arguments["structured_outputs"] = module.StructuredOutputsParams(**structured)
-        elif hasattr(module, "GuidedDecodingParams"):
-            arguments["guided_decoding"] = module.GuidedDecodingParams(**structured)
-        else:
-            raise known.without("structured outputs in SamplingParams", version())
-    if output_kind is not None:
-        kinds = getattr(module, "RequestOutputKind", None)
-        if kinds is None:
-            raise known.without("RequestOutputKind", version())
-        arguments["output_kind"] = kinds[output_kind.upper()]
-    return SamplingParams(**arguments)
-
-
 def _model(spec: Spec, made: Plan) -> None:
     made.kwargs.update(model=spec["model_path"], max_model_len=spec["max_model_len"], seed=spec["seed"])
     if spec.get("dtype"):
         made.kwargs["dtype"] = spec["dtype"]
+
+
+def _task(spec: Spec, fields: Set[str], made: Plan) -> None:
+    """Generating is every version's default; pooling was a task, and became a runner and what a model is converted to."""
+    task = spec.get("task", "generate")
+    if task == "generate":
+        return
+    if "runner" in fields:
+        made.kwargs.update(runner="pooling", convert=task)
+    elif "task" in fields:
+        made.kwargs["task"] = task
+    else:
+        raise Unsupported("vLLM {} has no engine argument for the task {!r}".format(version(), task))
 
 
 def _generation(spec: Spec, front: str, made: Plan) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import base64
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
-from . import Unsupported, calls, dialect
+from . import Unsupported, calls, dialect, wording
 from .protocol import FrameSocket
 
 Json = Dict[str, Any]
@@ -41,17 +41,20 @@ class EngineHost:
         sampling: Union[Json, List[Json]],
         output_kind: Optional[str] = None,
         abort_after: Optional[int] = None,
+        adapters: Optional[List[Optional[Json]]] = None,
     ) -> List[Any]:
         """Offline: one result per prompt. Async: per prompt the list of results as they were streamed."""
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(each) != len(prompts):
             raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(each)))
-        params = [dialect.sampling_params(one, output_kind) for one in each]
+        params = [wording.sampling_params(one, output_kind) for one in each]
         inputs = [_input(prompt) for prompt in prompts]
+        loras = [each and wording.adapter(each) for each in adapters or [None] * len(prompts)]
         with dialect.refusals():
             if self._front == "offline":
-                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False)]
-            return self._run(self._gather(inputs, params, abort_after))  # type: ignore[no-any-return]
+                asked = {"lora_request": loras} if any(loras) else {}
+                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **asked)]
+            return self._run(self._gather(inputs, params, loras, abort_after))  # type: ignore[no-any-return]
 
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""
@@ -60,8 +63,25 @@ class EngineHost:
                 "chat is a method of the offline engine; use a server for chat completions", needs="another front"
             )
         return [
-            _result(output) for output in self._engine.chat(messages, dialect.sampling_params(sampling), use_tqdm=False)
+            _result(output) for output in self._engine.chat(messages, wording.sampling_params(sampling), use_tqdm=False)
         ]
+
+    def embed(self, prompts: List[Prompt]) -> List[List[float]]:
+        """The vector of each prompt (offline only)."""
+        outputs = self._pooled("embed", [_input(prompt) for prompt in prompts])
+        return [[float(number) for number in output.outputs.embedding] for output in outputs]
+
+    def score(self, text: str, others: List[str]) -> List[float]:
+        """How alike `text` and each of `others` are (offline only)."""
+        return [float(output.outputs.score) for output in self._pooled("score", text, others)]
+
+    def _pooled(self, method: str, *inputs: Any) -> List[Any]:
+        if self._front != "offline":
+            raise Unsupported("{} is a method of the offline engine; use a server for the others".format(method))
+        if not hasattr(self._engine, method):
+            raise Unsupported("LLM.{} is not in vLLM {}".format(method, dialect.version()))
+        with dialect.refusals():
+            return list(getattr(self._engine, method)(*inputs, use_tqdm=False))
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""
@@ -84,14 +104,18 @@ class EngineHost:
         dialect.shut_down_async(engine)
         return None
 
-    async def _gather(self, inputs: List[Any], params: List[Any], abort_after: Optional[int]) -> List[Any]:
-        return list(await asyncio.gather(*(self._stream(each, its, abort_after) for each, its in zip(inputs, params))))
+    async def _gather(
+        self, inputs: List[Any], params: List[Any], loras: List[Any], abort_after: Optional[int]
+    ) -> List[Any]:
+        streams = (self._stream(each, its, lora, abort_after) for each, its, lora in zip(inputs, params, loras))
+        return list(await asyncio.gather(*streams))
 
-    async def _stream(self, each: Any, params: Any, abort_after: Optional[int]) -> List[Json]:
+    async def _stream(self, each: Any, params: Any, lora: Any, abort_after: Optional[int]) -> List[Json]:
         self._requests += 1
         request_id = "regress-{}".format(self._requests)
         results: List[Json] = []
-        async for output in self._engine.generate(each, params, request_id):
+        asked = {"lora_request": lora} if lora else {}
+        async for output in self._engine.generate(each, params, request_id, **asked):
             results.append(_result(output))
             if abort_after is not None and len(results) >= abort_after:
                 aborted = self._engine.abort(request_id)

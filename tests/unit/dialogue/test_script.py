@@ -90,6 +90,10 @@ def test_what_could_not_be_said_is_raised_once(tmp_path: Path) -> None:
         file.write('"problem": "the prompt was cut"}\n')
     with pytest.raises(ScriptError, match="request 8 could not be said: the prompt was cut"):
         watch.check()
+    with notes.open("a") as file:
+        file.write("[]\nno JSON\n")
+    with pytest.raises(ScriptError, match=r"unreadable: '\[\]'\n.*unreadable: 'no JSON'"):
+        watch.check()
 
 
 @pytest.mark.parametrize("kind", ["text", "vision"])

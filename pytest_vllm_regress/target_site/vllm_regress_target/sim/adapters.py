@@ -1,7 +1,14 @@
-"""LoRA adapters, read by vLLM's own loader: what it refuses is refused here in the same words. Nothing is computed with them."""
+"""LoRA adapters, read by vLLM's own loader: what it refuses is refused here in the same words. Nothing is computed with them.
 
+What an adapter changes is told by the bytes of its weights. They are read when vLLM hands the adapter over and kept under vLLM's own number for
+it, as a real device keeps them; so an adapter that was exchanged on the disk, or two under one number, show here as they do there.
+"""
+
+import glob
+import hashlib
+import os
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Dict, Optional, Set
 
 # The modules of a decoder layer, as vLLM's models name and pack them.
 PACKED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
@@ -31,3 +38,42 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
         embedding_padding_modules=[],
     )
     return worker_manager.WorkerLoRAManager._load_adapter(owner, lora_request)
+
+
+class Adapters:
+    """The adapters that one worker holds."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self._config = vllm_config
+        self._held: Dict[int, bytes] = {}
+
+    def add(self, request: Any) -> bool:
+        """Load an adapter that is not held yet, or is to be loaded again. Raises what vLLM raises for one that it refuses."""
+        if request.lora_int_id not in self._held or getattr(request, "load_inplace", False):
+            load_adapter(self._config, request)
+            self._held[request.lora_int_id] = _digest(request.lora_path)
+        return True
+
+    def mark(self, request: Optional[Any]) -> bytes:
+        """What tells the adapter of a request from others; empty without one. It is loaded when it is not held yet."""
+        if request is None:
+            return b""
+        if request.lora_int_id not in self._held:
+            self.add(request)
+        return self._held[request.lora_int_id]
+
+    def remove(self, number: int) -> bool:
+        """Whether it was held."""
+        return self._held.pop(number, None) is not None
+
+    def numbers(self) -> Set[int]:
+        """vLLM's numbers of the adapters that are held."""
+        return set(self._held)
+
+
+def _digest(folder: str) -> bytes:
+    state = hashlib.blake2b(folder.encode() if not os.path.isdir(folder) else b"", digest_size=16)
+    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "adapter_model.*"))):
+        with open(path, "rb") as file:
+            state.update(file.read())
+    return state.digest()

@@ -5,7 +5,7 @@ their bugs (a wrong mask row, a stop token outside the vocabulary) show as they 
 after a request was added: nothing reads a KV cache.
 """
 
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from vllm.sampling_params import SamplingType
@@ -13,6 +13,7 @@ from vllm.v1.worker import gpu_input_batch
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from .compat import feed, first_attribute, takes
+from .pooling import Pooling
 
 
 class Batch:
@@ -100,6 +101,31 @@ class Batch:
         first_attribute(rows, "refresh_metadata", "refresh_sampling_metadata")()
 
 
+class PoolingBatch:
+    """The pooling requests of a V1 worker: each is answered in the step that computes the last of its prompt."""
+
+    def __init__(self, pooling: Pooling) -> None:
+        self._pooling = pooling
+        self._prompts: Dict[str, List[int]] = {}
+        self._computed: Dict[str, int] = {}
+
+    def step(self, scheduled: Any) -> Tuple[List[str], List[Optional[torch.Tensor]]]:
+        """Take over one scheduler output: the scheduled requests, and the vector of each or None where its prompt is not wholly computed."""
+        for request_id in scheduled.finished_req_ids:
+            self._prompts.pop(request_id, None)
+        for new in scheduled.scheduled_new_reqs:
+            self._prompts[new.req_id] = list(new.prompt_token_ids)
+            self._computed[new.req_id] = new.num_computed_tokens
+        for request_id, computed, _, _ in _continued(scheduled.scheduled_cached_reqs):
+            self._computed[request_id] = computed
+        ids = list(scheduled.num_scheduled_tokens)
+        return ids, [self._answer(request_id, scheduled.num_scheduled_tokens[request_id]) for request_id in ids]
+
+    def _answer(self, request_id: str, count: int) -> Optional[torch.Tensor]:
+        prompt = self._prompts[request_id]
+        return self._pooling.vector(prompt) if self._computed[request_id] + count >= len(prompt) else None
+
+
 def _continued(cached: Any) -> Iterator[Tuple[str, int, List[int], int]]:
     """(id, computed tokens, told tokens, position after the last of them) of each known request.
 
@@ -150,4 +176,4 @@ def _kernel_block_sizes(block_size: int) -> Any:
     return [[block_size]] if "list[list" in annotation.lower() else [block_size]
 
 
-__all__ = ["Batch", "gpu_input_batch"]
+__all__ = ["Batch", "PoolingBatch", "gpu_input_batch"]

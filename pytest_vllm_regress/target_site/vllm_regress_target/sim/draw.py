@@ -44,9 +44,10 @@ class Draw:
             if token not in self._ends:
                 self._bias[token] = biases.get(token, SPECIAL)  # what the tokenizer does not have is padding
 
-    def after(self, tokens: Sequence[int]) -> np.ndarray:
-        """The row that follows the whole of `tokens`."""
+    def after(self, tokens: Sequence[int], adapter: bytes = b"") -> np.ndarray:
+        """The row that follows the whole of `tokens`; `adapter` tells a LoRA adapter from others."""
         state = self._root.copy()
+        state.update(adapter)
         state.update(np.asarray(tokens, dtype=np.int64).tobytes())
         return self._row(int.from_bytes(state.digest(), "little"))
 
@@ -61,6 +62,13 @@ class Draw:
             rows.append(self._row(int.from_bytes(state.digest(), "little")))
         return np.stack(rows) if rows else np.zeros((0, self.vocab_size), dtype=np.float32)
 
+    def pooled(self, tokens: Sequence[int], size: int) -> np.ndarray:
+        """`size` numbers for a whole prompt: the sum of its tokens' own, and a little that depends on their order."""
+        total = 0.1 * self._noise(tokens, size)
+        for token in tokens:
+            total += self._noise([token], size)
+        return total
+
     def stack(self, rows: List[np.ndarray]) -> torch.Tensor:
         """Rows as the float32 tensor that vLLM's samplers take, and may overwrite."""
         if not rows:
@@ -70,6 +78,12 @@ class Draw:
     def blank(self) -> np.ndarray:
         """A row for a request whose token will be thrown away."""
         return np.zeros(self.vocab_size, dtype=np.float32)
+
+    def _noise(self, tokens: Sequence[int], size: int) -> np.ndarray:
+        state = self._root.copy()
+        state.update(np.asarray(tokens, dtype=np.int64).tobytes())
+        drawn = np.random.Generator(np.random.Philox(key=int.from_bytes(state.digest(), "little")))
+        return drawn.standard_normal(size, dtype=np.float32)
 
     def _row(self, seed: int) -> np.ndarray:
         noise = np.random.Generator(np.random.Philox(key=seed))

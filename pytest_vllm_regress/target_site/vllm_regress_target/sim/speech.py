@@ -42,9 +42,9 @@ class Speech:
         self._texts.update({number: text for text, number in added.items()})
         self._decode = functools.lru_cache(maxsize=4096)(self._read)
 
-    def row(self, request_id: str, prompt: List[int], output: List[int]) -> np.ndarray:
+    def row(self, request_id: str, prompt: List[int], output: List[int], adapter: bytes = b"") -> np.ndarray:
         """The row that follows `output` of the request."""
-        row = self._draw.after(prompt + output)
+        row = self._draw.after(prompt + output, adapter)
         step = self._step(request_id, prompt, len(output))
         if step is None:
             return row

@@ -9,13 +9,15 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.sampler import Sampler, SamplerOutput
 from vllm.model_executor.sampling_metadata import SamplingMetadata
+from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import load_adapter
+from .adapters import Adapters
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
+from .pooling import Pooling
 from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -46,23 +48,25 @@ class SimWorker(WorkerBase):
         self.rank = rank
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
-        self._loras: Set[int] = set()
         self._generators: Dict[str, torch.Generator] = {}
 
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner != "generate":
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        if runner not in ("generate", "pooling"):
+            raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
+        self._pools = runner == "pooling"
         start_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
     def load_model(self) -> None:
         """Reads no weights: prepares the draw and vLLM's sampler."""
         self._draw = Draw(self.model_config)
+        self._adapters = Adapters(self.vllm_config)
         self._speech = Speech(
             self._draw, self.model_config, notes=self.is_driver_worker or get_tp_group().is_first_rank
         )
+        self._pooling = Pooling(self._draw, self.model_config)
         self._processor = LogitsProcessor(self._draw.vocab_size, logits_as_input=True)
         self._sampler = Sampler()
 
@@ -95,7 +99,13 @@ class SimWorker(WorkerBase):
             return [None]
         if execute_model_req.async_callback:
             execute_model_req.async_callback()
-        return [self._sample(execute_model_req)]
+        return [self._pool(execute_model_req) if self._pools else self._sample(execute_model_req)]
+
+    def _pool(self, request: Any) -> PoolerOutput:
+        """A vector for each prompt. V0 schedules the prompts of pooling models whole."""
+        prompts = [sequence for group in request.seq_group_metadata_list for sequence in group.seq_data.values()]
+        vectors = [self._pooling.vector(list(sequence.get_token_ids())) for sequence in prompts]
+        return PoolerOutput(outputs=[PoolingSequenceGroupOutput(vector) for vector in vectors])
 
     @torch.inference_mode()
     def _sample(self, request: Any) -> SamplerOutput:
@@ -116,7 +126,8 @@ class SimWorker(WorkerBase):
                 if group.do_sample:
                     prompt, output = tokens[: sequence.get_prompt_len()], tokens[sequence.get_prompt_len() : stop]
                     said.append((group.request_id, prompt, output, len(rows)))
-                    rows.append(self._speech.row(group.request_id, prompt, output))
+                    adapter = self._adapters.mark(group.lora_request)
+                    rows.append(self._speech.row(group.request_id, prompt, output, adapter))
         metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self._generators)
         logits = self._processor(None, self._draw.stack(rows), metadata)
         given = logits.clone()  # the sampler may write into its own
@@ -127,20 +138,16 @@ class SimWorker(WorkerBase):
         return sampled
 
     def add_lora(self, lora_request: Any) -> bool:
-        if lora_request.lora_int_id not in self._loras:
-            load_adapter(self.vllm_config, lora_request)
-        self._loras.add(lora_request.lora_int_id)
-        return True
+        return self._adapters.add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._loras.discard(lora_id)
-        return True
+        return self._adapters.remove(lora_id)
 
     def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._loras
+        return lora_id in self._adapters.numbers()
 
     def list_loras(self) -> Set[int]:
-        return set(self._loras)
+        return self._adapters.numbers()
 
 
 def _span(group: Any, sequence: Any) -> Tuple[int, int]:

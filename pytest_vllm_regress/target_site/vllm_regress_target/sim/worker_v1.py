@@ -16,12 +16,13 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import load_adapter
-from .batch import Batch
+from .adapters import Adapters
+from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
 from .groups import start_groups
 from .platform import MEMORY
+from .pooling import Pooling
 from .speech import Speech
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -44,7 +45,6 @@ class SimWorker(WorkerBase):
             distributed_init_method=distributed_init_method,
             **kwargs,
         )
-        self._loras: Set[int] = set()
         self._pending: Any = None
 
     # Start
@@ -52,8 +52,9 @@ class SimWorker(WorkerBase):
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "auto"):
-            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates")
+        if runner not in ("generate", "auto", "pooling"):
+            raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
+        self._pools = runner == "pooling"
         start_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
@@ -61,17 +62,21 @@ class SimWorker(WorkerBase):
         """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
         block_size = self.cache_config.block_size or 16
         self._draw = Draw(self.model_config)
+        self._adapters = Adapters(self.vllm_config)
+        self._last = get_pp_group().is_last_rank
+        self.model_runner = _Runner(self)
+        if self._pools:
+            self._pooling = PoolingBatch(Pooling(self._draw, self.model_config))
+            return
         self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
-        self._last = get_pp_group().is_last_rank
-        self.model_runner = _Runner(self)
 
     def get_model(self) -> Any:
         raise SimulationGap("the model itself was asked for, but none is loaded")
 
     def get_supported_tasks(self) -> Any:
-        return ("generate",)
+        return ("embed",) if self._pools else ("generate",)
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
         return ["NHD"]
@@ -124,6 +129,10 @@ class SimWorker(WorkerBase):
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._last:
             return None if SAMPLES_APART else _empty()
+        if self._pools:
+            ids, vectors = self._pooling.step(scheduler_output)
+            places = {request_id: index for index, request_id in enumerate(ids)}
+            return _fill(ids, places, [], None, {}, vectors)
         self._batch.update(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
             return _empty()
@@ -148,7 +157,8 @@ class SimWorker(WorkerBase):
                 waiting.append(index)
                 history.append(self._draw.blank())
             else:
-                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids))
+                adapter = self._adapters.mark(request.lora_request)
+                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids, adapter))
         logits = self._draw.stack(history)
         _apply_bitmask(logits, rows, grammar)
         given = logits.clone()  # the sampler may write into its own
@@ -201,20 +211,16 @@ class SimWorker(WorkerBase):
         """Data-parallel engines keep step with each other; a simulated step needs no partner."""
 
     def add_lora(self, lora_request: Any) -> bool:
-        if lora_request.lora_int_id not in self._loras:
-            load_adapter(self.vllm_config, lora_request)
-        self._loras.add(lora_request.lora_int_id)
-        return True
+        return self._adapters.add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:
-        self._loras.discard(lora_id)
-        return True
+        return self._adapters.remove(lora_id)
 
     def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._loras
+        return lora_id in self._adapters.numbers()
 
     def list_loras(self) -> Set[int]:
-        return set(self._loras)
+        return self._adapters.numbers()
 
     def check_health(self) -> None:
         return
@@ -284,10 +290,17 @@ def _output(rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str
     return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts)
 
 
-def _fill(ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any) -> ModelRunnerOutput:
+def _fill(
+    ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any, vectors: Optional[List[Any]] = None
+) -> ModelRunnerOutput:
     known = dict.fromkeys((field.name for field in dataclasses.fields(ModelRunnerOutput) if _required(field)))
     known.update(
-        req_ids=ids, req_id_to_index=places, sampled_token_ids=tokens, logprobs=logprobs, prompt_logprobs_dict=prompts
+        req_ids=ids,
+        req_id_to_index=places,
+        sampled_token_ids=tokens,
+        logprobs=logprobs,
+        prompt_logprobs_dict=prompts,
+        pooler_output=vectors,
     )
     return feed(ModelRunnerOutput, known)
 

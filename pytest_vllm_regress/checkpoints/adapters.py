@@ -1,0 +1,86 @@
+"""Forged LoRA adapters: seeded, in PEFT's file layout, written without PEFT; they fit the checkpoint that they are made for."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import UsageError
+from .forge import publish, weight_file
+
+_TARGETS = ("q_proj", "v_proj")
+
+
+@dataclasses.dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter for a request. Adapters of one ``name`` with other seeds or ranks are others under the same name.
+
+    ``rank``: of its matrices. ``seed``: of its weights. ``broken``: its weights are cut off, as after a copy that failed.
+    """
+
+    name: str
+    rank: int = 8
+    seed: int = 0
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.seed < 0 or not self.name:
+            raise UsageError(f"{self!r}: an adapter has a name, a rank of at least 1 and a seed of at least 0")
+
+
+def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
+    """The absolute path of ``adapter`` for the checkpoint ``model``, below ``root``; written when it is not there whole.
+
+    Raises ``UsageError`` where it cannot be written, and where the checkpoint's configuration does not say the sizes of its attention.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for module, (rows, columns) in _projections(model):
+        shapes[f"base_model.model.{module}.lora_A.weight"] = (adapter.rank, columns)
+        shapes[f"base_model.model.{module}.lora_B.weight"] = (rows, adapter.rank)
+    weights = weight_file(shapes, adapter.seed)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "r": adapter.rank,
+        "lora_alpha": 2 * adapter.rank,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "modules_to_save": None,
+        "target_modules": list(_TARGETS),
+    }
+    files = {
+        "adapter_config.json": json.dumps(config, indent=1).encode(),
+        "adapter_model.safetensors": weights[: len(weights) // 2] if adapter.broken else weights,
+    }
+    place = root.absolute() / f"adapter-{hashlib.sha256(b''.join(files.values())).hexdigest()[:12]}"
+    if all(_size(place / name) == len(content) for name, content in files.items()):
+        return place
+    return publish(place, files)
+
+
+def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The attention projections that an adapter changes, and their shapes."""
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        hidden, heads, layers = (config[f] for f in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"no adapter can be made for {model}: its config.json does not say its sizes: {error!r}"
+        ) from None
+    head = config.get("head_dim") or hidden // heads
+    for layer in range(layers):
+        for name, count in zip(_TARGETS, (heads, config.get("num_key_value_heads", heads)), strict=True):
+            yield f"model.layers.{layer}.self_attn.{name}", (count * head, hidden)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
