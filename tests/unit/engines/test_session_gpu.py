@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +66,9 @@ class FakeChild:
         self.kill()
         return ()
 
+    def take(self) -> None:
+        pass
+
     def kill(self) -> None:
         self.alive = False
         if self.on_end is not None:
@@ -92,6 +95,9 @@ class FakeMachine:
     @property
     def devices(self) -> tuple[CudaDevice, ...]:
         return tuple(CudaDevice(int(n), "stand-in", self.size, f"GPU-{n}", (9, 0)) for n in self.used)
+
+    def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
+        pass
 
     def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any) -> FakeChild:
         return FakeChild(self, role, environment, deadline)
