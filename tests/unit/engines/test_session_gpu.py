@@ -57,9 +57,6 @@ class FakeChild:
     def processes(self) -> list[Any]:
         return []
 
-    def take(self) -> None:
-        pass
-
     def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
         if self.spec:
             self.machine.used[self.environment["CUDA_VISIBLE_DEVICES"]] -= 4 * GIB
@@ -108,7 +105,7 @@ class FakeMachine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    monkeypatch.setattr(placement, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(placement, "writable_root", lambda: tmp_path)
     return FakeMachine(tmp_path)
 
 
