@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RequestOutput, Server
-from pytest_vllm_regress.processes.child import Leftover
+from pytest_vllm_regress.processes.leftover import Leftover
 
 pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
 

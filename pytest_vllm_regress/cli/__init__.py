@@ -30,7 +30,7 @@ MODULES = {
     "list": "cases",
     "matrix": "matrix",
     "new": "cases",
-    "replay": "replay",
+    "replay": "fuzz",
     "report": "report",
     "run": "run",
     "show": "cases",

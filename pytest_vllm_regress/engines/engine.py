@@ -10,7 +10,8 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.script import ScriptWatch
 from ..errors import RemoteError, UsageError
-from ..processes.child import Child, Leftover
+from ..processes.child import Child
+from ..processes.leftover import Leftover
 from ..util.deadline import DeadlineFor
 from ..util.paths import cache_root
 from .schema_filter import SchemaFilter

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar, cast
 
 from ..errors import ChildError, LimitExceeded
-from ..processes.child import Leftover
+from ..processes.leftover import Leftover
 
 
 class Poolable(Protocol):

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..processes.child import Child, Leftover
+from ..processes.child import Child
+from ..processes.leftover import Leftover
 from ..util.deadline import DeadlineFor
 
 AtWork = Callable[[str, object], None]

@@ -17,7 +17,8 @@ from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, RemoteError, Unsupported
 from ..processes import family
-from ..processes.child import Child, Leftover
+from ..processes.child import Child
+from ..processes.leftover import Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.paths import cache_root

@@ -22,7 +22,8 @@ from ..errors import BuildError, ChildError, LimitExceeded, Unsupported, UsageEr
 from ..gpus.leases import GpuLease
 from ..processes import family
 from ..processes.agent import Agent
-from ..processes.child import Child, Leftover
+from ..processes.child import Child
+from ..processes.leftover import Leftover
 from ..processes.leftovers import sweep
 from ..processes.stillness import Awaited
 from ..target_site.vllm_regress_target.gpu import refused

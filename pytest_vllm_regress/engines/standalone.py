@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 from ..errors import UsageError
 from ..util.deadline import Deadline, Timeouts
 from ..util.signals import terminate_as_interrupt
+from ..util.text import printable
 from .engine import AsyncEngine, Engine
 from .server import Server
 from .session import Session
@@ -156,7 +157,7 @@ def engine(
 def _engines(environment: str | None, device: str) -> Engines:
     """One session for each environment and device, closed when the process ends."""
     settings = Settings(environments=(environment,) if environment else (), device=device)
-    session = _session(settings, lambda line: print(f"vllm-regress: {line}", file=sys.stderr, flush=True))
+    session = _session(settings, lambda line: print(printable(f"vllm-regress: {line}"), file=sys.stderr, flush=True))
     atexit.register(session.close)
     return Engines(session, session.target(session.environment_names()[0]), user="engine")
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from ..engines.spec import EngineSpec, Front
     from ..engines.standalone import Engines
     from ..engines.target import Target
-    from ..processes.child import Child, Leftover
+    from ..processes.child import Child
+    from ..processes.leftover import Leftover
 
     E = TypeVar("E", Engine | AsyncEngine, Server)
 
@@ -227,7 +228,7 @@ def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:
         return
     _session(request).charges.append((request.node.nodeid, left))
     if request.config.stash[SETTINGS].leftovers == "fail":
-        from ..processes.child import describe_leftovers
+        from ..processes.leftover import describe_leftovers
 
         pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(left)}", pytrace=False)
 

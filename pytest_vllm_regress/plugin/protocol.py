@@ -27,7 +27,8 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     marked, session = _marked(item), session_of(item.config)
     if (trials := trials_of(item.config)) is not None:
-        faults = trials.run(item, marked, lambda evidence: _again(item, nextitem, evidence)) if marked else []
+        # Nothing stays set up: the tests between this one and the next that is tried are not run.
+        faults = trials.run(item, marked, lambda evidence: _again(item, None, evidence)) if marked else []
         hook.pytest_runtest_logreport(report=report_of(item, faults))
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True

@@ -75,7 +75,7 @@ class Recorder:
                 "Nothing was shown on a GPU: every case was NOT_APPLICABLE. The run fails.", red=True
             )
         for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
-            from ..processes.child import describe_leftovers
+            from ..processes.leftover import describe_leftovers
 
             terminalreporter.section("left behind by engines (removed)")
             terminalreporter.write_line(printable(f"{user}:\n{describe_leftovers(left)}"))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ..util.deadline import Deadline, wait_readable
 from ..util.masking import mask
 from . import dossier, family
 from .dossier import Dossier
+from .leftover import Leftover
 from .sampling import Watch
 from .stillness import LOOK_S, Awaited
 from .witness import Witness
@@ -34,17 +34,6 @@ _GRACE_S = 1.0
 _LEAVE_S = 3.0  # what is still there this long after the child ended was left behind; Ray's daemons take about a second
 _LATE_S = 2.0
 _NANNY_S = 8.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Leftover:
-    """Something an engine left behind after its end: a process, a shared-memory segment or a Ray session; it has been removed."""
-
-    what: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.name}"
 
 
 class Child:
@@ -400,8 +389,3 @@ class Child:
 
 def _section(title: str, text: str) -> str:
     return f"\n-- {title}\n{text}" if text else ""
-
-
-def describe_leftovers(leftovers: Sequence[Leftover]) -> str:
-    """One line per leftover."""
-    return "\n".join(f"  {each}" for each in leftovers)

@@ -33,11 +33,11 @@ def prints(path: Path) -> list[str]:
 
 
 def test_there_is_one_place_that_prints() -> None:
-    """And the table, which writes a line break before it."""
+    """And the table, which writes a line break before it, and engines outside pytest, which have no command to print for them."""
     found = [
         each for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for each in prints(path)
     ]
-    assert {each.partition(":")[0] for each in found} == {"context.py", "table.py"}
+    assert {each.partition(":")[0] for each in found} == {"context.py", "standalone.py", "table.py"}
     assert sum(each.startswith("table.py") for each in found) == 1
 
 

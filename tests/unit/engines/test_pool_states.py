@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pytest_vllm_regress.engines.pool import EnginePool
 from pytest_vllm_regress.errors import ChildDied, LimitExceeded, RemoteError
-from pytest_vllm_regress.processes.child import Leftover
+from pytest_vllm_regress.processes.leftover import Leftover
 
 KEYS = st.sampled_from("abcd")
 USERS = st.sampled_from(["test_1", "test_2", "test_3"])

@@ -22,7 +22,7 @@ from pytest_vllm_regress.errors import ChildDied, DeviceBusy, Unsupported
 from pytest_vllm_regress.gpus.leases import GpuLeases
 from pytest_vllm_regress.gpus.nvml import Usage
 from pytest_vllm_regress.gpus.visible import CudaDevice, Visible
-from pytest_vllm_regress.processes.child import Leftover
+from pytest_vllm_regress.processes.leftover import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB
 
