@@ -34,14 +34,14 @@ class Trials:
         """Try all impostors on a test, unless another test of its case has met them already; returns what is wrong."""
         target = target_of(item)
         known = {(each.case, each.environment) for each in self._found}
-        if target is None or marked.variant is not None or (marked.case.id, target.name) in known:
+        if target is None or (marked.case.id, target.name) in known:
             return []
         found = []
         for strike in self._strikes(item, marked.case):
             seen = observe(run_leg(Evidence(strike=strike)))
             if not strike.struck:
                 continue
-            decision = judge(marked.case, None, target.versions, seen, Observation(Kind.PASSED, seen.phase))
+            decision = judge(marked.case, marked.variant, target.versions, seen, Observation(Kind.PASSED, seen.phase))
             trial = Trial(
                 marked.case.id, target.name, test_id(item), strike.impostor, decision.verdict, decision.reason
             )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.built import need_built
+
 pytestmark = pytest.mark.engine
 ENVIRONMENT = "vllm-0.33.0"
 PAGE = Path(__file__).parents[2] / "docs" / "cookbook.md"
@@ -21,6 +23,7 @@ def test_recipes_are_short() -> None:
 
 @pytest.mark.usefixtures("user_caches")
 def test_cookbook(pytester: pytest.Pytester) -> None:
+    need_built(ENVIRONMENT)
     pytester.makepyfile("\n\n".join([HEAD, *RECIPES]))
     result = pytester.runpytest_subprocess(
         "-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"

@@ -14,6 +14,7 @@ from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
+from tests.helpers.built import need_built
 from tests.helpers.gpu_standins import A100, MACHINES, cuda_folder, nvml_folder
 from tests.integration.gpus.conftest import Answer, answer  # noqa: F401  # a fixture
 
@@ -44,6 +45,7 @@ def warm(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", MACHINES["8 alike"].cards[2].uuid)
 
     def start(name: str, changes: Mapping[str, str] | None = None) -> Agent:
+        need_built(name)
         with EnvironmentCache().lease(resolve(name)) as python:
             target = inspect(name, python, "gpu")
             environment = {

@@ -78,8 +78,10 @@ def test_a_test_that_asserts_nothing_is_found_out(pytester: pytest.Pytester, dem
     assert [name for name, trial in trials.items() if trial.fault] == [Impostor.EMPTY_ANSWER]
 
 
-def test_variants_and_other_tests_are_left_alone(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
+def test_a_variant_is_tried_where_there_is_no_other_test(
+    pytester: pytest.Pytester, demo: Demo, affected_target: Path
+) -> None:
     demo("raises", arguments=', variant="other"')
     done, trials = met(pytester, affected_target)
     done.assert_outcomes(passed=1)
-    assert trials == {}
+    assert len(trials) >= 6
