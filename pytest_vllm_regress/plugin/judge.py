@@ -97,7 +97,7 @@ def _seen(evidence: Evidence) -> Observation:
         return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
     if evidence.replies == 0:
         why = "the test passed without one reply from the target: that proves nothing"
-        return Observation(Kind.EXCEPTION, "test", why)
+        return Observation(Kind.USAGE, "test", why)
     return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
 
 

@@ -100,7 +100,9 @@ def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -
     case = guest.home.parent / "cases" / "demo"
     case.mkdir(parents=True)
     (case / "case.toml").write_text(
-        CASE.format(kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="")
+        CASE.format(
+            kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="", controls=""
+        )
     )
     (case / "probe.py").write_text(PROBE)
     (case / "test_demo.py").write_text(TEST.format(function="raises", control="fine", arguments=""))

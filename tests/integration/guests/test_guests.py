@@ -80,7 +80,9 @@ def test_other_plugins_work_on_our_tests(
     project = tmp_path / "project"
     project.mkdir()
     (project / "case.toml").write_text(
-        CASE.format(kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="")
+        CASE.format(
+            kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="", controls=""
+        )
     )
     (project / "probe.py").write_text(PROBE)
     (project / "test_plain.py").write_text(TESTS)

@@ -18,8 +18,8 @@ import pytest
 pytestmark = pytest.mark.vllm_case("demo-1")
 
 @pytest.mark.parametrize("function", ["raises", "fine"])
-def test_demo(vllm_probe, function):
-    assert vllm_probe(function, timeout=5) == 8
+def test_demo(vllm_probe, vllm_leg, function):
+    assert vllm_probe(function if vllm_leg == "subject" else "fine", timeout=5) == 8
 """
 
 

@@ -64,7 +64,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
             return {"echo": EchoParser}[name]
 
     modules: dict[str, dict[str, Any]] = {
-        "vllm": {},
+        "vllm": {"__version__": "9.9"},
         "vllm.entrypoints": {},
         "vllm.entrypoints.openai": {},
         "vllm.entrypoints.openai.tool_parsers": {"ToolParserManager": Manager},
