@@ -1,4 +1,4 @@
-"""What can be said against a case without running it: a pattern that is too wide, and ranges that contradict the proof."""
+"""What can be said against a case without running it: a pattern that is too wide, environments that cannot be, ranges that contradict the proof."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ ANY_TEXTS = ("", "x", f"ValueError: {UNRELATED}", "INFO 01-01 00:00:00 engine.py
 
 
 def warnings(case: Case, cases: Iterable[Case]) -> list[str]:
-    """Why the pattern of a case may be earned by something else; ``cases`` are those beside it."""
-    return [f"{case.path}: symptom.pattern {line}" for line in _wide(case, cases)]
+    """Why the pattern of a case may be earned by something else, and why it cannot be proven; ``cases`` are those beside it."""
+    from ..environments.names import not_there
+
+    named = (*case.evidence.affected, *case.evidence.fixed)
+    return [
+        *(f"{case.path}: symptom.pattern {line}" for line in _wide(case, cases)),
+        *(f"{case.path}: evidence: {line}" for name in named if (line := not_there(name, ask=False))),
+    ]
 
 
 def contradictions(case: Case, proof: Proof) -> list[str]:

@@ -11,59 +11,17 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ..environments.names import not_there
 from ..errors import CaseFileError, UsageError
 from ..util.validation import shown
-from .model import CASE_FILE, Case, load_case
+from .model import CASE_FILE, NEEDS_CONTROL_LEG, Case, load_case
+from .templates import PROBE, TEMPLATES, Template
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
 _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
 _URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
 _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
-
-TESTS = {
-    "offline": '''def test_{name}(vllm_engine: Engine) -> None:
-    """The request of the report, and what a sound engine answers."""
-    results = vllm_engine.generate(["one", "two"], {{"max_tokens": 4, "n": 2}})
-    for result in results:
-        count = len(result["outputs"])
-        assert count == 2, f"expected 2 results, got {{count}}"
-    vllm_engine.check()  # the engine lives on
-''',
-    "async": '''@pytest.mark.vllm_engine(front="async")
-def test_{name}(vllm_engine: AsyncEngine) -> None:
-    """The request of the report, and what a sound engine streams."""
-    (streamed,) = vllm_engine.generate("Hello", {{"max_tokens": 4, "ignore_eos": True}}, output_kind="cumulative")
-    count = len(streamed[-1]["outputs"][0]["token_ids"])
-    assert count == 4, f"expected 4 tokens, got {{count}}"
-    vllm_engine.check()  # the engine lives on
-''',
-    "serve": '''@pytest.mark.vllm_engine(front="serve")
-def test_{name}(vllm_server: Server) -> None:
-    """The request of the report, and what a sound server answers."""
-    answer = vllm_server.post("/v1/completions", {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}})
-    assert answer.status_code == 200, f"expected 200, got {{answer.status_code}}: {{answer.text[:500]}}"
-    vllm_server.check()  # the server lives on
-''',
-    "finding": '''def test_{name}(vllm_grammar: Callable[[str], None]) -> None:
-    """The question that found it, asked again."""
-    vllm_grammar("finding.json")
-''',
-    "probe": '''def test_{name}(vllm_probe: Probe) -> None:
-    """What the report calls, and what a sound version returns."""
-    found = vllm_probe("look")
-    assert found, f"expected a version, got {{found!r}}"
-''',
-}
-"""A first test by what it needs: an engine's front, or a probe alone. Each passes everywhere: change it until it fails where it must."""
-PROBE = '''"""Runs inside the target interpreter: import vllm here, and return what JSON can hold."""
-
-
-def look():
-    import vllm
-
-    return vllm.__version__
-'''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,15 +77,15 @@ class NotReported:
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """What the new case says; every field has a value with which the case is valid."""
+    """What the new case says; what is empty is filled by the template of its front and kind."""
 
     title: str | None = None
     family: str = "wrong-result"
     package: str | None = None
     affected: str = ">=0"
     kind: str = "wrong-result"
-    phase: str = "request"
-    pattern: str = "expected .+, got .+"
+    phase: str = ""
+    pattern: str = ""
     affected_env: tuple[str, ...] = ()
     fixed_env: tuple[str, ...] = ()
     control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
@@ -137,16 +95,39 @@ class Draft:
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Further files of the directory: name to content."""
 
+    @property
+    def template(self) -> Template:
+        """The first test of its front."""
+        return TEMPLATES[self.front]
+
+    @property
+    def leg(self) -> bool:
+        """The test leaves its trigger out itself, because a control leg is asked for or needed and no field of the engine does it."""
+        return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
+
+    def filled(self, upstream: Upstream | NotReported) -> Draft:
+        """With what its template says about fields that are empty."""
+        changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
+        return dataclasses.replace(
+            self,
+            title=self.title or f"the failure of {upstream}",
+            phase=self.phase or self.template.phase,
+            pattern=self.pattern or self.template.pattern_of(self.kind),
+            omits=self.omits or changed or (self.template.omits if self.leg else ""),
+        )
+
 
 def create(cases_dir: Path, upstream: Upstream | NotReported, draft: Draft) -> Case:
     """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md: all of it or nothing.
 
-    Raises ``UsageError`` when the directory is there already and ``CaseFileError`` when a field does not fit.
+    Raises ``UsageError`` when the directory is there already or an evidence environment cannot be, and ``CaseFileError`` when a field does not fit.
     """
+    if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := not_there(name))]:
+        raise UsageError("\n".join(unknown))
     target = cases_dir / upstream.slug
     if os.path.lexists(target):
         raise UsageError(f"{target}: exists already. Edit {target / CASE_FILE}, or remove the directory")
-    draft = dataclasses.replace(draft, title=draft.title or f"the failure of {upstream}")
+    draft = draft.filled(upstream)
     try:
         cases_dir.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(dir=cases_dir, prefix=".new-"))
@@ -161,7 +142,7 @@ def create(cases_dir: Path, upstream: Upstream | NotReported, draft: Draft) -> C
         except CaseFileError as error:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
         name = upstream.slug.replace("-", "_")
-        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft.front), encoding="utf-8")
+        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft), encoding="utf-8")
         for file, content in draft.files.items():
             (building / file).write_text(content, encoding="utf-8")
         if draft.front == "probe":
@@ -188,10 +169,9 @@ def _toml(upstream: Upstream | NotReported, draft: Draft) -> Iterator[str]:
     yield f"kind = {_text(draft.kind)}"
     yield f"phase = {_text(draft.phase)}"
     yield f"pattern = {_text(draft.pattern)}"
-    omits = draft.omits or ", ".join(f"{name} other than {value}" for name, value in draft.control.items())
-    if omits:
+    if draft.omits:
         yield "\n[control]"
-        yield f"omits = {_text(omits)}"
+        yield f"omits = {_text(draft.omits)}"
         for name, value in draft.control.items():
             yield f"{_text(name)} = {_text(value) if isinstance(value, str) else json.dumps(value)}"
     yield "\n[evidence]"
@@ -204,10 +184,10 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _test(case: Case, upstream: Upstream | NotReported, name: str, front: str) -> str:
+def _test(case: Case, upstream: Upstream | NotReported, name: str, draft: Draft) -> str:
     title = re.sub(r'["\\\\]', "'", case.title)
-    test = TESTS[front].format(name=name)
-    ours = ", ".join(each for each in ("AsyncEngine", "Engine", "Probe", "Server") if f": {each}" in test)
+    test = draft.template.test(name, leg=draft.leg)
+    ours = ", ".join(each for each in ("AsyncEngine", "AtWork", "Engine", "Probe", "Server") if f": {each}" in test)
     first = "from collections.abc import Callable\n\n" if "Callable" in test else ""
     last = f"from pytest_vllm_regress import {ours}\n\n" if ours else ""
     return f'''"""{upstream}: {title}"""

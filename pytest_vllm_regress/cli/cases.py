@@ -71,11 +71,17 @@ def new(
     affected: Annotated[
         str, typer.Option(metavar="SPECIFIER", help="Its affected versions, for example '>=0.7,<0.8.5'.")
     ] = ">=0",
-    kind: Annotated[str, typer.Option(help="exception, hang, crash or wrong-result.")] = "wrong-result",
-    phase: Annotated[str, typer.Option(help="import, start, ready, request, stop or probe.")] = "request",
+    kind: Annotated[
+        str,
+        typer.Option(help="wrong-result, exception, hang, crash or engine-death: the test comes with its controls."),
+    ] = "wrong-result",
+    phase: Annotated[
+        str,
+        typer.Option(help="import, start, ready, request, stop or probe (default: where the test of this front asks)."),
+    ] = "",
     pattern: Annotated[
-        str, typer.Option(metavar="REGEX", help="What the failure's text looks like.")
-    ] = "expected .+, got .+",
+        str, typer.Option(metavar="REGEX", help="What the failure's text looks like (default: what the test asserts).")
+    ] = "",
     affected_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Environment that shows it; repeatable.")
     ] = None,
@@ -85,7 +91,8 @@ def new(
     control: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="FIELD=VALUE", help="How the control leg differs (needed for hang and crash); repeatable."
+            metavar="FIELD=VALUE",
+            help="How the engine of the control leg differs (default: the test leaves its trigger out); repeatable.",
         ),
     ] = None,
     omits: Annotated[
@@ -95,12 +102,13 @@ def new(
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases import lint
     from ..cases.model import find_cases
-    from ..cases.scaffold import TESTS, Draft, NotReported, Upstream, create
+    from ..cases.scaffold import Draft, NotReported, Upstream, create
+    from ..cases.templates import PLACEHOLDER, TEMPLATES
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError("new: give the upstream report once, as an address, owner/name#number or a number")
-    if front not in TESTS:
-        raise UsageError(f"--front {front!r}: allowed are {', '.join(TESTS)}")
+    if front not in TEMPLATES:
+        raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
 
     draft = Draft(
         title=title,
@@ -132,6 +140,8 @@ def new(
         warn(f"warning: {line}")
     for path in sorted(case.directory.iterdir()):
         say(str(path))
+    if case.symptom.pattern == PLACEHOLDER:
+        warn(f"Next: write what this failure prints, and nothing else does, as symptom.pattern in {case.path}")
     if not case.evidence.affected:
         warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
     warn(f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}")

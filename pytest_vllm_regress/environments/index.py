@@ -1,8 +1,10 @@
-"""The releases of a distribution, as the user's package index has them."""
+"""The releases of a distribution, as the user's package index has them, and as they were when this package was made."""
 
 from __future__ import annotations
 
 import datetime
+import functools
+import json
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ from packaging.version import Version
 from ..errors import BuildError
 from ..util.documents import parse_json
 from ..util.masking import mask
+from ..util.paths import DATA
 from ..util.validation import shown
 from ..util.versions import version_of
 from . import uv
@@ -20,6 +23,8 @@ from .locks import release_date, remembered
 from .recipes import pinned
 
 TIMEOUT_S = 120
+RELEASES = DATA / "releases.json"
+"""Written by docs/build_releases.py."""
 # How pip is told of the index and of the way there; credentials may be among them.
 _PIPS = (
     "PIP_*",
@@ -36,6 +41,13 @@ _PIPS = (
     "XDG_*",
     "NETRC",
 )
+
+
+@functools.cache
+def known_releases(package: str) -> tuple[Version, ...]:
+    """The releases that there were when this package was made, oldest first; none of a package that environments are not made up from."""
+    document: dict[str, list[str]] = json.loads(RELEASES.read_text(encoding="utf-8"))
+    return tuple(map(Version, document.get(package, ())))
 
 
 def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:

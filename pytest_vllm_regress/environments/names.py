@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import difflib
 import functools
 
-from ..errors import UsageError
+from packaging.version import Version
+
+from ..errors import BuildError, UsageError
+from ..util.validation import shown
 from . import bases
-from .index import newest_release
+from .index import known_releases, newest_release, releases
 from .locks import release_date
 from .recipes import CommitBuild, Overlay, Recipe, find_file, load, pinned
-from .sources import Source, SourceName, find, parse_name, wheel_index
+from .sources import Source, SourceName, find, names_interpreter, parse_name, wheel_index
+
+CLOSE = 3
 
 
 def resolve(name: str) -> Recipe:
@@ -21,6 +27,41 @@ def resolve(name: str) -> Recipe:
     """
     named = parse_name(name)
     return load(find_file()).resolve(name) if named is None else overlaid(find(named), named)
+
+
+def not_there(name: str, *, ask: bool = True) -> str:
+    """Why there can be no environment of that name, and names close to it; empty where there may be one.
+
+    Of a release that is younger than this package the index is asked (``ask``); one that does not answer says nothing. Names with source code
+    are not looked at.
+    """
+    if names_interpreter(name) or parse_name(name) is not None:
+        return ""
+    file = load(find_file())
+    try:
+        recipe = file.resolve(name)
+    except UsageError as error:
+        return str(error)
+    if name in file.recipes:
+        return ""
+    for package, version in filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))):
+        known = _releases_around(package, Version(version), ask=ask)
+        if known and Version(version) not in known:
+            close = difflib.get_close_matches(version, [str(each) for each in reversed(known)], CLOSE)
+            there = f"close to it: {', '.join(close)}" if close else f"the newest is {known[-1]}"
+            return f"environment {shown(name)}: {package} has no release {version}; {there}"
+    return ""
+
+
+def _releases_around(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:
+    """The releases of a package as far as they say whether there is that version; none where they do not: no list has pre-releases."""
+    known = () if version.is_prerelease else known_releases(package)
+    if not known or version <= known[-1]:
+        return known
+    try:
+        return releases(package) if ask else ()
+    except BuildError:
+        return ()
 
 
 def overlaid(source: Source, named: SourceName) -> Recipe:

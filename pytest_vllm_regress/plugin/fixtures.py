@@ -95,6 +95,7 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
 @pytest.fixture
 def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Callable[[str], None]]:
     """``vllm_grammar("finding.json")``: asks again what `vllm-regress fuzz` found (the file beside the test); fails while it still fails."""
+    from ..cases.observation import Mechanism
     from ..fuzz.artefact import Answer, load, replay
     from ..fuzz.checker import Checker
 
@@ -105,7 +106,9 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
             checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
-            evidence_of(request.node).replied("probe")
+            evidence = evidence_of(request.node)
+            evidence.replied("probe")
+            evidence.at_work.append(Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN))
             if answer is Answer.CANNOT_RUN:
                 raise RuntimeError(f"nothing could be seen: {words}")
             assert answer is Answer.FIXED, f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"

@@ -99,7 +99,7 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "-n", "many"], "-n 'many': allowed are"),
         (["report", "none.json"], "none.json: cannot be read"),
         (["new", "17173x"], "upstream '17173x': allowed are a number"),
-        (["new", "1", "--kind", "hang"], "control: missing"),
+        (["new", "1", "--kind", "hangs"], "symptom.kind = 'hangs': allowed"),
         (["new", "1", "--kind", "hang", "--control", "x"], "--control 'x': allowed is FIELD=VALUE"),
         (["lisst"], "No such command"),
         (["list", "--jsonn"], "No such option"),

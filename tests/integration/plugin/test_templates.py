@@ -1,0 +1,38 @@
+"""Templates of new cases: pytest collects each, and a probe's runs as it stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.observation import FAILURES
+from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create
+from pytest_vllm_regress.cases.templates import TEMPLATES
+from pytest_vllm_regress.cases.verdict import Verdict
+
+FRONTS = tuple(name for name in TEMPLATES if name != "finding")
+
+
+def test_every_template_is_collected(pytester: pytest.Pytester, affected_target: Path) -> None:
+    root = pytester.mkdir("cases")
+    for number, (front, kind) in enumerate([(front, kind) for front in FRONTS for kind in FAILURES]):
+        create(root, Upstream("a/b", number), Draft(front=front, kind=kind))
+    result = pytester.runpytest_subprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"*{len(FRONTS) * len(FAILURES)} tests collected*"])
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
+    pytester: pytest.Pytester, affected_target: Path, kind: str
+) -> None:
+    case = create(pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm"))
+    report = pytester.path / "report.json"
+    pytester.runpytest_subprocess(f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory)
+    (result,) = read(report).results
+    assert result.verdict is Verdict.UNEXPECTEDLY_FIXED, result.reason
+    assert proof.not_at_work(case, [result]) == []
+    assert result.observation is not None and result.observation.at_work[0].what == "the probe finds a vLLM"
