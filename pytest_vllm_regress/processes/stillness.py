@@ -9,6 +9,7 @@ a process that is stopped, that wants a processor and gets none, that waits for 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -163,7 +164,7 @@ def _moves(window: Sequence[Look], repeating: bool = False) -> bool:
         or (not repeating and _is_woken([look.members[last.owing] for look in window], seconds))
         or (not repeating and last.logged != first.logged)
         or any(a.connections != b.connections for a, b in pairs if not b.daemon)
-        or any(_may_go_on([look.members[pid].state for look in window]) for pid in last.members)
+        or any(_may_go_on([look.members[pid] for look in window], repeating) for pid in last.members)
     )
 
 
@@ -174,9 +175,15 @@ def _is_woken(looks: Sequence[Member], seconds: float) -> bool:
     return looks[-1].wake_ups - looks[0].wake_ups > allowed
 
 
-def _may_go_on(states: Sequence[str]) -> bool:
-    """A process that was stopped, waited for a disk, or ran most of the time."""
-    return any(state in "Tt" for state in states) or states.count("D") > 1 or states.count("R") > _WANTS * len(states)
+def _may_go_on(looks: Sequence[Member], repeating: bool) -> bool:
+    """A process that was stopped, waited for a disk, or ran most of the time.
+
+    Who starts workers again waits, in the same state as for a disk, for each one's exec: there only a wait counts that lasts from look to look.
+    """
+    states = [look.state for look in looks]
+    lasting = any(a.state == b.state == "D" and a.wake_ups == b.wake_ups for a, b in itertools.pairwise(looks))
+    waited = lasting if repeating else states.count("D") > 1
+    return any(state in "Tt" for state in states) or waited or states.count("R") > _WANTS * len(states)
 
 
 def _alarms(looks: Sequence[Look]) -> Iterator[float]:

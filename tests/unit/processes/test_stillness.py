@@ -112,7 +112,7 @@ def test_the_same_step_again_and_again_is_told_too_and_takes_longer() -> None:
         whole(novel=lambda at: at // 20),
         whole(heard=lambda at: 1),
         member(2, cpu=lambda at: 0.1 * at),
-        member(1, state=lambda at: "D" if at % 4 == 0 else "S"),
+        member(1, state=lambda at: "D" if at % 8 < 2 else "S"),
     ],
 )
 def test_a_step_that_brings_something_new_is_no_repetition(more: Callable[[int, dict[str, Any]], None]) -> None:
@@ -121,6 +121,14 @@ def test_a_step_that_brings_something_new_is_no_repetition(more: Callable[[int, 
         more(at, fields)
 
     assert judge(family(change, looks=3 * LOOKS)) is None
+
+
+def test_who_starts_workers_again_waits_for_each_ones_exec() -> None:
+    def change(at: int, fields: dict[str, Any]) -> None:
+        restarting(at, fields)
+        member(1, state=lambda at: "D" if at % 8 in (0, 1, 4) else "S", wake_ups=lambda at: at)(at, fields)
+
+    assert judge(family(change, looks=3 * LOOKS))
 
 
 def test_looks_with_gaps_prove_nothing() -> None:
