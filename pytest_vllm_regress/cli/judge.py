@@ -23,7 +23,8 @@ def judge(
     stored: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILE|DIR]", help="Result files, or folders of them (default: the copies of your last runs)."
+            metavar="[FILE|DIR]",
+            help="Result files, or folders of them (default: what the case's proof saw, and the copies of your last runs).",
         ),
     ] = None,
     write: Annotated[
@@ -38,11 +39,11 @@ def judge(
     """
     from ..cases import results
     from ..cases.model import select
-    from ..cases.rejudge import judge_again
+    from ..cases.rejudge import FILE, judge_again
     from ..util.paths import cache_root
 
     (case,) = select(invocation(context).cases(), [case_id])
-    files = _files(stored or [cache_root() / "results"])
+    files = _files(stored or [case.directory / FILE, cache_root() / "results"])
     found = judge_again(case, _readable(files, strict=bool(stored)))
     if not found:
         raise UsageError(
@@ -63,6 +64,7 @@ def judge(
 
 
 def _files(paths: list[Path]) -> list[Path]:
+    """Those that are named, and those of folders; of the usual places those that are there."""
     found = [file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
     if not found:
         raise UsageError(f"no result files in {', '.join(map(str, paths))}. `vllm-regress run` writes them")

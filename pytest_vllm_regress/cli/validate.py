@@ -59,10 +59,12 @@ def validate(
     Impostors are failures that are not the case's own: an unrelated exception, the engine killed or stopped, an empty answer, an error
     status, a log full of other cases' texts, a wrong argument. None may be taken for the documented failure.
 
-    Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts; commit it with the case.
+    Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts, and observations.json, what was seen, for
+    `vllm-regress judge`; commit both with the case.
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
     """
-    from ..cases import lint, proof
+    from ..cases import lint, proof, rejudge
+    from ..cases.results import RunResult
 
     check_device(device)
     if not (case_ids or everything or stale or check):
@@ -109,6 +111,7 @@ def validate(
             for line in wrong:
                 say(f"    {line}")
         else:
+            rejudge.keep(case, [RunResult(tuple(trial)) for trial in found[: wanted[case.id]]])
             say(f"PROVEN      {case.id}: {proof.write(case, made)}")
     raise typer.Exit(UNEXPECTED if failed else OK)
 

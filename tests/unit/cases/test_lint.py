@@ -1,4 +1,4 @@
-"""What is said against a case without running it; and that mutants of every case of the project are noticed."""
+"""What is said against a case without running it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import dataclasses
 import pytest
 
 from pytest_vllm_regress.cases import lint, proof
-from pytest_vllm_regress.cases.control import Control
-from pytest_vllm_regress.cases.model import Case, Range, find_cases
-from pytest_vllm_regress.cases.results import TestResult
+from pytest_vllm_regress.cases.model import Case, find_cases
 from pytest_vllm_regress.errors import Kind
 from tests.helpers import ROOT
 
@@ -22,15 +20,6 @@ def with_pattern(case: Case, pattern: str) -> Case:
     return dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, pattern=pattern))
 
 
-def inverted(affected: Range) -> Range:
-    """The versions above the range; of one without an upper bound those below."""
-    clauses = affected.specifier.replace(" ", "").split(",")
-    upper = next((each for each in clauses if each.startswith("<")), None)
-    if upper is None:
-        return Range(affected.package, next(each for each in clauses if each.startswith(">=")).replace(">=", "<"))
-    return Range(affected.package, upper.replace("<=", ">") if "=" in upper else upper.replace("<", ">="))
-
-
 @every_case
 @pytest.mark.parametrize("pattern", [".*", ".", "", "[a-z]+", "a|"])
 def test_a_pattern_made_wide_is_noticed(case: Case, pattern: str) -> None:
@@ -39,23 +28,9 @@ def test_a_pattern_made_wide_is_noticed(case: Case, pattern: str) -> None:
 
 
 @every_case
-def test_a_range_turned_round_is_noticed(case: Case) -> None:
-    evidence = proof.read(case.directory / proof.FILE)
-    assert lint.contradictions(case, evidence) == []
-    mutant = dataclasses.replace(case, affected=tuple(map(inverted, case.affected)))
-    assert lint.contradictions(mutant, evidence)
-
-
-@every_case
-def test_a_control_taken_away_is_noticed(case: Case) -> None:
-    results = [
-        TestResult(case.id, "t", proof.WANTED[role], "seen", "sim", name, started_at=1.0)
-        for name, role in proof.roles(case).items()
-    ]
-    _, wrong = proof.prove(dataclasses.replace(case, control=Control()), [results], lambda name: "0" * 16)
-    assert any(
-        "no control leg passed" in line or "nothing shows that its mechanism was at work" in line for line in wrong
-    )
+def test_nothing_is_said_against_the_cases_of_the_project(case: Case) -> None:
+    assert lint.contradictions(case, proof.read(case.directory / proof.FILE)) == []
+    assert [line for line in lint.warnings(case, CASES) if "looks like, too" not in line] == []
 
 
 def test_a_pattern_that_fits_another_case_is_told() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases import rejudge
 from pytest_vllm_regress.cases.judgement import judge
 from pytest_vllm_regress.cases.model import Case, load_case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
@@ -116,3 +118,24 @@ def test_nothing_stored(case: Case, tmp_path: Path, capsys: pytest.CaptureFixtur
     write(file, RunResult(()))
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 2
     assert f"vllm-regress --cases {tmp_path}/cases run demo" in capsys.readouterr().err
+
+
+def test_what_a_proof_saw_is_kept_so_that_it_is_judged_anywhere(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    log = "\n".join(
+        ["a line"] * 2000 + [f'File "{tmp_path}/cache/environments/x/vllm.py"', "expected 8"] + ["b"] * 5000
+    )
+    seen = dataclasses.replace(SEEN, parts={Part.ASSERTION: "expected 8, got 1", Part.LOG: log})
+    (result,) = read(stored(case, tmp_path / "run.json", observation=seen)).results
+    other = dataclasses.replace(result, test="another", dossier="long" * 100)
+    kept = rejudge.keep(case, [RunResult((result, other))])
+    assert kept == case.directory / "observations.json" and kept.stat().st_size < 6000
+    (again,) = rejudge.judge_again(case, rejudge.kept(case))
+    assert (again.now.verdict, again.stale) == (Verdict.REPRODUCED, "")
+    assert again.now.observation is not None
+    log = again.now.observation.parts[Part.LOG]
+    assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in kept.read_text()
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run of ours is needed
+    assert "1 observations judged again: 0 verdicts changed" in capsys.readouterr().out
