@@ -27,7 +27,8 @@ KV_CACHE = 256 * MIB
 """Bytes of KV cache for a forged model: hundreds of thousands of its tokens."""
 OWN = 3 * GIB
 """Bytes for all else of an engine with a forged model: CUDA's context, kernels, workspaces, the profiling run. Reckoned; not measured on a GPU."""
-_BACKEND = re.compile(r"Using (\S[^.\n]{0,40}?)(?: attention)? backend\b")
+# Where vLLM says it: in platforms/cuda.py, before 0.6 in attention/selector.py. Others log backends, too: of compilers, of experts, for images.
+_BACKEND = re.compile(r"\b(?:cuda|selector)\.py:\d+\] Using (\S[^.\n]{0,40}?)(?: attention)? backend\b")
 # Caches of compilers that would else lie in the run's own directory, or in the user's home: variable, and folder below ours.
 _CACHES: Mapping[str, str] = {
     "TRITON_CACHE_DIR": "triton",

@@ -41,6 +41,7 @@ from .spec import EngineSpec, Front
 from .target import RUNNING_INTERPRETER, Target, inspect, named_interpreter
 
 T = TypeVar("T", Engine, AsyncEngine)
+_SHORT_WAIT_S = 1.0
 NEWEST_TRIED = "0.33.0"  # see docs/conformance.md; a newer one runs with a warning
 
 
@@ -70,6 +71,7 @@ class Session:
         self._controller = controller
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
         self.awaited: Awaited | None = None  # the hang that the test which runs is about
+        self.on_waited: Callable[[], None] = lambda: None  # called after others were waited for
         self._deadline = deadline_for
         self.progress = progress
         self._run: RunDir | None = None
@@ -296,7 +298,11 @@ class Session:
     def _lease(self, target: Target, count: int, asked: Asked, user: str) -> GpuLease:
         """GPUs for ``user``: idle engines of this run are ended before others are waited for."""
         deadline = self._deadline("start", self.settings.gpu_wait_s)
-        return self._gpus.lease(target, count, asked, deadline, lambda: self._engines.drop_idle(user))
+        begun = time.monotonic()
+        lease = self._gpus.lease(target, count, asked, deadline, lambda: self._engines.drop_idle(user))
+        if time.monotonic() - begun > _SHORT_WAIT_S:
+            self.on_waited()
+        return lease
 
     def give_way(self) -> None:
         """Between tests: where another run waits for GPUs that our idle engines hold, end those."""

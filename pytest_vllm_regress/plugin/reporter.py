@@ -26,8 +26,11 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._found: list[TestResult] = []
+        self._skipped = self._ran = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._skipped |= report.skipped and not hasattr(report, "wasxfail")
+        self._ran |= report.failed or hasattr(report, "wasxfail") or (report.when == "call" and report.passed)
         found = getattr(report, ATTRIBUTE, None)
         if found is not None:
             self._found.append(found)
@@ -72,7 +75,8 @@ class Recorder:
                 terminalreporter.write_line(one_line(line))
         if self._nothing_on_gpu:
             terminalreporter.write_line(
-                "Nothing was shown on a GPU: every case was NOT_APPLICABLE. The run fails.", red=True
+                f"Nothing was shown on a GPU: every {'case was NOT_APPLICABLE' if self._found else 'test was skipped'}. The run fails.",
+                red=True,
             )
         for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
             from ..processes.leftover import describe_leftovers
@@ -97,9 +101,12 @@ class Recorder:
 
     @property
     def _nothing_on_gpu(self) -> bool:
-        """Real GPUs were asked for, and every case was skipped: a green end would say what was not shown."""
-        on_gpu = self._config.stash[SETTINGS].device == "gpu" and not hasattr(self._config, "workerinput")
-        return on_gpu and bool(self._found) and all(each.verdict.name == "NOT_APPLICABLE" for each in self._found)
+        """Real GPUs were asked for, and every case, or every test, was skipped: a green end would say what was not shown."""
+        if self._config.stash[SETTINGS].device != "gpu" or hasattr(self._config, "workerinput"):
+            return False
+        if self._found:
+            return all(each.verdict.name == "NOT_APPLICABLE" for each in self._found)
+        return self._skipped and not self._ran
 
     def _write(self) -> None:
         file = self._config.stash[SETTINGS].report

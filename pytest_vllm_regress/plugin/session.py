@@ -37,7 +37,9 @@ def session_of(config: pytest.Config) -> Session:
             end_with_parent(
                 controller.pid
             )  # execnet notices late, and what runs for the tests would live on until then
-        config.stash[SESSION] = Session(config.stash[SETTINGS], deadline_for(config), progress, controller=controller)
+        session = Session(config.stash[SETTINGS], deadline_for(config), progress, controller=controller)
+        session.on_waited = lambda: _begin_anew(config)
+        config.stash[SESSION] = session
     return config.stash[SESSION]
 
 
@@ -89,6 +91,14 @@ def set_current_item(item: pytest.Item | None, config: pytest.Config) -> None:
 def current_item(config: pytest.Config) -> pytest.Item | None:
     """The test that runs, if any."""
     return config.stash.get(_CURRENT, None)
+
+
+def _begin_anew(config: pytest.Config) -> None:
+    """Time that the test spent waiting for others is not its own: what comes now would miss a deadline, and look like a hang."""
+    item = current_item(config)
+    if item is not None:
+        evidence_of(item).protocol_started = time.monotonic()
+        renew_timeout(item)
 
 
 def renew_timeout(item: pytest.Item) -> None:

@@ -305,8 +305,13 @@ def _collect(job: Job, report: Path, status: int, options: Options) -> RunResult
         silent = list(job.cases)
     problems = found.problems
     if status == 1 and not silent and all(result.expected for result in ours):
-        problems += (f"{job.environment}: pytest failed, but no verdict says why: see its output above",)
+        on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in ours)
+        why = "nothing was shown on a GPU: every case was NOT_APPLICABLE" if on_gpu else _UNSAID
+        problems += (f"{job.environment}: {why}",)
     return RunResult(ours + _inconclusive(silent, job, why, options), problems)
+
+
+_UNSAID = "pytest failed, but no verdict says why: see its output above"
 
 
 def _judged(found: RunResult, job: Job, options: Options) -> RunResult:

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy  # noqa: F401  # runs within this process import it, pytester has them forget it, and it loads once only
 import pytest
 
 from tests.helpers import gpu_standins

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_vllm_regress.engines.placement import Placement
+from pytest_vllm_regress.engines.placement import PROBE, Placement
 from pytest_vllm_regress.engines.target import Target, inspect
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.gpus.leases import GpuLeases
+from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.sizes import GIB, MIB
 from tests.conftest import MakeTarget
-from tests.helpers.gpu_standins import H100, MACHINES, Card, Machine
+from tests.helpers.gpu_standins import A100, H100, MACHINES, Card, Machine
 
 from .conftest import Answer
 
@@ -71,3 +76,26 @@ def test_what_is_missing_and_odd_is_said_once_before_the_start(
         "There is no nvcc",
     ):
         assert said.count(words) == 1, said
+
+
+def test_of_a_slice_the_agent_gets_the_number_of_its_gpu(answer: Answer, build: Build, tmp_path: Path) -> None:
+    """With the name of a MIG slice importing vLLM initializes CUDA; an engine needs the name."""
+    answer(MACHINES["MIG"])
+    leases = GpuLeases(tmp_path)
+    placement, target = Placement(print, leases=leases), build("12.4")
+    assert placement.agent_environment(target)["CUDA_VISIBLE_DEVICES"] == "0"
+    lease = placement.lease(target, 1, PROBE, Deadline.after("start", 0), lambda: False)
+    assert lease.environment["CUDA_VISIBLE_DEVICES"] == A100.slice_uuid(0)
+    lease.release(Deadline.after("stop", 0))
+
+
+@pytest.mark.parametrize(("size", "words"), [(64 * MIB, ["/dev/shm has 64 MiB."]), (GIB, [])])
+def test_little_shared_memory_is_said(
+    size: int, words: list[str], answer: Answer, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(MACHINES["H100"])
+    target = build("12.4")
+    told: list[str] = []
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=size // 4096))
+    Placement(told.append).devices(target)
+    assert [line.removeprefix("note: ") for line in told if "/dev/shm" in line] == words

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
 import itertools
 import json
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.util.paths import PACKAGE
 from tests.conftest import MakeTarget
 from tests.helpers import gpu_standins
 from tests.helpers.gpu_standins import A100, H100, MACHINES, NO_PERMISSION
@@ -51,7 +54,17 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
     return say
 
 
+@functools.cache
+def remember_modules() -> None:
+    """Runs within this process have what they import forgotten: of our modules some would be there twice, and numpy loads once only."""
+    importlib.import_module("numpy")
+    for folder in ("util", "environments", "gpus", "processes", "engines", "cases", "reporting", "plugin"):
+        for module in sorted((PACKAGE / folder).glob("*.py")):
+            importlib.import_module(f"{PACKAGE.name}.{folder}.{module.stem}".removesuffix(".__init__"))
+
+
 def run(pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE) -> pytest.RunResult:
+    remember_modules()
     pytester.path.joinpath("probe.py").write_text(probe)
     return pytester.runpytest_inprocess(
         "--vllm-gpu", f"--vllm-env={python}", *("-p", "no:cacheprovider", "-p", "no:hypothesispytest"), *arguments
@@ -120,24 +133,68 @@ fixed = ["vllm-0.8.5"]
 """
 
 
+CANNOT = """
+def cannot(name):
+    from vllm_regress_target import Unsupported
+    raise Unsupported("not here", device="gpu")
+"""
+
+
 @pytest.mark.parametrize(("function", "status"), [("cannot", 1), ("sees", 0)])
 def test_a_run_that_skipped_every_case_is_red(
     function: str, status: int, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
 ) -> None:
     answer(MACHINES["H100"])
     pytester.path.joinpath("case.toml").write_text(CASE)
-    cannot = "def cannot(name):\n    from vllm_regress_target import Unsupported\n    raise Unsupported('not here', device='gpu')\n"
     pytester.makepyfile(
-        f"import pytest\n@pytest.mark.vllm_case('demo-1')\ndef test_it(vllm_probe): assert vllm_probe({function!r}, name='PATH')"
+        f"import pytest\n@pytest.mark.vllm_case('demo-1')\ndef test_it(vllm_probe): assert vllm_probe({function!r}, name='PATH')\n"
+        "def test_of_no_case(): pass"
     )
     report = tmp_path / "report.json"
-    done = run(pytester, fixed_target, f"--vllm-report={report}", probe=PROBE + cannot)
+    done = run(pytester, fixed_target, f"--vllm-report={report}", probe=PROBE + CANNOT)
     assert done.ret == status
-    assert ("Nothing was shown on a GPU" in done.stdout.str()) is bool(status)
+    assert ("Nothing was shown on a GPU: every case was NOT" in done.stdout.str()) is bool(status)
     (result,) = json.loads(report.read_text())["results"]
     assert result["gpu"]["gpu"] == "NVIDIA H100 80GB HBM3 (0)"
     assert result["gpu"]["driver"] == "580.95.05"
     assert result["gpu"]["start_method"] == "fork"
+
+
+def test_a_run_that_skipped_every_test_is_red_without_cases_too(
+    answer: Answer, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    answer(MACHINES["H100"])
+    pytester.makepyfile(
+        "import pytest\ndef test_it(vllm_probe): vllm_probe('cannot', name='PATH')\n"
+        "@pytest.mark.xfail\ndef test_known(): assert False"
+    )
+    done = run(pytester, fixed_target, "-k", "test_it", probe=PROBE + CANNOT)
+    assert done.ret == 1
+    done.stdout.fnmatch_lines(["Nothing was shown on a GPU: every test was skipped. The run fails."])
+    assert run(pytester, fixed_target, probe=PROBE + CANNOT).ret == 0
+
+
+WAITED = """
+import pytest
+from pytest_vllm_regress.plugin.evidence import evidence_of
+from pytest_vllm_regress.plugin.session import deadline_for, session_of
+
+@pytest.mark.timeout(100)
+def test_it(request, vllm_probe):
+    start = deadline_for(request.config)
+    evidence_of(request.node).protocol_started -= 80  # others kept the GPU
+    assert start("start", 600).allowed_s < 9
+    session_of(request.config).on_waited()
+    assert 80 < start("start", 600).allowed_s < 89
+"""
+
+
+def test_after_a_wait_for_others_a_test_has_its_time_anew(
+    answer: Answer, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    answer(MACHINES["H100"])
+    pytester.makepyfile(WAITED)
+    run(pytester, fixed_target).assert_outcomes(passed=1)
 
 
 def test_a_cpu_build_is_an_error(answer: Answer, pytester: pytest.Pytester, make_target: MakeTarget) -> None:

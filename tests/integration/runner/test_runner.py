@@ -215,6 +215,14 @@ def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
     assert outcome.run.problems == ("x: pytest failed, but no verdict says why: see its output above",)
 
 
+def test_a_run_on_a_gpu_that_showed_nothing_is_a_problem(make_case: MakeCase) -> None:
+    case = make_case("a")
+    skipped = dataclasses.replace(result(case, "x", Verdict.NOT_APPLICABLE), device="gpu")
+    outcome, _ = run(runs.plan([case], ["x"]), {"x": (RunResult((skipped,)), 1)})
+    assert outcome.exit_code == 1
+    assert outcome.run.problems == ("x: nothing was shown on a GPU: every case was NOT_APPLICABLE",)
+
+
 def test_results_of_other_cases_do_not_count(make_case: MakeCase) -> None:
     a, b = make_case("a"), make_case("b")
     outcome, _ = run(runs.plan([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)})

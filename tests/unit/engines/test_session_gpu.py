@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -176,6 +177,20 @@ def test_waiting_for_another_run_is_no_hang(machine: FakeMachine, run: Callable[
     engine(second, ONE, "t1")
 
 
+def test_time_spent_waiting_is_not_the_tests(run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is left of pytest-timeout's time is all that the start gets, and a start that misses it looks like a hang."""
+    monkeypatch.setattr(session, "_SHORT_WAIT_S", 0.1)
+    first, second = run(), run(gpu_wait_s=20)
+    renewed: list[bool] = []
+    second.on_waited = lambda: renewed.append(True)
+    engine(first, ONE, "t1")
+    second._gpus.leases._tell = lambda line: first.close()  # it waits now
+    engine(second, ONE, "t1")
+    assert renewed == [True]
+    engine(second, OTHER, "t2")
+    assert renewed == [True]
+
+
 def test_probes_lease_too(machine: FakeMachine, run: Callable[..., Session]) -> None:
     first, second = run(), run()
     probe = first.probe(TARGET, "t1")
@@ -241,7 +256,8 @@ def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Se
 
 
 def test_a_record_says_what_it_ran_on(machine: FakeMachine, run: Callable[..., Session]) -> None:
-    (machine.folder / "log").write_text("INFO: Using FLASH_ATTN attention backend out of potential backends: ['x'].\n")
+    log = "INFO 01-02 [cuda.py:509] Using FLASH_ATTN attention backend out of potential backends: ['x'].\n"
+    (machine.folder / "log").write_text(log)
     assert engine(run(), ONE, "t1").child.gpu == {
         "gpu": "stand-in (0)",
         "capability": "9.0",
@@ -252,6 +268,35 @@ def test_a_record_says_what_it_ran_on(machine: FakeMachine, run: Callable[..., S
         "attention_backend": "FLASH_ATTN",
         "start_method": "fork",
     }
+
+
+@pytest.mark.parametrize(
+    ("log", "backend"),
+    [  # 0.5.4, 0.7.3, 0.8.5, 0.11.2 and 0.33.0 word it so
+        ("INFO 08-05 12:00:00 selector.py:54] Using XFormers backend.", "XFormers"),
+        ("INFO 02-20 12:00:00 cuda.py:229] Using Flash Attention backend.", "Flash Attention"),
+        ("INFO 04-28 12:00:00 [cuda.py:214] Using FlashInfer backend on V1 engine.", "FlashInfer"),
+        ("(EngineCore_DP0 pid=7) INFO 11-20 12:00:00 [cuda.py:377] Using FLASH_ATTN backend.", "FLASH_ATTN"),
+        ("INFO 06-01 12:00:00 [vllm.py:9] Using Transformers modeling backend.", "not logged"),
+        ("INFO 06-01 12:00:00 [cuda_communicator.py:354] Using NCCL all-reduce backend", "not logged"),
+        ("INFO 06-01 [interface.py:430] Using default backend TORCH_SDPA for vit attention", "not logged"),
+        ("INFO [unquantized.py:530] Using TRITON MoE backend\nINFO [cuda.py:448] Using X_Y backend.", "X_Y"),
+    ],
+)
+def test_the_attention_backend_is_what_vllm_says_of_attention(
+    log: str, backend: str, machine: FakeMachine, run: Callable[..., Session]
+) -> None:
+    (machine.folder / "log").write_text(log + "\n")
+    assert engine(run(), ONE, "t1").child.gpu["attention_backend"] == backend
+
+
+def test_heads_are_wide_enough_for_the_backends_of_cuda(run: Callable[..., Session], tmp_path: Path) -> None:
+    ours = run()
+    heads = {}
+    for device in ("sim", "cpu", "gpu"):
+        config = json.loads(Path(ours.model_path("text", device), "config.json").read_text())
+        heads[device] = config["hidden_size"] // config["num_attention_heads"]
+    assert heads == {"sim": 32, "cpu": 32, "gpu": 64}
 
 
 def test_the_agent_gets_numbers_and_kept_caches(machine: FakeMachine, run: Callable[..., Session]) -> None:

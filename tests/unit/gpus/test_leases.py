@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable
@@ -66,6 +67,17 @@ def test_two_runs_never_share(card: Card, run: Callable[[], GpuLeases]) -> None:
     assert caught.value.kind == "limit"  # never a hang
     assert first.release(soon()) == ()
     assert indices(take(run(), card)) == [0]
+
+
+def test_a_gpu_is_the_same_under_another_number(card: Card, run: Callable[[], GpuLeases]) -> None:
+    """Containers and control groups number what they see from 0: a lock named by number would let two onto one GPU."""
+    first = take(run(), card)
+    assert [device.uuid for device in first.devices] == ["GPU-0"]
+    card.devices = [dataclasses.replace(card.devices[1], index=0), dataclasses.replace(card.devices[0], index=1)]
+    second = take(run(), card)
+    assert [device.uuid for device in second.devices] == ["GPU-1"]
+    with pytest.raises(DeviceBusy):
+        take(run(), card)
 
 
 def test_two_engines_of_one_run_share_a_gpu(card: Card, run: Callable[[], GpuLeases]) -> None:
