@@ -13,7 +13,7 @@ import pytest
 from pytest_vllm_regress.environments import uv
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT, interpreters
-from tests.integration.plugin.conftest import CASE, PROBE, TEST
+from tests.integration.plugin.conftest import DEMO, PROBE, TEST
 
 NO_TESTS = 5
 OPTIONS = ("--help", "--version", "--fixtures", "--markers", "--collect-only", "--setup-plan")
@@ -99,11 +99,7 @@ def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -
     assert not any(guest.project.iterdir())
     case = guest.home.parent / "cases" / "demo"
     case.mkdir(parents=True)
-    (case / "case.toml").write_text(
-        CASE.format(
-            kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="", controls=""
-        )
-    )
+    (case / "case.toml").write_text(DEMO.text())
     (case / "probe.py").write_text(PROBE)
     (case / "test_demo.py").write_text(TEST.format(function="raises", control="fine", arguments=""))
     before = set(case.rglob("*"))

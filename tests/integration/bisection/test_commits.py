@@ -17,7 +17,7 @@ from pytest_vllm_regress.bisection.candidates import commit_environments
 from pytest_vllm_regress.bisection.commits import History, end_of, history
 from pytest_vllm_regress.bisection.culprit import Culprit, Hunt, find, hunt_json, report
 from pytest_vllm_regress.bisection.search import Notes
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
@@ -56,10 +56,7 @@ def made(tmp_path: Path) -> Maker:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    directory = tmp_path / "cases" / "demo"
-    directory.mkdir(parents=True)
-    (directory / "case.toml").write_text(CASE)
-    return load_case(directory / "case.toml")
+    return CASE.write(tmp_path / "cases")
 
 
 @pytest.fixture(autouse=True)

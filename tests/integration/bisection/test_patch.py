@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.bisection.patch import Effect, base_of, changed_files, effects, nearest_first
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
@@ -42,14 +43,8 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def case_named(root: Path, name: str, fixed_by: str = "", test: str = "") -> Case:
-    directory = root / "cases" / name
-    directory.mkdir(parents=True)
-    fixed = f'fixed-by = ["https://github.com/vllm-project/vllm/pull/{fixed_by}"]\n' if fixed_by else ""
-    (directory / "case.toml").write_text(
-        CASE.replace('id = "demo"', f'id = "{name}"').replace("devices =", f"{fixed}devices =")
-    )
-    (directory / f"test_{name}.py").write_text(test)
-    return load_case(directory / "case.toml")
+    keys = f'fixed-by = ["https://github.com/vllm-project/vllm/pull/{fixed_by}"]' if fixed_by else ""
+    return dataclasses.replace(CASE, id=name, keys=keys).write(root / "cases", {f"test_{name}.py": test})
 
 
 def tree(made: Maker) -> Source:

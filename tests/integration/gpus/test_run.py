@@ -15,6 +15,7 @@ import pytest
 from pytest_vllm_regress.util.paths import PACKAGE
 from tests.conftest import MakeTarget
 from tests.helpers import gpu_standins
+from tests.helpers.cases import CaseFile
 from tests.helpers.gpu_standins import A100, H100, MACHINES, NO_PERMISSION
 
 from .conftest import Answer
@@ -115,22 +116,7 @@ def test_what_cannot_be_used_is_an_error_and_no_skip(
     done.stderr.fnmatch_lines([f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"])
 
 
-CASE = """
-id = "demo-1"
-title = "a demonstration"
-family = "crash"
-upstream = ["https://example.org/issues/1"]
-devices = ["sim", "gpu"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "exception"
-phase = "probe"
-pattern = "documented"
-[evidence]
-affected = ["vllm-0.8.4"]
-fixed = ["vllm-0.8.5"]
-"""
+CASE = CaseFile("demo-1", devices=("sim", "gpu"), kind="exception", pattern="documented")
 
 
 CANNOT = """
@@ -145,7 +131,7 @@ def test_a_run_that_skipped_every_case_is_red(
     function: str, status: int, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
 ) -> None:
     answer(MACHINES["H100"])
-    pytester.path.joinpath("case.toml").write_text(CASE)
+    pytester.path.joinpath("case.toml").write_text(CASE.text())
     pytester.makepyfile(
         f"import pytest\n@pytest.mark.vllm_case('demo-1')\ndef test_it(vllm_probe): assert vllm_probe({function!r}, name='PATH')\n"
         "def test_of_no_case(): pass"

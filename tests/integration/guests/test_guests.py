@@ -13,7 +13,7 @@ import pytest
 from pytest_vllm_regress.cases.results import read
 from pytest_vllm_regress.environments import uv
 from tests.helpers import ROOT
-from tests.integration.plugin.conftest import CASE, PROBE
+from tests.integration.plugin.conftest import DEMO, PROBE
 
 PLUGINS = ("rerunfailures", "asyncio", "cov", "randomly", "html", "subtests", "benchmark")
 TESTS = """
@@ -79,11 +79,7 @@ def test_other_plugins_work_on_our_tests(
     """A fixture alone makes a test no less a test: it is rerun, awaited, split, measured, reported. A case keeps its verdict, rerun or not."""
     project = tmp_path / "project"
     project.mkdir()
-    (project / "case.toml").write_text(
-        CASE.format(
-            kind="exception", affected="<0.8.5", pattern="the documented words", devices='["sim"]', more="", controls=""
-        )
-    )
+    (project / "case.toml").write_text(DEMO.text())
     (project / "probe.py").write_text(PROBE)
     (project / "test_plain.py").write_text(TESTS)
     (project / "test_case.py").write_text(CASE_TEST)

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-CASE = """
-id = "demo-1"
-title = "a demonstration"
-family = "crash"
-upstream = ["https://example.org/issues/1"]
-devices = {devices}
-[affected]
-vllm = "{affected}"
-[variants.other]
-affected = false
-[symptom]
-kind = "{kind}"
-phase = "probe"
-pattern = '{pattern}'
-{more}
-[control]
-omits = "the trigger"
-{controls}
-[evidence]
-affected = ["vllm-0.8.4"]
-fixed = ["vllm-0.8.5"]
-"""
+from tests.helpers.cases import CaseFile
 
+DEMO = CaseFile(
+    "demo-1",
+    devices=("sim", "cpu", "gpu"),
+    kind="exception",
+    pattern="the documented words",
+    omits="the trigger",
+    old=("vllm-0.8.4",),
+    new=("vllm-0.8.5",),
+    tables="[variants.other]\naffected = false",
+)
 PROBE = """
 import os, time
 from vllm_regress_target import Unsupported
@@ -60,24 +51,15 @@ Demo = Callable[..., Path]
 
 @pytest.fixture
 def demo(pytester: pytest.Pytester) -> Demo:
-    """Writes the case: ``demo("raises", kind="exception")``; ``test`` replaces the test file."""
+    """Writes the case: ``demo("raises", kind="hang")``; fields of the case file by name, ``test`` replaces the test file."""
 
     def write(
-        function: str = "fine",
-        *,
-        control: str = "fine",
-        kind: str = "exception",
-        affected: str = "<0.8.5",
-        pattern: str = "the documented words",
-        devices: str = '["sim", "cpu", "gpu"]',
-        arguments: str = "",
-        more: str = "",
-        controls: str = "",
-        test: str = TEST,
+        function: str = "fine", *, control_function: str = "fine", arguments: str = "", test: str = TEST, **fields: Any
     ) -> Path:
-        fields = {"kind": kind, "affected": affected, "pattern": pattern, "devices": devices}
-        pytester.makefile(".toml", case=CASE.format(**fields, more=more, controls=controls))
-        pytester.makepyfile(probe=PROBE, test_demo=test.format(function=function, control=control, arguments=arguments))
+        pytester.makefile(".toml", case=dataclasses.replace(DEMO, **fields).text())
+        pytester.makepyfile(
+            probe=PROBE, test_demo=test.format(function=function, control=control_function, arguments=arguments)
+        )
         return pytester.path
 
     return write

@@ -52,7 +52,7 @@ def test_else_the_whole_deadline_is_waited_for(
 
 
 def test_nothing_is_expected_of_a_control_leg(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
-    write(demo, 14, control="hangs")
+    write(demo, 14, control_function="hangs")
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE and result.control == "failed"
     assert result.duration_s > 14

@@ -72,8 +72,8 @@ def test_a_changed_range_turns_a_green_run_red(demo: Demo, pytester: pytest.Pyte
         ("raises_other", {}),
         ("raises", {"pattern": "words that nobody says"}),
         ("raises", {"kind": "crash"}),
-        ("hangs", {"kind": "hang", "control": "hangs"}),
-        ("crashes", {"kind": "crash", "control": "raises_other"}),
+        ("hangs", {"kind": "hang", "control_function": "hangs"}),
+        ("crashes", {"kind": "crash", "control_function": "raises_other"}),
     ],
 )
 def test_another_failure_or_a_failing_control_leg_is_inconclusive(
@@ -102,7 +102,7 @@ def test_control_leg_that_changes_nothing_is_inconclusive(
     assert "the same as the subject" in run(pytester, affected_target)[1].reason
 
 
-@pytest.mark.parametrize("options", [{"function": "cannot"}, {"function": "raises", "devices": '["gpu"]'}])
+@pytest.mark.parametrize("options", [{"function": "cannot"}, {"function": "raises", "devices": ("gpu",)}])
 def test_not_applicable_is_skipped(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, options: dict[str, str]
 ) -> None:

@@ -43,7 +43,7 @@ def test_demo(vllm_probe):
 def test_words_that_were_logged_before_prove_nothing(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
 ) -> None:
-    demo(test=SAYS, more=where)
+    demo(test=SAYS, symptom=where)
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "'the documented words' does not match in" in result.reason
@@ -56,7 +56,7 @@ def test_words_that_were_logged_before_prove_nothing(
 def test_a_control_that_fails_counts_for_every_kind(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, kind: str
 ) -> None:
-    demo(function, kind=kind, control=function)
+    demo(function, kind=kind, control_function=function)
     _, result = run(pytester, affected_target)
     assert (result.verdict, result.control) == (Verdict.INCONCLUSIVE, "failed")
     assert "the control leg did not pass either" in result.reason
@@ -65,7 +65,7 @@ def test_a_control_that_fails_counts_for_every_kind(
 def test_a_control_may_change_what_the_probe_is_asked(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path
 ) -> None:
-    demo(test=CHANGED, kind="wrong-result", controls="probe = { value = 8 }")
+    demo(test=CHANGED, kind="wrong-result", control="probe = { value = 8 }")
     _, result = run(pytester, affected_target)
     assert (result.verdict, result.control) == (Verdict.REPRODUCED, "passed")
     assert result.match is not None and result.match.part is Part.ASSERTION

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import os
 import re
 import signal
@@ -16,39 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner import runner as runs
 from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
 
-TOML = """
-id = "{id}"
-title = "t"
-family = "f"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "wrong-result"
-phase = "probe"
-pattern = "expected"
-[evidence]
-affected = {affected}
-fixed = {fixed}
-"""
 MakeCase = Callable[..., Case]
 
 
 @pytest.fixture
 def make_case(tmp_path: Path) -> MakeCase:
     def make(name: str, affected: Sequence[str] = ("old",), fixed: Sequence[str] = ("new",)) -> Case:
-        path = tmp_path / "cases" / name / "case.toml"
-        path.parent.mkdir(parents=True)
-        path.write_text(TOML.format(id=name, affected=json.dumps(affected), fixed=json.dumps(fixed)))
-        return load_case(path)
+        return CaseFile(name, old=affected, new=fixed).write(tmp_path / "cases")
 
     return make
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -58,10 +59,7 @@ SARIF_ESSENTIALS = {
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
-    path = tmp_path / "cases" / "demo" / "case.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(CASE)
-    return tmp_path / "cases"
+    return CASE.write(tmp_path / "cases").directory.parent
 
 
 @pytest.fixture
@@ -163,7 +161,7 @@ def test_a_directory_of_packages(cases: Path, install: Install, capsys: pytest.C
 
 
 def test_an_interpreter(cases: Path, affected_target: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (cases / "demo" / "case.toml").write_text(CASE.replace('ray = ">=2.40"', ""))
+    dataclasses.replace(CASE, affected=">=0.8,<0.8.5").write(cases)
     for target in (affected_target, affected_target.parents[1]):
         assert audit(cases, target) == 1
         assert "vllm 0.8.4" in capsys.readouterr().out

@@ -10,37 +10,30 @@ from pytest_vllm_regress.audit.matching import find, notes
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.model import Case, find_cases
 from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
 
-CASE = """
-id = "demo"
-title = "it breaks"
-family = "crash"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-workaround = "none"
-[affected]
-vllm = ">=0.8,<0.8.5"
-ray = ">=2.40"
+CASE = CaseFile(
+    title="it breaks",
+    affected={"vllm": ">=0.8,<0.8.5", "ray": ">=2.40"},
+    kind="exception",
+    phase=("start", "ready"),
+    pattern="boom",
+    old=(),
+    new=(),
+    keys='workaround = "none"',
+    tables="""
 [variants.v0]
 affected = false
 reason = "only V1"
 [variants.late]
 affected = { vllm = ">=0.8.4" }
-[symptom]
-kind = "exception"
-phase = ["start", "ready"]
-pattern = "boom"
-[evidence]
-affected = []
-fixed = []
-"""
+""",
+)
 
 
 @pytest.fixture
 def cases(tmp_path: Path) -> tuple[Case, ...]:
-    path = tmp_path / "cases" / "demo" / "case.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text(CASE)
+    CASE.write(tmp_path / "cases")
     return find_cases(tmp_path / "cases")
 
 

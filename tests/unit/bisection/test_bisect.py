@@ -16,29 +16,15 @@ from pytest_vllm_regress.bisection import algorithm as bisection
 from pytest_vllm_regress.bisection import answer as bisect_answer
 from pytest_vllm_regress.bisection.algorithm import State, changes, most_runs, next_release
 from pytest_vllm_regress.bisection.search import Notes, Plan, ReleaseState, Search, state_of
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import index as releases
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import runner as runs
+from tests.helpers.cases import CaseFile
 
-CASE = """
-id = "demo"
-title = "one result"
-family = "wrong-result-count"
-upstream = ["https://github.com/vllm-project/vllm/issues/1"]
-devices = ["sim"]
-[affected]
-vllm = ">=0.3,<0.8.5"
-[symptom]
-kind = "wrong-result"
-phase = "probe"
-pattern = "expected 8"
-[evidence]
-affected = []
-fixed = []
-"""
+CASE = CaseFile(upstream=("https://github.com/vllm-project/vllm/issues/1",), affected=">=0.3,<0.8.5", old=(), new=())
 
 
 def search(history: Sequence[State], probes: int | None = None) -> dict[int, State]:
@@ -84,10 +70,7 @@ def test_ends_that_agree_are_not_believed_at_once() -> None:
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    directory = tmp_path / "cases" / "demo"
-    directory.mkdir(parents=True)
-    (directory / "case.toml").write_text(CASE)
-    return load_case(directory / "case.toml")
+    return CASE.write(tmp_path / "cases")
 
 
 RELEASES = tuple(map(Version, ["0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.8.post1", "0.9"]))

@@ -19,28 +19,8 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
 from pytest_vllm_regress.runner import runner as runs
 from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
 
-CASE = """
-id = "demo"
-title = "one result"
-family = "wrong-result-count"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "KIND"
-phase = "probe"
-pattern = "expected 8"
-[evidence]
-affected = ["AFFECTED"]
-fixed = ["FIXED"]
-"""
-CONTROL = """
-[control]
-omits = "the second stage"
-pipeline_parallel_size = 1
-"""
 TEST = """
 import pytest
 pytestmark = pytest.mark.vllm_case("demo")
@@ -48,6 +28,9 @@ def test_demo(vllm_probe):
     got = vllm_probe("count", n=8)
     assert got == 8, f"expected 8, got {got}"
 """
+
+
+PROBE = 'def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n'
 
 
 @pytest.mark.parametrize("case", find_cases(ROOT / "cases"), ids=lambda case: case.id)
@@ -61,17 +44,9 @@ def case(tmp_path: Path) -> Case:
 
 
 def written(root: Path, kind: str, affected: str = "old", fixed: str = "new") -> Case:
-    directory = root / "cases" / "demo"
-    directory.mkdir(parents=True)
-    control = CONTROL if kind in ("hang", "crash", "engine-death") else ""
-    (directory / "case.toml").write_text(
-        (CASE + control).replace("KIND", kind).replace("AFFECTED", affected).replace("FIXED", fixed)
-    )
-    (directory / "test_demo.py").write_text(TEST)
-    (directory / "probe.py").write_text(
-        'def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n'
-    )
-    return load_case(directory / "case.toml")
+    control = "the second stage" if kind in ("hang", "crash", "engine-death") else ""
+    case = CaseFile(kind=kind, old=(affected,), new=(fixed,), omits=control, control="pipeline_parallel_size = 1")
+    return case.write(root / "cases", {"test_demo.py": TEST, "probe.py": PROBE})
 
 
 def result(environment: str, verdict: Verdict, control: str = "", test: str = "t", at_work: bool = True) -> TestResult:
@@ -188,8 +163,7 @@ def test_a_wrong_result_needs_something_at_work_or_a_reason(case: Case, side: st
 
 
 def test_a_control_leg_that_is_declared_must_have_passed_for_every_kind(case: Case) -> None:
-    case.path.write_text(case.path.read_text() + CONTROL)
-    declared = load_case(case.path)
+    declared = CaseFile(omits="the second stage").write(case.directory.parent)
     assert "no control leg passed" in proof.prove(declared, [GOOD], lock)[1][0]
     assert proof.prove(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[1] == []
 

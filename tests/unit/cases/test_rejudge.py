@@ -10,31 +10,15 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import rejudge
 from pytest_vllm_regress.cases.judgement import judge
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.proof import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, Part
+from tests.helpers.cases import CaseFile
 
-CASE = """
-id = "demo"
-title = "one result"
-family = "count"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "wrong-result"
-phase = "request"
-pattern = "expected 8"
-[control]
-omits = "n"
-[evidence]
-affected = ["old"]
-fixed = ["new"]
-"""
+CASE = CaseFile(phase="request", omits="n")
 SEEN = Observation(
     Kind.WRONG_RESULT, "request", "expected 8, got 1", {Part.ASSERTION: "expected 8, got 1"}, (Mechanism("n=1", True),)
 )
@@ -42,11 +26,7 @@ SEEN = Observation(
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    folder = tmp_path / "cases" / "demo"
-    folder.mkdir(parents=True)
-    (folder / "case.toml").write_text(CASE)
-    (folder / "test_demo.py").write_text("def test_demo():\n    pass\n")
-    return load_case(folder / "case.toml")
+    return CASE.write(tmp_path / "cases", {"test_demo.py": "def test_demo():\n    pass\n"})
 
 
 def stored(case: Case, path: Path, control: str = "passed", observation: Observation | None = SEEN) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -16,23 +17,9 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult, write
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, ChildDied
 from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
 
-CASE = """
-id = "demo"
-title = "one result"
-family = "wrong-result-count"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "wrong-result"
-phase = "probe"
-pattern = "expected 8"
-[evidence]
-affected = ["AFFECTED"]
-fixed = ["FIXED"]
-"""
+CASE = CaseFile(old=("AFFECTED",), new=("FIXED",))
 PROBE = """
 def count(n):
     import vllm
@@ -49,12 +36,7 @@ def test_demo(vllm_probe):
 
 @pytest.fixture
 def cases(tmp_path: Path) -> Path:
-    directory = tmp_path / "cases" / "demo"
-    directory.mkdir(parents=True)
-    (directory / "case.toml").write_text(CASE)
-    (directory / "probe.py").write_text(PROBE)
-    (directory / "test_demo.py").write_text(TEST)
-    return directory.parent
+    return CASE.write(tmp_path / "cases", {"probe.py": PROBE, "test_demo.py": TEST}).directory.parent
 
 
 @pytest.fixture
@@ -116,7 +98,7 @@ def test_bad_input_ends_with_2(
 
 
 def test_malformed_case_and_missing_directory(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (cases / "demo" / "case.toml").write_text(CASE.replace("sim", "tpu"))
+    (cases / "demo" / "case.toml").write_text(dataclasses.replace(CASE, devices=("tpu",)).text())
     assert regress("--cases", cases, "list") == 2
     assert "case.toml: devices[0] = 'tpu': allowed: none, sim, cpu, gpu" in capsys.readouterr().err
     assert regress("--cases", cases / "none", "list") == 2
@@ -220,8 +202,7 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_run_from_beginning_to_end(
     cases: Path, cache: Path, affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    text = CASE.replace("AFFECTED", "old").replace("FIXED", "new")
-    (cases / "demo" / "case.toml").write_text(text)
+    dataclasses.replace(CASE, old=("old",), new=("new",)).write(cases)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
     assert regress("--cases", cases, "run", "demo", *both, "--results", tmp_path / "out.json") == 0
@@ -239,7 +220,7 @@ def test_a_wrong_range_turns_the_run_red(
         ("<0.8.4", affected_target, "REGRESSED"),
         ("<0.8.6", fixed_target, "UNEXPECTEDLY_FIXED"),
     ):
-        (cases / "demo" / "case.toml").write_text(CASE.replace("<0.8.5", specifier))
+        dataclasses.replace(CASE, affected=specifier).write(cases)
         assert regress("--cases", cases, "run", "--env", target, "--results", tmp_path / "out.json") == 1
         (result,) = json.loads((tmp_path / "out.json").read_text())["results"]
         assert result["verdict"] == verdict

@@ -15,6 +15,7 @@ from pytest_vllm_regress.cli.context import print_columns, print_json, say, warn
 from pytest_vllm_regress.util.text import one_line, printable
 from pytest_vllm_regress.util.validation import MAX_SHOWN, problems, shown
 from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
 
 PACKAGE = ROOT / "pytest_vllm_regress"
 STEERING = "\x1b]0;owned\x07\x9b31m\u2028\u2029\u200b\u200f\u202e\u2066\ufeff\x7f\x85\x00"
@@ -56,26 +57,16 @@ def test_nothing_that_is_said_steers_the_terminal(capsys: pytest.CaptureFixture[
     assert shown(text).isprintable() and len(shown(text)) <= MAX_SHOWN
 
 
-CASE = """id = "demo"
-title = "%(line)s"
-family = "crash"
-upstream = ["https://github.com/vllm-project/vllm/issues/1"]
-devices = ["sim"]
-workaround = "%(text)s"
-notes = "%(text)s"
-[affected]
-vllm = "<1"
-[symptom]
-kind = "wrong-result"
-phase = "request"
-pattern = "%(text)s"
-[control]
-reason = "%(text)s"
-dtype = "%(text)s"
-[evidence]
-affected = []
-fixed = []
-"""
+def case_saying(title: str, text: str) -> str:
+    """Of a case that says ``text`` wherever a text of several lines may stand; texts as TOML writes them."""
+    said = CaseFile(
+        title="TITLE",
+        pattern="TEXT",
+        omits="TEXT",
+        control='dtype = "TEXT"',
+        keys='workaround = "TEXT"\nnotes = "TEXT"',
+    )
+    return said.text().replace("TITLE", title).replace("TEXT", text)
 
 
 @pytest.mark.parametrize("character", sorted({each for each in STEERING if not each.isprintable()}), ids=ascii)
@@ -85,8 +76,7 @@ def test_no_field_of_a_case_steers_the_terminal(
     folder = tmp_path / "cases" / "demo"
     folder.mkdir(parents=True)
     escaped = f"a\\u{ord(character):04x}b"
-    texts = {"line": "fine", "text": escaped}
-    (folder / "case.toml").write_text(CASE % texts)
+    (folder / "case.toml").write_text(case_saying("fine", escaped))
     (tmp_path / "vllm.txt").write_text("vllm==0.8.4\n")
     for arguments in (
         ["list"],
@@ -99,7 +89,7 @@ def test_no_field_of_a_case_steers_the_terminal(
         captured = capsys.readouterr()
         assert status in (0, 1, 2)
         assert character not in captured.out + captured.err
-    (folder / "case.toml").write_text(CASE % {"line": escaped, "text": "fine"})
+    (folder / "case.toml").write_text(case_saying(escaped, "fine"))
     assert cli.main(["--cases", str(tmp_path / "cases"), "list"]) == 2
     captured = capsys.readouterr()
     assert character not in captured.out + captured.err

@@ -17,30 +17,16 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import results
-from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner import matrix
 from pytest_vllm_regress.runner import runner as runs
 from pytest_vllm_regress.runner.journal import Journal
+from tests.helpers.cases import CaseFile
 
-TOML = """
-id = "{id}"
-title = "t"
-family = "f"
-upstream = ["https://example.org/1"]
-devices = ["sim"]
-[affected]
-vllm = "<0.8.5"
-[symptom]
-kind = "wrong-result"
-phase = "probe"
-pattern = "expected"
-[evidence]
-affected = ["vllm-0.8.4"]
-fixed = ["vllm-0.10.2"]
-"""
+OLD, NEW = ("vllm-0.8.4",), ("vllm-0.10.2",)
 PROBE = """
 import os
 def version():
@@ -55,13 +41,9 @@ def wait(flag):
 
 @pytest.fixture
 def cases(tmp_path: Path) -> tuple[Case, ...]:
-    made = []
-    for name in ("one", "two"):
-        path = tmp_path / "cases" / name / "case.toml"
-        path.parent.mkdir(parents=True)
-        path.write_text(TOML.format(id=name))
-        made.append(load_case(path))
-    return tuple(made)
+    return tuple(
+        CaseFile(name, pattern="expected", old=OLD, new=NEW).write(tmp_path / "cases") for name in ("one", "two")
+    )
 
 
 @pytest.fixture
@@ -190,7 +172,7 @@ def test_killed_and_resumed_for_real(
         )
         text = f"import pytest\n@pytest.mark.vllm_case({case.id!r})\ndef test_it(vllm_probe):\n    assert {body}\n"
         (case.directory / f"test_{case.id}.py").write_text(text)
-    (cases[1].directory / "case.toml").write_text(TOML.format(id="two").replace("<0.8.5", "<0.1"))
+    CaseFile("two", pattern="expected", affected="<0.1").write(tmp_path / "cases")
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(cases[0].directory.parent), "matrix"]
     command += [
