@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.util.paths import PACKAGE
 from tests.helpers import gpu_standins
 from tests.helpers.gpu_standins import Machine
+
+# pytest runs within this process here, and what they import is forgotten: some of our modules would be there twice, and numpy loads once only.
+importlib.import_module("numpy")
+for folder in ("util", "environments", "gpus", "processes", "engines", "cases", "reporting", "plugin"):
+    for module in sorted((PACKAGE / folder).glob("[!_]*.py")):
+        importlib.import_module(f"{PACKAGE.name}.{folder}.{module.stem}")
 
 Answer = Callable[[Machine], Path]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib
 import itertools
 import json
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.util.paths import PACKAGE
 from tests.conftest import MakeTarget
 from tests.helpers import gpu_standins
 from tests.helpers.cases import CaseFile
@@ -55,17 +52,7 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
     return say
 
 
-@functools.cache
-def remember_modules() -> None:
-    """Runs within this process have what they import forgotten: of our modules some would be there twice, and numpy loads once only."""
-    importlib.import_module("numpy")
-    for folder in ("util", "environments", "gpus", "processes", "engines", "cases", "reporting", "plugin"):
-        for module in sorted((PACKAGE / folder).glob("*.py")):
-            importlib.import_module(f"{PACKAGE.name}.{folder}.{module.stem}".removesuffix(".__init__"))
-
-
 def run(pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE) -> pytest.RunResult:
-    remember_modules()
     pytester.path.joinpath("probe.py").write_text(probe)
     return pytester.runpytest_inprocess(
         "--vllm-gpu", f"--vllm-env={python}", *("-p", "no:cacheprovider", "-p", "no:hypothesispytest"), *arguments
