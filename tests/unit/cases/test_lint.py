@@ -8,7 +8,7 @@ import pytest
 
 from pytest_vllm_regress.cases import lint, proof
 from pytest_vllm_regress.cases.model import Case, find_cases
-from pytest_vllm_regress.errors import Kind
+from pytest_vllm_regress.errors import Kind, Part
 from tests.helpers import ROOT
 
 CASES = find_cases(ROOT / "cases")
@@ -43,3 +43,32 @@ def test_a_case_of_another_kind_is_no_rival() -> None:
     mine = BY_ID["vllm-17173"]
     symptom = dataclasses.replace(mine.symptom, kinds=(Kind.HANG,))
     assert lint.warnings(mine, [dataclasses.replace(mine, id="another", symptom=symptom)]) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "part"),
+    [
+        (Kind.HANG, "Application startup complete", "log"),
+        (Kind.ENGINE_DEATH, "prefix", "log"),
+        (Kind.CRASH, "Received request", "log"),
+        (Kind.HANG, r"MainThread", "stacks"),
+    ],
+)
+def test_a_pattern_that_sound_runs_match_is_told(kind: Kind, pattern: str, part: str) -> None:
+    symptom = dataclasses.replace(BY_ID["vllm-7557"].symptom, kinds=(kind,), pattern=pattern, where=())
+    found = lint.warnings(dataclasses.replace(BY_ID["vllm-7557"], symptom=symptom), ())
+    assert any(f"symptom.pattern matches the {part} of a sound run of vllm-" in line for line in found)
+    elsewhere = dataclasses.replace(symptom, where=(Part.ASSERTION,))
+    assert lint.warnings(dataclasses.replace(BY_ID["vllm-7557"], symptom=elsewhere), ()) == []
+
+
+def test_what_sound_runs_wrote_is_small_and_of_no_machine() -> None:
+    files = sorted(lint.SOUND.iterdir())
+    versions = {file.stem for file in files}
+    assert {file.name for file in files} == {f"{name}.{part}" for name in versions for part in ("log", "stacks")}
+    assert {"vllm-0.7.3", "vllm-0.8.5", "vllm-0.11.2", "vllm-0.33.0"} <= versions
+    assert sum(file.stat().st_size for file in files) < 150_000
+    for file in files:
+        text = file.read_text()
+        assert "/home/" not in text and "/root/" not in text and "CACHE/" in text
+    assert all("Application startup complete" in file.read_text() for file in files if file.suffix == ".log")
