@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP = {"help_option_names": ["-h", "--help"]}
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal nothing is asked.")]
+Jobs = Annotated[
+    int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

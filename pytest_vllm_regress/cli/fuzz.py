@@ -144,7 +144,7 @@ def _answer(session: Session, artefact: Artefact, environment: str) -> tuple[Ans
     from ..fuzz.on_engine import EngineChecker
 
     try:
-        checker = Checker(session, environment, artefact.backend, artefact.allowance)
+        checker = Checker(session, environment, artefact.backend, artefact.patience)
         try:
             asked: Checker | EngineChecker = checker
             if artefact.front != "grammar":

@@ -15,7 +15,7 @@ from ..runner.matrix import Matrix, named_environments
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import HELP, Jobs, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -40,9 +40,7 @@ def matrix(
         str | None,
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
-    ] = None,
+    jobs: Jobs = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")
     ] = False,

@@ -9,7 +9,7 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import HELP, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import HELP, Jobs, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -37,10 +37,12 @@ def run(
     workers: Annotated[
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,
+    jobs: Jobs = None,
     yes: Yes = False,
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
 
+    Environments are used side by side (with -n: one at a time), and one is built while others run; what is printed keeps its order.
     Builds environments that are not there yet; says before how much that downloads, and on a terminal asks.
     Without --env each case must be REPRODUCED in its first affected
     environment and FIXED in its first fixed one; anything else is not expected.
@@ -48,17 +50,20 @@ def run(
     from ..cases.model import select
     from ..reporting.table import print_to_console
     from ..runner import runner as runs
+    from ..runner.matrix import side_by_side
+    from ..runner.slots import machine_room
     from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
     _check_run(env, all_evidence, device, workers)
     ours = invocation(context)
-    jobs = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
-    runs.check_environments(jobs)
-    confirm_downloads([job.environment for job in jobs], yes=yes)
+    planned = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
+    runs.check_environments(planned)
+    confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, workers, ours.pytest_args, ours.cases_dir)
     with terminate_as_interrupt():
-        outcome = runs.Runner(runs.build_with_cache(say), options, say).run(jobs)
+        at_once = jobs or (1 if workers else machine_room())
+        outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:

@@ -18,7 +18,7 @@ from ..runner.matrix import Matrix
 from ..runner.slots import machine_room
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNEXPECTED, invocation, print_columns, print_json, say, warn
+from .context import HELP, OK, UNEXPECTED, Jobs, invocation, print_columns, print_json, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -38,9 +38,7 @@ def try_patch(
         str | None,
         typer.Option(metavar="NAME", help="The environment that both are laid over (default: what fits best)."),
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
-    ] = None,
+    jobs: Jobs = None,
     destination: Annotated[
         Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
     ] = None,

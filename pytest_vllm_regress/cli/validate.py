@@ -12,9 +12,11 @@ from ..cases.results import TestResult
 from ..errors import UsageError
 from ..runner import runner as runs
 from ..runner.impostors import try_impostors
+from ..runner.matrix import side_by_side
+from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Source, WheelIndex, check_device, invocation, say, warn
+from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Jobs, Source, WheelIndex, check_device, invocation, say, warn
 
 RACY_TRIALS = 5
 FULL = ("--vllm-full-deadlines",)
@@ -48,6 +50,7 @@ def validate(
         str | None,
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
+    jobs: Jobs = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     results: Annotated[
@@ -87,11 +90,10 @@ def validate(
     with terminate_as_interrupt():
         for trial in range(max(wanted.values(), default=0)):
             todo = [case for case in cases if wanted[case.id] > trial]
-            jobs = runs.plan(todo, all_evidence=True)
-            runs.check_environments(jobs)
-            outcome = runs.Runner(
-                runs.build_with_cache(say), runs.Options(device, None, (*FULL, *ours.pytest_args), ours.cases_dir), say
-            ).run(jobs)
+            planned = runs.plan(todo, all_evidence=True)
+            runs.check_environments(planned)
+            options = runs.Options(device, None, (*FULL, *ours.pytest_args), ours.cases_dir)
+            outcome = side_by_side(planned, jobs or machine_room(), runs.build_with_cache(say), options, say)
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:

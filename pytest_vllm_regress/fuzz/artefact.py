@@ -21,6 +21,7 @@ from .on_engine import EngineChecker
 from .oracle import Outcome, Problem, Question
 
 FORMAT = 1
+SLOWER = 6  # what a machine may be, beside the one that a finding was made on
 MOST_BYTES = 1 << 20
 _SCHEMA = "artefact_schema.json"
 
@@ -58,6 +59,12 @@ class Artefact:
         ).hexdigest()[:6]
         through = "" if self.front == "grammar" else f"{self.front}-"
         return f"{through}{self.backend}-{self.problem.outcome.replace(' ', '-')}-{digest}.json"
+
+    @property
+    def patience(self) -> Allowance:
+        """What asking again may take. Only where the finding is that no answer came in time does a machine that is slower get no more of it."""
+        factor = 1 if self.problem.outcome == Outcome.TIME_OUT else SLOWER
+        return dataclasses.replace(self.allowance, seconds=factor * self.allowance.seconds)
 
     def to_json(self) -> dict[str, Any]:
         """The file's content (``artefact_schema.json``)."""

@@ -103,7 +103,7 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
         def ask(name: str) -> None:
             artefact = load(request.path.with_name(name))
-            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.allowance)
+            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.patience)
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
             evidence = evidence_of(request.node)

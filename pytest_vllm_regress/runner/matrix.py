@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import os
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -17,8 +20,12 @@ from ..cases.cells import cells
 from ..cases.model import Case
 from ..cases.results import RunResult
 from ..errors import BuildError, UsageError
+from ..util.rundir import scratch
 from . import runner as runs
+from .in_order import InOrder
 from .journal import Journal
+
+LOOK_S = 0.2  # between two looks at what the jobs have written
 
 
 def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
@@ -49,8 +56,25 @@ def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str 
     return [recipe.name for recipe in sorted(listed, key=lambda recipe: _age(recipe.target))]
 
 
+def side_by_side(
+    jobs: Sequence[runs.Job], at_once: int, build: Callable[[str], None], options: runs.Options, say: runs.Say
+) -> runs.Outcome:
+    """Jobs in parallel, their output one after the other in their order. One at a time: each on our own terminal."""
+    if at_once == 1 or len(jobs) == 1:
+        return runs.Runner(build, options, say).run(jobs)
+    with scratch() as folder:
+        journal = Journal(folder, ())
+        show = InOrder([(job, journal.log(job)) for job in jobs], say)
+        colour = ("--color=yes",) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ()
+        options = dataclasses.replace(options, pytest_args=(*colour, *options.pytest_args))
+        return Matrix(build, options, journal, say, show=show).run(jobs, at_once)
+
+
 class Matrix:
-    """Runs jobs in parallel. One thread builds environments, in order, while others run; ``build`` and ``start`` as in ``runs.Runner``."""
+    """Runs jobs in parallel. One thread builds environments, in order, while others run; ``build`` and ``start`` as in ``runs.Runner``.
+
+    ``show`` is asked again and again which jobs have ended; without it a line is said for each job that ends.
+    """
 
     def __init__(
         self,
@@ -59,12 +83,14 @@ class Matrix:
         journal: Journal,
         say: runs.Say,
         clock: Callable[[], float] = time.monotonic,
+        show: Callable[[Collection[str]], None] | None = None,
     ) -> None:
         self._build = build
         self._options = options
         self._journal = journal
         self._say = say
         self._clock = clock
+        self._show = show
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopping = threading.Event()
 
@@ -80,18 +106,22 @@ class Matrix:
         started = self._clock()
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(at_once, "run")
         pending: dict[Future[RunResult], runs.Job] = {}
+        ended: set[str] = set()
         try:
             for job in todo:
                 built = builder.submit(self._guarded_build, job.environment)
                 pending[runner.submit(self._job, job, built, unbuilt)] = job
             while pending:
-                done, _ = wait(pending, return_when=FIRST_COMPLETED)
+                done, _ = wait(pending, None if self._show is None else LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = pending.pop(future)
                     found.append(future.result())
-                    self._say(
-                        self._progress(job, found[-1], len(todo) - len(pending), len(todo), self._clock() - started)
-                    )
+                    ended.add(job.environment)
+                    if self._show is None:
+                        progress = (len(todo) - len(pending), len(todo), self._clock() - started)
+                        self._say(_progress(job, found[-1], *progress))
+                if self._show is not None:
+                    self._show(ended)
         except KeyboardInterrupt:
             interrupted = True
             self._interrupt()
@@ -100,8 +130,12 @@ class Matrix:
             builder.shutdown(wait=not interrupted, cancel_futures=True)
             runner.shutdown(wait=True, cancel_futures=True)
         if interrupted:
-            found = [self._journal.finished(job) for job in jobs]
+            found = [self._cut_short(job) for job in jobs]
         return runs.Outcome(results.merge(found), tuple(unbuilt), interrupted)
+
+    def _cut_short(self, job: runs.Job) -> RunResult:
+        found = self._journal.finished(job)
+        return found if self._journal.remaining(job) is None else runs.cut_short(job, self._options, found)
 
     def _guarded_build(self, name: str) -> None:
         if not self._stopping.is_set():
@@ -144,13 +178,14 @@ class Matrix:
                 process.wait(max(0.0, until - time.monotonic()))
             runs.end_command(process)
 
-    def _progress(self, job: runs.Job, found: RunResult, done: int, total: int, passed_s: float) -> str:
-        verdicts = ", ".join(
-            f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}"
-            for cell in cells(found.results)
-        )
-        left = f"; about {_minutes(passed_s / done * (total - done))} left" if done < total else ""
-        return f"[{done}/{total}] {job.environment}: {verdicts or 'nothing'}{left}"
+
+def _progress(job: runs.Job, found: RunResult, done: int, total: int, passed_s: float) -> str:
+    verdicts = ", ".join(
+        f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}"
+        for cell in cells(found.results)
+    )
+    left = f"; about {_minutes(passed_s / done * (total - done))} left" if done < total else ""
+    return f"[{done}/{total}] {job.environment}: {verdicts or 'nothing'}{left}"
 
 
 def _minutes(seconds: float) -> str:

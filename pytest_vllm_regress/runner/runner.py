@@ -148,6 +148,11 @@ def interrupted_job(job: Job, options: Options, report: Path) -> RunResult:
     found = RunResult()
     with contextlib.suppress(UsageError):
         found = results.read(report)
+    return cut_short(job, options, found)
+
+
+def cut_short(job: Job, options: Options, found: RunResult) -> RunResult:
+    """``found``, judged as far as it goes, with a note where cases of ``job`` have no verdict."""
     ours = tuple(result for result in found.results if result.case_id in {case.id for case in job.cases})
     note = f"{job.environment}: interrupted; only tests that had ended have a verdict"
     return _judged(RunResult(ours, (*found.problems, note)), job, options)

@@ -26,8 +26,8 @@ GIB_PER_JOB = 6
 
 
 def room(cores: int, memory_gib: float) -> int:
-    """Environments at a time: an engine with two workers wants two cores, and a run some memory."""
-    return max(1, min(cores // 2, int(memory_gib // GIB_PER_JOB)))
+    """Environments at a time: one for each core, as a run waits for half of its time or more, and some memory for each."""
+    return max(1, min(cores, int(memory_gib // GIB_PER_JOB)))
 
 
 def machine_room() -> int:

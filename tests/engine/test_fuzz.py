@@ -10,7 +10,7 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.spec import Front
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.checker import Checker
+from pytest_vllm_regress.fuzz.checker import Allowance, Checker
 from pytest_vllm_regress.fuzz.on_engine import FRONTS, EngineChecker
 from pytest_vllm_regress.fuzz.oracle import Outcome, Question
 from tests.helpers import ROOT
@@ -77,12 +77,12 @@ def test_a_plain_request_that_gets_too_little_is_not_overlooked(
 @pytest.fixture(scope="module")
 def ask(session: Session) -> Callable[[Artefact], tuple[Answer, str]]:
     """Asks again, each backend in one child as long as it lives."""
-    checkers: dict[tuple[str, str], Checker] = {}
+    checkers: dict[tuple[str, str, Allowance], Checker] = {}
 
     def replayed(finding: Artefact) -> tuple[Answer, str]:
-        key = (finding.environment, finding.backend)
+        key = (finding.environment, finding.backend, finding.patience)
         if key not in checkers:
-            checkers[key] = Checker(session, *key, finding.allowance)
+            checkers[key] = Checker(session, *key)
         return replay(finding, checkers[key])
 
     return replayed

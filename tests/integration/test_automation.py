@@ -122,7 +122,7 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
 
 
 def test_room() -> None:
-    assert [slots.room(*each) for each in ((2, 24), (8, 64), (64, 30), (1, 1))] == [1, 4, 5, 1]
+    assert [slots.room(*each) for each in ((2, 24), (8, 64), (64, 30), (1, 1))] == [2, 8, 5, 1]
 
 
 def test_slots_are_shared_and_given_back(tmp_path: Path) -> None:

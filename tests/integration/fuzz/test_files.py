@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -187,3 +188,11 @@ def test_bad_input_is_named(arguments: list[str], words: str, capsys: pytest.Cap
 def test_statistics_ask_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuzz", "--statistics", "--examples", "30"]) == 0
     assert "30 schemas" in capsys.readouterr().out
+
+
+def test_a_slower_machine_gets_more_time_unless_the_time_is_the_finding() -> None:
+    late = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.TIME_OUT, "", "no answer within 10 s"))
+    assert late.patience == late.allowance
+    accepted = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
+    assert accepted.patience.seconds > accepted.allowance.seconds
+    assert accepted.patience.memory == accepted.allowance.memory

@@ -230,10 +230,7 @@ class StandInRunner:
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, *_: object) -> StandInRunner:
-        return self
-
-    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+    def __call__(self, jobs: Sequence[runs.Job], *_: object) -> runs.Outcome:
         self.asked.append(tuple(job.environment for job in jobs))
         return runs.Outcome(RunResult(tuple(self.answers.pop(0))))
 
@@ -243,7 +240,7 @@ def test_validate(
 ) -> None:
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.Runner", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.side_by_side", runner)
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.check_environments", lambda jobs: None)
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.check.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.prove.__defaults__", (lock,))
