@@ -119,35 +119,45 @@ def prune(
 ) -> None:
     """Remove environments that are not in use. Without NAME or option: those that no recipe gives any more, and what interrupted builds left.
 
+    With NAME or option also the kernels that engines on GPUs compiled with that vLLM; the next engine compiles them again.
+
     uv keeps the downloaded files in a cache of its own, shared with the environments by hard links: `uv cache prune` empties that one.
     """
     from ..environments.cache import EnvironmentCache
+    from ..gpus import compiled
     from ..util.sizes import GIB
 
     if sum((bool(names), everything, older_than is not None)) > 1:
         raise UsageError("env prune: give names, --all or --older-than DAYS, one of them")
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
-    listed = cache.listing()
-    unknown = set(names or ()) - {each.name for each in listed}
+    listed, kernels = cache.listing(), compiled.listing()
+    there = {each.name for each in listed} | {each.name for each in kernels}
+    unknown = set(names or ()) - there
     if unknown:
         raise UsageError(
-            f"env prune: {', '.join(sorted(unknown))}: not in the cache. It has {', '.join(sorted({e.name for e in listed})) or 'nothing'}"
+            f"env prune: {', '.join(sorted(unknown))}: not in the cache. It has {', '.join(sorted(there)) or 'nothing'}"
         )
-    before = cache.total_size()
-    for each in listed:
+
+    def wanted(name: str, used: float, stale: bool = False) -> bool:
         if names:
-            wanted = each.name in names
-        elif older_than is not None:
-            wanted = time.time() - each.used > older_than * _DAY_S
-        else:
-            wanted = everything or (each.name in file.recipes and each.path not in current)
-        if wanted:
+            return name in names
+        return time.time() - used > older_than * _DAY_S if older_than is not None else everything or stale
+
+    def total() -> int:
+        return cache.total_size() + sum(each.size for each in compiled.listing())
+
+    before = total()
+    for each in listed:
+        if wanted(each.name, each.used, each.name in file.recipes and each.path not in current):
             say(f"{each.path.name}: {'removed' if cache.remove(each) else 'in use, kept'}")
+    for made in kernels:
+        if wanted(made.name, made.used):
+            say(f"{made.name}, compiled kernels: {'removed' if compiled.remove(made) else 'in use, kept'}")
     left = cache.sweep()
     if left:
         say(f"{left} left by interrupted builds: removed")
-    say(f"{max(0, before - cache.total_size()) / GIB:.1f} GiB less in {cache.root}")
+    say(f"{max(0, before - total()) / GIB:.1f} GiB less in {cache.root.parent}")
 
 
 @app.command()

@@ -12,13 +12,13 @@ from pathlib import Path
 from ..checkpoints.forge import KINDS
 from ..environments.installed import open_interpreter
 from ..errors import UsageError
+from ..gpus import compiled
 from ..gpus.fit import compare, cuda_of, modes, tools
 from ..gpus.leases import GpuLease, GpuLeases
 from ..gpus.nvml import Gpu, Machine, look
 from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
 from ..processes.child import Child
 from ..util.deadline import Deadline
-from ..util.paths import writable_root
 from ..util.sizes import GIB, MIB
 from .spec import EngineSpec
 from .target import Target
@@ -29,14 +29,6 @@ OWN = 3 * GIB
 """Bytes for all else of an engine with a forged model: CUDA's context, kernels, workspaces, the profiling run. Reckoned; not measured on a GPU."""
 # Where vLLM says it: in platforms/cuda.py, before 0.6 in attention/selector.py. Others log backends, too: of compilers, of experts, for images.
 _BACKEND = re.compile(r"\b(?:cuda|selector)\.py:\d+\] Using (\S[^.\n]{0,40}?)(?: attention)? backend\b")
-# Caches of compilers that would else lie in the run's own directory, or in the user's home: variable, and folder below ours.
-_CACHES: Mapping[str, str] = {
-    "TRITON_CACHE_DIR": "triton",
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
-    "VLLM_CACHE_ROOT": "vllm",
-    "CUDA_CACHE_PATH": "cuda",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +88,8 @@ class Placement:
         """For the agent, and so for all its children. GPUs by number: with a UUID vLLM up to 0.20.1 learns nothing of its models,
         and with the name of a MIG slice importing vLLM initializes CUDA."""
         numbers = dict.fromkeys(str(device.index) for device in self.devices(target))
-        place = compiled(target)
-        caches = {name: str(place / folder) for name, folder in _CACHES.items() if name not in self._environ}
+        place = kernels(target)
+        caches = {name: str(place / folder) for name, folder in compiled.CACHES.items() if name not in self._environ}
         return {
             ORDER: PCI,
             VISIBLE: ",".join(numbers),
@@ -173,15 +165,15 @@ def is_forged(spec: EngineSpec, model: str | None) -> bool:
     return model is None and spec.model in KINDS
 
 
-def compiled(target: Target) -> Path:
+def kernels(target: Target) -> Path:
     """Where kernels that an engine of ``target`` compiles are kept from run to run."""
-    return writable_root() / "compiled" / f"vllm-{target.versions.get('vllm', 'none')}"
+    return compiled.place(target.versions.get("vllm", "none"))
 
 
 def first_start(target: Target, lease: GpuLease) -> Path:
     """A file that is there once an engine of ``target`` has started on such GPUs: until then a start compiles its kernels."""
     capability = lease.devices[0].capability or (0, 0)
-    return compiled(target) / f"started-{capability[0]}.{capability[1]}"
+    return kernels(target) / f"started-{capability[0]}.{capability[1]}"
 
 
 def _as_gpu(device: CudaDevice) -> Gpu:

@@ -19,6 +19,7 @@ from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
 from ..errors import BuildError, ChildError, LimitExceeded, Unsupported, UsageError
+from ..gpus import compiled
 from ..gpus.leases import GpuLease
 from ..processes import family
 from ..processes.agent import Agent
@@ -32,7 +33,7 @@ from ..util.owner import Owner
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .engine import AsyncEngine, Engine, start_engine
-from .placement import PROBE, Asked, Placement, first_start, is_forged
+from .placement import PROBE, Asked, Placement, first_start, is_forged, kernels
 from .pool import E, EnginePool
 from .ports import lease_port
 from .server import Server, start_server
@@ -326,6 +327,7 @@ class Session:
             environment = {"VLLM_REGRESS_DEVICE": str(target.device)}
             if target.device == "gpu":
                 environment |= self._gpus.agent_environment(target)
+                self._leases.enter_context(compiled.held(kernels(target)))
             limits = self.settings.limits.as_request(self._until)
             agent = Agent(
                 target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits

@@ -20,6 +20,7 @@ import psutil
 
 from ..environments.cache import EnvironmentCache
 from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ..util.files import size_of
 from ..util.owner import Owner, State, same_namespace
 from ..util.paths import cache_root
 from ..util.rundir import AbandonedRun, abandoned_runs
@@ -107,16 +108,6 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
                     size_of(place),
                     partial(_rmtree, place),
                 )
-
-
-def size_of(path: Path) -> int:
-    """Bytes on disk of all files below ``path``; links are not followed."""
-    total = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
-    return total
 
 
 def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str]]:

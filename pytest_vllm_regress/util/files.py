@@ -60,6 +60,16 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def size_of(path: Path) -> int:
+    """Bytes on disk of all files below ``path``; links are not followed."""
+    total = 0
+    for folder, _, files in os.walk(path):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total
+
+
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
     try:
         with open(path, "rb", opener=_without_waiting) as stream:

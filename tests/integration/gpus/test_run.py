@@ -28,12 +28,15 @@ def holds(folder):
     return 1
 """
 TEST = """
-import pytest
+from pytest_vllm_regress.gpus import compiled
 def test_it(vllm_probe, vllm_env):
     assert vllm_env.device == "gpu"
     assert vllm_probe("sees", name="CUDA_VISIBLE_DEVICES") == "{visible}"
     assert vllm_probe("sees", name="CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     assert vllm_probe("sees", name="PATH").startswith(str(vllm_env.python.parent))
+    (kernels,) = [each for each in compiled.listing() if each.name == "vllm-0.8.5"]
+    assert vllm_probe("sees", name="TRITON_CACHE_DIR") == str(kernels.path / "triton")
+    assert not compiled.remove(kernels)  # a run uses them
 """
 Speak = Callable[[gpu_standins.Machine], None]
 

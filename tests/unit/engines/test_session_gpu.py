@@ -20,6 +20,7 @@ from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import ChildDied, DeviceBusy, Unsupported
+from pytest_vllm_regress.gpus import compiled
 from pytest_vllm_regress.gpus.leases import GpuLeases
 from pytest_vllm_regress.gpus.nvml import Usage
 from pytest_vllm_regress.gpus.visible import CudaDevice, Visible
@@ -106,7 +107,7 @@ class FakeMachine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
-    monkeypatch.setattr(placement, "writable_root", lambda: tmp_path)
+    monkeypatch.setattr(compiled, "writable_root", lambda: tmp_path)
     return FakeMachine(tmp_path)
 
 
