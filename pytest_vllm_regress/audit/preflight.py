@@ -319,10 +319,9 @@ def _raylets() -> Iterator[Path]:
 def _shebang(script: str | None) -> Path | None:
     if script is None:
         return None
-    with contextlib.suppress(OSError), open(script, "rb") as stream:
-        words = stream.readline(500).decode(errors="replace").removeprefix("#!").split()
-        return Path(words[0]) if words else None
-    return None
+    first, _, _ = peek(Path(script), 500).partition("\n")
+    words = first.removeprefix("#!").split()
+    return Path(words[0]) if words else None
 
 
 def _meets(version: str, wanted: Requirement) -> bool:

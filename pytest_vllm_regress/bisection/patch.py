@@ -13,8 +13,11 @@ from ..cases.verdict import combine, excerpt
 from ..environments.git import Commit, Repository
 from ..environments.sources import Source
 from ..errors import UsageError
+from ..util.files import peek
 from .algorithm import State
 from .search import state_of
+
+_MAX_TEXT = 1024 * 1024
 
 _UPSTREAM = ("upstream/main", "origin/main", "origin/HEAD", "main", "origin/master", "master")
 _PULL = re.compile(r"/pull/(\d+)\Z")
@@ -79,7 +82,7 @@ def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Re
         fixes = (found[1] for url in case.fixed_by if (found := _PULL.search(url)))
         touched = {path for number in fixes for path in repository.touched_by_subject(f"(#{number})")}
         text = "\n".join(
-            file.read_text(encoding="utf-8", errors="replace")
+            peek(file, _MAX_TEXT)
             for pattern in ("*.py", "*.toml", "*.md")
             for file in sorted(case.directory.glob(pattern))
         )

@@ -14,10 +14,13 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import Kind, UsageError
-from ..util.files import write_whole
+from ..util.documents import parse_json
+from ..util.files import read_bounded, write_whole
 from .model import Case
 from .symptom import search
 from .verdict import Verdict
+
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Impostor(enum.StrEnum):
@@ -141,10 +144,10 @@ def write(path: Path, trials: Sequence[Trial]) -> None:
 def read(path: Path) -> tuple[Trial, ...]:
     """What ``write`` wrote. Raises ``UsageError`` for anything else."""
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        found: list[dict[str, Any]] = parse_json(read_bounded(path, _MAX_BYTES, what="a record of impostors"))
         return tuple(
             Trial(**{**each, "impostor": Impostor(each["impostor"]), "verdict": Verdict(each["verdict"])})
             for each in found
         )
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path}: no record of impostors can be read from it: {error}") from None

@@ -14,7 +14,7 @@ from typing import Any
 from .._version import __version__
 from ..errors import UsageError
 from ..util.documents import load_json
-from ..util.files import write_whole
+from ..util.files import read_bounded, write_whole
 from ..util.validation import problems
 from .impostors import LEAST, Trial, counted
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
@@ -24,6 +24,7 @@ from .verdict import Verdict, combine
 FILE = "evidence.json"
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
+_MAX_CODE = 4 * 1024 * 1024
 AFFECTED, FIXED = "affected", "fixed"
 WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 # What a reader of the file wants to know beside the packages that the case names.
@@ -102,7 +103,13 @@ def claims_fingerprint(case: Case) -> str:
 def code_fingerprint(directory: Path) -> str:
     """Of the case's tests and probe: what was seen with other code says nothing about them."""
     files = sorted(directory.rglob("*.py"))
-    return _digest(*(part for file in files for part in (file.relative_to(directory).as_posix(), file.read_bytes())))
+    return _digest(
+        *(
+            part
+            for file in files
+            for part in (file.relative_to(directory).as_posix(), read_bounded(file, _MAX_CODE, what="a test or probe"))
+        )
+    )
 
 
 def _digest(*parts: str | bytes) -> str:
@@ -114,6 +121,7 @@ def _digest(*parts: str | bytes) -> str:
 
 def lock_of(environment: str) -> str:
     """Identifies what an environment installs: its lock's hash, or the recipe's where it has no lock. Empty for an interpreter's path."""
+    from ..environments.locks import MAX_LOCK
     from ..environments.names import resolve
     from ..environments.sources import names_interpreter
 
@@ -122,7 +130,11 @@ def lock_of(environment: str) -> str:
     recipe = resolve(environment)
     if recipe.overlay is not None:
         return hashlib.sha256(f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()).hexdigest()[:16]
-    return hashlib.sha256(recipe.lock.read_bytes()).hexdigest()[:16] if recipe.lock else recipe.fingerprint
+    return (
+        hashlib.sha256(read_bounded(recipe.lock, MAX_LOCK, what="a lock")).hexdigest()[:16]
+        if recipe.lock
+        else recipe.fingerprint
+    )
 
 
 def roles(case: Case) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ from .._version import __version__
 from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_whole
+from ..util.masking import masker
 from ..util.text import bounded
 from ..util.validation import problems, shown
 from .observation import Observation
@@ -129,12 +130,16 @@ def write(path: Path, run: RunResult) -> None:
 
 
 def read(path: Path) -> RunResult:
-    """Read a result file. Raises ``UsageError`` that names file and key for everything that does not fit."""
+    """Read a result file; secrets in it are hidden, whoever wrote it.
+
+    Raises ``UsageError`` that names file and key for everything that does not fit.
+    """
     document = load_json(path, MAX_FILE_BYTES, what="a result file")
     found = _version_problem(document) or problems(document, "result_schema.json")
     found = found or _contradictions(document["results"])
     if found:
         raise UsageError("\n".join(f"{path}: {line}" for line in found))
+    document = _masked(document, masker())
     return RunResult(
         results=tuple(TestResult.from_json(each) for each in document["results"]),
         problems=tuple(document.get("problems", ())),
@@ -154,6 +159,15 @@ def merge(runs: Iterable[RunResult]) -> RunResult:
             if known is None or result.ended_at >= known.ended_at:
                 latest[key] = result
     return RunResult(tuple(latest.values()), tuple(found))
+
+
+def _masked(value: Any, hide: Callable[[str], str]) -> Any:
+    """The document with every text in it masked."""
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, list):
+        return [_masked(each, hide) for each in value]
+    return {hide(key): _masked(each, hide) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _version_problem(document: object) -> list[str]:

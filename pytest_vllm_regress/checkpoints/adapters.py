@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import UsageError
-from .forge import publish, weight_file
+from ..util.documents import load_json
+from .forge import MAX_CONFIG, publish, weight_file
 
 _TARGETS = ("q_proj", "v_proj")
 
@@ -67,9 +68,9 @@ def ensure_adapter(adapter: Adapter, model: Path, root: Path) -> Path:
 def _projections(model: Path) -> Iterator[tuple[str, tuple[int, int]]]:
     """The attention projections that an adapter changes, and their shapes."""
     try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        config = load_json(model / "config.json", MAX_CONFIG)
         hidden, heads, layers = (config[f] for f in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-    except (OSError, ValueError, KeyError) as error:
+    except (UsageError, TypeError, KeyError) as error:
         raise UsageError(
             f"no adapter can be made for {model}: its config.json does not say its sizes: {error!r}"
         ) from None

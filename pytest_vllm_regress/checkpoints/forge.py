@@ -19,8 +19,11 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import UsageError
+from ..util.documents import load_json
 from ..util.files import private_folder
 from .tokenizers import CHAT_TEMPLATE, added_tokens, tokenizer, tokenizer_config, vocabulary
+
+MAX_CONFIG = 4 * 1024 * 1024
 
 KINDS = ("text", "vision")
 _ARCHITECTURES: Mapping[str, str] = MappingProxyType(
@@ -65,8 +68,8 @@ def architecture_of(kind: str) -> str:
 def architectures_of(model: str) -> tuple[str, ...]:
     """The model classes that the checkpoint at the path ``model`` names; none where it is no path, or names none."""
     try:
-        named = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))["architectures"]
-    except (OSError, ValueError, LookupError, TypeError):
+        named = load_json(Path(model, "config.json"), MAX_CONFIG)["architectures"]
+    except (UsageError, LookupError, TypeError):
         return ()
     return tuple(filter(lambda each: isinstance(each, str), named)) if isinstance(named, list) else ()
 

@@ -17,6 +17,7 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
+from ..util.masking import mask, masker
 from ..util.text import one_line, printable
 from ..util.validation import shown
 
@@ -146,7 +147,8 @@ def print_json(value: object) -> None:
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Rows below their titles, each column as wide as its widest cell; each row is one line."""
-    cells = [[one_line(cell) for cell in row] for row in (titles, *rows)]
+    hide = masker()
+    cells = [[one_line(hide(cell)) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
     for row in cells:
         print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
@@ -154,9 +156,9 @@ def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def say(line: str) -> None:
     """A line of progress, or of an answer, shown at once."""
-    print(printable(line), flush=True)
+    print(printable(mask(line)), flush=True)
 
 
 def warn(line: str) -> None:
     """A line for the person, apart from the output."""
-    print(printable(line), file=sys.stderr, flush=True)
+    print(printable(mask(line)), file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ..errors import UsageError
+from ..util import patterns
 from ..util.documents import load_json, load_toml
 from ..util.masking import mask
 from ..util.versions import version_of
@@ -67,7 +68,7 @@ class Fault:
 
     vllm: SpecifierSet
     checks: tuple[str, ...]
-    symptom: re.Pattern[str]
+    symptom: str
     why: str
     generation: str = "*"
     device: str = "*"
@@ -79,7 +80,7 @@ class Fault:
             and fnmatchcase(cell.generation, self.generation)
             and fnmatchcase(ran.device, self.device)
             and any(fnmatchcase(f"{cell.section}: {cell.check}", pattern) for pattern in self.checks)
-            and self.symptom.search(cell.reason) is not None
+            and patterns.search(self.symptom, cell.reason) is not None
         )
 
 
@@ -149,19 +150,17 @@ def read_record(path: Path) -> dict[tuple[str, str], SuiteRun]:
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:
-    """The known upstream faults."""
+    """The known upstream faults. Raises ``UsageError`` for anything else."""
     listed = load_toml(path, MAX_BYTES, what="a list of faults").get("fault", []) if path.exists() else []
-    return tuple(
-        Fault(
-            **{
-                **each,
-                "vllm": SpecifierSet(each["vllm"]),
-                "checks": tuple(each["checks"]),
-                "symptom": re.compile(each["symptom"]),
-            }
+    try:
+        faults = tuple(
+            Fault(**{**each, "vllm": SpecifierSet(each["vllm"]), "checks": tuple(each["checks"])}) for each in listed
         )
-        for each in listed
-    )
+        for each in faults:
+            re.compile(each.symptom)
+    except (ValueError, TypeError, KeyError, re.error, RecursionError, OverflowError) as error:
+        raise UsageError(f"{path}: a list of faults cannot be read from it: {error!r}") from None
+    return faults
 
 
 def unexplained(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[tuple[SuiteRun, CheckResult]]:

@@ -13,6 +13,9 @@ from typing import Any
 from ..checkpoints.tokenizers import added_tokens
 from ..errors import ScriptError, Unsupported, UsageError
 from ..target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, encode
+from ..util.files import read_bounded
+
+_MAX_TOKENIZER = 256 * 1024 * 1024
 
 _IDS = added_tokens()
 _ADDED = re.compile("|".join(map(re.escape, sorted(_IDS, key=len, reverse=True))))
@@ -165,8 +168,8 @@ def _single(token: str | int) -> int:
 
 def _has_markers(model: Path) -> bool:
     try:
-        return START in (model / "tokenizer.json").read_text(encoding="utf-8")
-    except OSError:
+        return START.encode() in read_bounded(model / "tokenizer.json", _MAX_TOKENIZER)
+    except UsageError:
         return False
 
 

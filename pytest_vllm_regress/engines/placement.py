@@ -19,9 +19,12 @@ from ..gpus.nvml import Gpu, Machine, look
 from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
 from ..processes.child import Child
 from ..util.deadline import Deadline
+from ..util.files import peek
 from ..util.sizes import GIB, MIB
 from .spec import EngineSpec
 from .target import Target
+
+_MAX_LOG = 4 * 1024 * 1024
 
 KV_CACHE = 256 * MIB
 """Bytes of KV cache for a forged model: hundreds of thousands of its tokens."""
@@ -123,7 +126,7 @@ class Placement:
     def facts(self, lease: GpuLease, child: Child) -> dict[str, str]:
         """What a record says of an engine's GPUs."""
         first = lease.devices[0]
-        seen = _BACKEND.search(child.log.read_text(errors="replace")) if child.log.exists() else None
+        seen = _BACKEND.search(peek(child.log, _MAX_LOG))
         return {
             "gpu": ", ".join(f"{device.name} ({device.selector})" for device in lease.devices),
             "capability": ".".join(map(str, first.capability)) if first.capability else "unknown",

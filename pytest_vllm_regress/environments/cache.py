@@ -25,12 +25,12 @@ from filelock import FileLock, Timeout
 
 from ..errors import BuildError, UsageError
 from ..util.documents import load_json
-from ..util.files import private_folder, write_whole
+from ..util.files import private_folder, read_bounded, write_whole
 from ..util.paths import cache_root, can_write, homeless, writable_root
 from ..util.sizes import GIB, MIB
 from . import overlay, uv
 from .install import install
-from .locks import usable_lock
+from .locks import MAX_LOCK, usable_lock
 from .recipes import STAND_INS, Recipe
 from .uv import Progress
 
@@ -160,7 +160,7 @@ class EnvironmentCache:
             *(file for name in recipe.stand_ins for file in sorted((STAND_INS / name).rglob("*.py"))),
         ):
             if path is not None:
-                digest.update(path.read_bytes())
+                digest.update(read_bounded(path, MAX_LOCK, what="a lock"))
         return self.root / f"{recipe.name.replace('=', '')}-{digest.hexdigest()[:10]}"
 
     def listing(self) -> tuple[Built, ...]:

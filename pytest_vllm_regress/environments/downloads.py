@@ -13,7 +13,7 @@ from ..util.rundir import scratch
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
-from .locks import file_name, fitting_files, resolver_options, usable_lock
+from .locks import file_name, fitting_files, read_lock, resolver_options, usable_lock
 from .names import resolve
 from .recipes import Recipe
 from .sources import names_interpreter
@@ -71,7 +71,7 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
 def _files(recipe: Recipe) -> dict[str, int]:
     """Name and size in bytes of every file of an environment, from its lock or resolved afresh; empty where that cannot be told."""
     lock = usable_lock(recipe)
-    asked = lock.read_text(encoding="utf-8") if lock else "\n".join(recipe.requirements)
+    asked = read_lock(lock) if lock else "\n".join(recipe.requirements)
     with scratch() as folder:
         out = folder / "pylock.toml"
         fixed: list[str | Path] = ["pip", "compile", "-", "--quiet", "--format", "pylock.toml", "-o", out]

@@ -26,7 +26,7 @@ from .uv import Progress
 
 _LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
 _TORCH = ("torch", "torchvision", "torchaudio")
-_MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
+MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
 _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
@@ -62,21 +62,22 @@ def usable_lock(recipe: Recipe) -> Path | None:
     if recipe.lock is None:
         return None
     for lock in filter(None, (recipe.lock, recipe.lock_local)):
-        if recipe.fingerprint not in _text(lock).partition("\n")[0]:
+        if recipe.fingerprint not in read_lock(lock).partition("\n")[0]:
             raise EnvironmentFileError(
                 f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): "
                 f"`vllm-regress env lock {recipe.name}` makes it anew"
             )
-    return recipe.lock if f", {_where(recipe)}:" in _text(recipe.lock).partition("\n")[0] else None
+    return recipe.lock if f", {_where(recipe)}:" in read_lock(recipe.lock).partition("\n")[0] else None
 
 
 def exactly(lock: Path) -> str:
     """A lock that no local build satisfies: ``torch==2.13.0`` would take a ``2.13.0+cpu`` from a wheel folder, which has another hash."""
-    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", _text(lock))
+    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", read_lock(lock))
 
 
-def _text(lock: Path) -> str:
-    return read_bounded(lock, _MAX_LOCK, what="a lock").decode("utf-8", errors="replace")
+def read_lock(lock: Path) -> str:
+    """The text of a lock. Raises ``UsageError`` for what is no file, or longer than any lock."""
+    return read_bounded(lock, MAX_LOCK, what="a lock").decode("utf-8", errors="replace")
 
 
 def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambda line: None) -> str:

@@ -17,12 +17,15 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..errors import BuildError
+from ..errors import BuildError, UsageError
+from ..util.documents import load_json
 from ..util.rundir import scratch
 from . import git
 from .bases import requirements_day, unmet
 from .installed import scan
 from .recipes import RELEASE, Overlay, Recipe
+
+_MAX_ABOUT = 64 * 1024
 
 ABOUT = "vllm-regress-source.json"
 _BASE_PTH = "000-vllm-regress-base.pth"
@@ -42,8 +45,8 @@ class About:
 def about(python: Path) -> About | None:
     """What the environment of ``python`` was made from; None for any other than an overlay."""
     try:
-        return About(**json.loads((python.parent.parent / ABOUT).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return About(**load_json(python.parent.parent / ABOUT, _MAX_ABOUT))
+    except (UsageError, TypeError):
         return None
 
 

@@ -14,10 +14,13 @@ from filelock import FileLock, Timeout
 
 from ..errors import DeviceBusy, Unsupported
 from ..util.deadline import Deadline
+from ..util.files import peek
 from ..util.paths import writable_root
 from ..util.sizes import GIB, MIB
 from .nvml import Usage, usage
 from .visible import ORDER, PCI, VISIBLE, CudaDevice
+
+_MAX_WANTED = 64 * 1024
 
 SLACK = 256 * MIB
 """Memory in bytes that a driver may keep or take by itself."""
@@ -98,8 +101,7 @@ class GpuLeases:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                with contextlib.suppress(OSError):
-                    wanted.update(entry.with_suffix(".gpus").read_text().split())
+                wanted.update(peek(entry.with_suffix(".gpus"), _MAX_WANTED).split())
             else:  # who waited was killed
                 for path in (entry, entry.with_suffix(".gpus")):
                     path.unlink(missing_ok=True)

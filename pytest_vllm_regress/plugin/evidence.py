@@ -13,6 +13,8 @@ from ..cases.observation import Mechanism
 from ..engines.schema_filter import SchemaFilter
 from ..engines.spec import EngineSpec
 from ..errors import Parts
+from ..util.masking import mask
+from ..util.text import printable
 
 if TYPE_CHECKING:
     from .strike import Strike
@@ -71,3 +73,8 @@ EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
 def evidence_of(node: pytest.Item) -> Evidence:
     """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
     return node.stash.setdefault(EVIDENCE, Evidence())
+
+
+def harmless(text: str) -> str:
+    """Masked, and with what a target process or a case file said unable to steer the terminal; tabs stay."""
+    return "\t".join(map(printable, mask(text).split("\t")))

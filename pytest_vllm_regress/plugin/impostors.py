@@ -14,7 +14,7 @@ from ..cases.judgement import judge
 from ..cases.model import CASE_FILE, Case, load_case
 from ..cases.observation import Observation
 from ..errors import CaseFileError, Kind
-from .evidence import Evidence
+from .evidence import Evidence, harmless
 from .judge import observe, target_of
 from .markers import MarkedCase
 from .session import session_of
@@ -87,6 +87,6 @@ def report_of(item: pytest.Item, faults: list[str]) -> pytest.TestReport:
         location=item.location,
         keywords={},
         outcome="failed" if faults else "passed",
-        longrepr="\n".join(faults) or None,
+        longrepr=harmless("\n".join(faults)) or None,
         when="call",
     )

@@ -17,7 +17,7 @@ from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
 from ..processes.stillness import Awaited
 from ..util.masking import mask
-from .evidence import Evidence
+from .evidence import Evidence, harmless
 from .markers import MarkedCase
 from .reporter import ATTRIBUTE
 from .session import environment_of, session_of
@@ -124,7 +124,7 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
         (r for r in reports if r.when == "call"), reports[0]
     )
     case, verdict = leg.case, leg.decision.verdict
-    message = f"{verdict.name}: {leg.decision.reason}"
+    message = f"{verdict.name}: {harmless(leg.decision.reason)}"
     if verdict is not Verdict.FIXED and case.upstream:
         message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
     setattr(deciding, ATTRIBUTE, _result(item, leg))
@@ -143,7 +143,7 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
         before = f"\n\n{deciding.longreprtext}" if deciding.longrepr else ""
         deciding.longrepr = message + before
         if leg.control is not None and leg.control.error is not None:
-            deciding.sections.append(("control leg", mask(str(leg.control.error))[:MAX_SHOWN]))
+            deciding.sections.append(("control leg", harmless(str(leg.control.error))[:MAX_SHOWN]))
     return reports
 
 

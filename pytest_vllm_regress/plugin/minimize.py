@@ -11,7 +11,7 @@ from ..engines.schema_filter import SchemaFilter
 from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
 from . import judge, ladder
-from .evidence import Evidence
+from .evidence import Evidence, harmless
 from .ladder import Outcome, Rung
 from .session import renew_timeout, session_of
 from .stash import SETTINGS
@@ -49,7 +49,7 @@ def minimize(
 def show(reports: list[pytest.TestReport], text: str) -> None:
     """Put the ladder's report beside the failure's own."""
     if text:
-        next((each for each in reports if each.failed), reports[0]).sections.append(("minimized", text))
+        next((each for each in reports if each.failed), reports[0]).sections.append(("minimized", harmless(text)))
 
 
 def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Outcome:

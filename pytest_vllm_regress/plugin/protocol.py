@@ -11,9 +11,8 @@ from _pytest.runner import runtestprotocol
 from ..cases.control import Control
 from ..errors import Unsupported, UsageError
 from ..util.masking import mask
-from ..util.text import printable
 from . import judge, minimize
-from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of
+from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of, harmless
 from .fixtures import skipping
 from .impostors import report_of, trials_of
 from .markers import MarkedCase, check_requirements, marked_case
@@ -131,11 +130,6 @@ def _conceal(report: pytest.TestReport) -> None:
     report.sections = [(name, mask(text)) for name, text in report.sections]
     if isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
-        report.longrepr = (path, line, _harmless(reason))
-    elif report.longrepr is not None and (text := _harmless(report.longreprtext)) != report.longreprtext:
+        report.longrepr = (path, line, harmless(reason))
+    elif report.longrepr is not None and (text := harmless(report.longreprtext)) != report.longreprtext:
         report.longrepr = text
-
-
-def _harmless(text: str) -> str:
-    """Masked, and with what a target process said unable to steer the terminal; tabs stay."""
-    return "\t".join(map(printable, mask(text).split("\t")))

@@ -12,8 +12,9 @@ import pytest
 from ..engines.session import Session
 from ..errors import RegressError
 from ..util.deadline import Deadline, DeadlineFor
+from ..util.masking import mask
 from ..util.signals import end_with_parent
-from ..util.text import printable
+from ..util.text import one_line, printable
 from .evidence import evidence_of
 from .stash import SESSION, SETTINGS, controller_of
 
@@ -56,10 +57,10 @@ def header(config: pytest.Config) -> list[str]:
     settings = config.stash[SETTINGS]
     session = session_of(config)
     try:
-        return [f"vllm-regress: {preview(name, settings.device)}" for name in session.environment_names()]
+        return [f"vllm-regress: {one_line(preview(name, settings.device))}" for name in session.environment_names()]
     except RegressError as error:
         if config.getoption("collectonly") and not settings.environments:
-            return [f"vllm-regress: {error}"]  # collecting needs no environment
+            return [f"vllm-regress: {one_line(mask(str(error)))}"]  # collecting needs no environment
         if hasattr(config, "workerinput"):  # a worker that ends here ends without a word; each test reports it
             return []
         raise pytest.UsageError(str(error)) from None

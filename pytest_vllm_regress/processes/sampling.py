@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..target_site.vllm_regress_target.nanny import descendants
+from ..util import patterns
 from .stillness import LOOK_S, Awaited, Look, Member, Thread, held_up, judge
 from .waits import alarm_of, sleeps
 
@@ -26,6 +27,7 @@ _DAEMON = re.compile(
 _NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
 _WOKEN = b"voluntary_ctxt_switches:"
 _EXCERPT = 200
+_SEARCH_S = 1.0
 _RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
 
 
@@ -35,10 +37,9 @@ class Watch:
     def __init__(
         self, awaited: Awaited, nanny: int, owing: int, log: Path, ray_dir: Path | None, clock: Clock = time.monotonic
     ) -> None:
-        self._pattern = re.compile(awaited.pattern.encode(), re.MULTILINE)
         self._nanny, self._owing = nanny, owing
         self._clock, self._settle_s = clock, awaited.settle_s
-        self._logs = Logs(self._pattern, log, ray_dir)
+        self._logs = Logs(awaited.pattern, log, ray_dir)
         self._looks: list[Look] = []
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
@@ -114,10 +115,10 @@ class Watch:
 class Logs:
     """What a family logs from now on: its own file, and Ray's."""
 
-    def __init__(self, pattern: re.Pattern[bytes], log: Path, ray_dir: Path | None) -> None:
+    def __init__(self, pattern: str, log: Path, ray_dir: Path | None) -> None:
         self.size = self.novel = self.heard = 0
         self.excerpt = ""
-        self._pattern = pattern
+        self._pattern: str | None = pattern
         self._log, self._ray_dir = log, ray_dir
         self._ends = {path: _size(path) for path in self._files()}
         self._carry: dict[Path, bytes] = {}
@@ -136,15 +137,33 @@ class Logs:
             with contextlib.suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
                 new = file.read(size - file.tell())
-                text = self._carry.get(path, b"") + new
-                for match in self._pattern.finditer(text):
-                    if match.end() > len(text) - len(new):
-                        heard = True
-                        self.excerpt = self.excerpt or match.group().decode(errors="replace")[:_EXCERPT]
-                self._carry[path] = text[-_CARRY:]
+                before = self._carry.get(path, b"")
+                if (found := self._said(before, new)) is not None:
+                    heard = True
+                    self.excerpt = self.excerpt or found
+                self._carry[path] = (before + new)[-_CARRY:]
                 self._note(new)
             self._ends[path] = size
         self.heard += heard
+
+    def _said(self, before: bytes, new: bytes) -> str | None:
+        """The first words that the pattern matches and that end in what is new."""
+        known = len(before.decode(errors="replace"))
+        text = (before + new).decode(errors="replace")
+        at = 0
+        while self._pattern is not None:
+            try:
+                found = patterns.search(self._pattern, text[at:], _SEARCH_S)
+            except patterns.PatternTooSlow:  # this wait goes on to its deadline
+                self._pattern = None
+                return None
+            if found is None:
+                return None
+            start, end = at + found[0], at + found[1]
+            if end > known:
+                return text[start:end][:_EXCERPT]
+            at = max(end, start + 1)
+        return None
 
     def _note(self, text: bytes) -> None:
         for line in text.splitlines():

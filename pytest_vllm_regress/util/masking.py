@@ -7,11 +7,11 @@ a pattern of bounded length is tried, and a value is followed to its end once, b
 from __future__ import annotations
 
 import functools
-import heapq
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal
 from urllib.parse import quote
 
 HIDDEN = "***"
@@ -69,22 +69,11 @@ _SHAPES: Mapping[bytes, re.Pattern[bytes]] = {
         rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?:[^-]++|-(?!----END ))*+(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"
     ),
 }
-_KEYWORDS = (
-    b"secret",
-    b"pass",
-    b"credential",
-    b"key",
-    b"token",
-    b"cookie",
-    b"auth",
-    b"bearer",
-    b"jwt",
-    b"_pwd",
-    b"_pat",
-    b"dsn",
-    b"webhook",
-)
-_ADDRESS = re.compile(rb"://(?P<rest>[^\s'\"<>]{1,2048}+)")
+_KEYWORDS = tuple(b"secret pass credential key token cookie auth bearer jwt _pwd _pat dsn webhook".split())
+_PIECE = 1 << 16
+_ADDRESS_SIGN = b"://"
+_MAX_ADDRESS = 2048
+_RUN = re.compile(rb"[^\s'\"<>]*+")
 _AUTHORITY = re.compile(rb"[^/?#]*+")
 _HOST_AND_PORT = re.compile(rb"(?:localhost|\[[0-9a-f:]++\]|[\w-]++(?:\.[\w-]++)++):\d{1,5}")
 _HOOK = re.compile(
@@ -107,7 +96,7 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """The variable's name says so, or its value is an address that lets in whoever has it: with a password, a token, or of a webhook."""
-    return is_secret_name(name) or any(True for _ in _in_addresses(value.encode("utf-8", "surrogatepass")))
+    return is_secret_name(name) or any(True for _ in _Text(value.encode("utf-8", "surrogatepass")).addressed())
 
 
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
@@ -131,9 +120,20 @@ def register_all(environment: Mapping[str, str]) -> None:
 
 def mask(text: str) -> str:
     """``text`` with every known secret value, and everything that looks like one, replaced by ``***``. In time linear in its length."""
-    secrets = _known | {v for name, v in os.environ.items() if is_secret_name(name) and _worth_hiding(name, v)}
-    data = _without_known(text.encode("utf-8", "surrogatepass"), frozenset(secrets))
-    return _without(data, _spans(data)).decode("utf-8", "surrogatepass")
+    return masker()(text)
+
+
+def masker() -> Callable[[str], str]:
+    """``mask``, for many texts: which values are known is looked up once."""
+    secrets = frozenset(
+        _known | {v for name, v in os.environ.items() if is_secret_name(name) and _worth_hiding(name, v)}
+    )
+
+    def hide(text: str) -> str:
+        data = _without_known(text.encode("utf-8", "surrogatepass"), secrets)
+        return _without(data, _Text(data).spans()).decode("utf-8", "surrogatepass")
+
+    return hide
 
 
 def _without(data: bytes, spans: Iterable[Span]) -> bytes:
@@ -219,24 +219,129 @@ def _worth_hiding(name: str, value: str) -> bool:
     return not (_NUMBER.fullmatch(value) and _COUNT.search(name))
 
 
-def _spans(data: bytes) -> Iterator[Span]:
-    """What looks like a secret, in order and apart from each other."""
-    low = data.lower()
-    looks = (*(_shape for _ in _SHAPES), *(_named for _ in _KEYWORDS), _addressed)
-    places = (*((data, prefix) for prefix in _SHAPES), *((low, word) for word in (*_KEYWORDS, b"://")))
-    end = 0
-    for at, number in heapq.merge(*(_numbered(where, word, n) for n, (where, word) in enumerate(places))):
-        if at < end:
-            continue
-        for start, stop in looks[number](data, low, at):
-            if start >= end and stop > start:
-                yield start, stop
-                end = stop
+class _Text:
+    """A text in which what looks like a secret is looked for, once from its beginning to its end.
+
+    Words are found a piece at a time, so that where they stand takes little memory, and a piece without them takes next to no time.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._low = data.lower()
+        self._run_end = 0
+        named = (self._bearer if word == b"bearer" else self._named for word in _KEYWORDS)
+        looks = (*(self._shape for _ in _SHAPES), *named, self._addressed)
+        places = (*((data, prefix) for prefix in _SHAPES), *((self._low, word) for word in (*_KEYWORDS, _ADDRESS_SIGN)))
+        self._words = tuple((*place, look) for place, look in zip(places, looks, strict=True))
+
+    def spans(self) -> Iterator[Span]:
+        """What looks like a secret, in order and apart from each other."""
+        end = 0
+        for at, look in self._places():
+            if at < end:
+                continue
+            for start, stop in look(at):
+                if start >= end and stop > start:
+                    yield start, stop
+                    end = stop
+
+    def addressed(self) -> Iterator[Span]:
+        """What lets in whoever has the addresses in the text."""
+        for at in _occurrences(self._low, _ADDRESS_SIGN):
+            yield from self._addressed(at)
+
+    def _places(self) -> Iterator[tuple[int, Callable[[int], Iterable[Span]]]]:
+        """Where a word stands that a secret may stand behind, in order, and how to look there."""
+        many = len(self._words)
+        looks = [look for _, _, look in self._words]
+        for start in range(0, len(self._data), _PIECE):
+            found: list[int] = []
+            for number, (where, word, _) in enumerate(self._words):
+                limit = start + _PIECE + len(word) - 1
+                at = where.find(word, start, limit)
+                while at >= 0:
+                    found.append(at * many + number)
+                    at = where.find(word, at + len(word), limit)
+            found.sort()
+            for place in found:
+                yield place // many, looks[place % many]
+
+    def _shape(self, at: int) -> Iterator[Span]:
+        """A value that its issuer made recognizable."""
+        if at and self._data[at - 1 : at] in _WORD_BYTES:
+            return
+        for prefix, pattern in _SHAPES.items():
+            if self._data.startswith(prefix, at) and (found := pattern.match(self._data, at)):
+                yield found.span()
+
+    def _bearer(self, at: int) -> tuple[Span, ...]:
+        """The value behind ``Bearer``, or behind a name with this word in it."""
+        found = _BEARER.match(self._data, at)
+        if found and (_SEPARATOR.match(self._low, at) or _AFTER_OPTION.match(self._low, at)):
+            return (found.span("value"),)
+        return self._named(at)
+
+    def _named(self, at: int) -> tuple[Span, ...]:
+        """The value behind a name that says secret: name=value, "name": "value", --name value, a header."""
+        data, low = self._data, self._low
+        found = _SEPARATOR.match(low, at)
+        separated = found is not None
+        window = low[at - _MAX_NAME : at] if at > _MAX_NAME else low[:at]
+        start = at - len(window) + len(window.rstrip(_IDENTIFIER))
+        if found is None and low.startswith(b"--", start):
+            found = _AFTER_OPTION.match(low, at)
+        if found is None:
+            return ()
+        stated = data[start : found.end(1)]
+        kind = _kind_of_name(stated)
+        if kind is None:
+            return ()
+        begins = start == 0 or data[start - 1 : start] == b"\n" or data[max(0, start - 7) : start] == b"export "
+        to_line_end = kind == "cookie" or (separated and begins and found["sign"] == b"=")
+        begin, end = _value(data, found.end(), kind != "name", to_line_end)
+        value = data[begin : min(end, begin + _MAX_NAME)].decode("utf-8", "replace")
+        counts = _NUMBER.fullmatch(value) and _COUNT.search(stated.decode("ascii", "replace"))
+        return () if counts or _SWITCH.fullmatch(value) else ((begin, end),)
+
+    def _addressed(self, at: int) -> Iterator[Span]:
+        """What lets in whoever has the address that ``://`` at ``at`` stands in."""
+        begin = at + len(_ADDRESS_SIGN)
+        if self._run_end < begin:  # addresses that stand in one another end together: the end is looked for once
+            run = _RUN.match(self._data, begin)
+            self._run_end = run.end() if run else begin
+        rest = self._data[begin : min(self._run_end, begin + _MAX_ADDRESS)]
+        last = rest.rfind(b"@")
+        if last < 0:
+            own = self._low[begin : begin + len(rest.partition(_ADDRESS_SIGN)[0])]
+            if b"=" not in own and b"hook" not in own and b"/bot" not in own:
+                return
+        authority = _AUTHORITY.match(rest)
+        assert authority is not None
+        before, colon, _ = authority[0].partition(b":")
+        if last >= 0 and colon and not _HOST_AND_PORT.fullmatch(authority[0]):
+            yield begin + len(before) + 1, begin + last
+            begin, rest = begin + last + 1, rest[last + 1 :]
+        elif b"@" in authority[0]:
+            user = authority[0].rpartition(b"@")[0]
+            if user not in _NO_PASSWORD and not self._low[max(0, at - 5) : at].endswith((b"ssh", b"sftp")):
+                yield begin, begin + len(user)
+            begin, rest = begin + len(user) + 1, rest[len(user) + 1 :]
+        rest = rest.partition(_ADDRESS_SIGN)[0]  # another address speaks for itself
+        if hook := _HOOK.match(rest):
+            yield begin + hook.start("value"), begin + len(rest)
+            return
+        for each in _QUERY.finditer(rest):
+            yield begin + each.start("value"), begin + each.end("value")
 
 
-def _numbered(data: bytes, word: bytes, number: int) -> Iterator[tuple[int, int]]:
-    for at in _occurrences(data, word):
-        yield at, number
+@functools.lru_cache(maxsize=4096)
+def _kind_of_name(stated: bytes) -> Literal["name", "header", "cookie"] | None:
+    """What the name of a secret is, or None where it names none."""
+    name = stated.lower()
+    if _HEADER.fullmatch(name):
+        return "cookie" if _TO_LINE_END.fullmatch(name) else "header"
+    says = _TEXT_NAME.fullmatch(name) or (stated.isupper() and is_secret_name(stated.decode("ascii", "replace")))
+    return "name" if says else None
 
 
 def _apart(spans: Iterable[Span]) -> Iterator[Span]:
@@ -255,44 +360,7 @@ def _occurrences(data: bytes, word: bytes) -> Iterator[int]:
         at = data.find(word, at + len(word))
 
 
-def _shape(data: bytes, low: bytes, at: int) -> Iterator[Span]:
-    """A value that its issuer made recognizable."""
-    if at and data[at - 1 : at] in _WORD_BYTES:
-        return
-    for prefix, pattern in _SHAPES.items():
-        if data.startswith(prefix, at) and (found := pattern.match(data, at)):
-            yield found.span()
-
-
 _WORD_BYTES = {bytes([each]) for each in _IDENTIFIER if each != ord("-")}
-
-
-def _named(data: bytes, low: bytes, at: int) -> Iterator[Span]:
-    """The value behind a name that says secret: name=value, "name": "value", --name value, a header."""
-    found = _SEPARATOR.match(low, at) or _AFTER_OPTION.match(low, at)
-    if found is None:
-        return
-    if low.startswith(b"bearer", at) and (bearer := _BEARER.match(data, at)):
-        yield bearer.span("value")
-        return
-    window = low[max(0, at - _MAX_NAME) : at]
-    before = window[len(window.rstrip(_IDENTIFIER)) :]
-    separated = found.re is _SEPARATOR
-    if not separated and not before.startswith(b"--"):
-        return
-    name, start = before + found["tail"], at - len(before)
-    stated = data[start : found.end("tail")]
-    header = _HEADER.fullmatch(name) is not None
-    if not (
-        header or _TEXT_NAME.fullmatch(name) or (stated.isupper() and is_secret_name(stated.decode("ascii", "replace")))
-    ):
-        return
-    begins = start == 0 or data[start - 1 : start] == b"\n" or data[max(0, start - 7) : start] == b"export "
-    to_line_end = _TO_LINE_END.fullmatch(name) is not None or (separated and begins and found["sign"] == b"=")
-    begin, end = _value(data, found.end(), header, to_line_end)
-    value = data[begin : min(end, begin + _MAX_NAME)].decode("utf-8", "replace")
-    if not _SWITCH.fullmatch(value) and not (_NUMBER.fullmatch(value) and _COUNT.search(name.decode())):
-        yield begin, end
 
 
 def _value(data: bytes, at: int, header: bool, to_line_end: bool) -> Span:
@@ -327,35 +395,3 @@ def _end_of_line(data: bytes, at: int) -> int:
 
 
 _CLOSING = {mark: re.compile(rb"(?:[^\\\n" + mark + rb"]++|\\[^\n])*+") for mark in (b"'", b'"')}
-
-
-def _addressed(data: bytes, low: bytes, at: int) -> Iterator[Span]:
-    """What lets in whoever has the address that ``://`` at ``at`` stands in."""
-    found = _ADDRESS.match(data, at)
-    if found is None:
-        return
-    begin, rest = found.start("rest"), found["rest"]
-    authority = _AUTHORITY.match(rest)
-    assert authority is not None
-    before, colon, _ = authority[0].partition(b":")
-    last = rest.rfind(b"@")
-    if last >= 0 and colon and not _HOST_AND_PORT.fullmatch(authority[0]):
-        yield begin + len(before) + 1, begin + last
-        begin, rest = begin + last + 1, rest[last + 1 :]
-    elif b"@" in authority[0]:
-        user = authority[0].rpartition(b"@")[0]
-        if user not in _NO_PASSWORD and not low[max(0, at - 5) : at].endswith((b"ssh", b"sftp")):
-            yield begin, begin + len(user)
-        begin, rest = begin + len(user) + 1, rest[len(user) + 1 :]
-    rest = rest.partition(b"://")[0]  # another address speaks for itself
-    if hook := _HOOK.match(rest):
-        yield begin + hook.start("value"), begin + len(rest)
-        return
-    for each in _QUERY.finditer(rest):
-        yield begin + each.start("value"), begin + each.end("value")
-
-
-def _in_addresses(data: bytes) -> Iterator[Span]:
-    low = data.lower()
-    for at in _occurrences(low, b"://"):
-        yield from _addressed(data, low, at)

@@ -12,11 +12,16 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..errors import UsageError
 from ..target_site.vllm_regress_target.nanny import SEGMENTS
+from .documents import load_json
+from .files import peek
 from .owner import Owner, State
 
 PREFIX = "vr-"
 _OWNER = "run.json"
+_MAX_OWNER = 64 * 1024
+_MAX_SEGMENTS = 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +53,12 @@ class RunDir:
     def segments(self) -> tuple[Path, ...]:
         """Shared-memory files that nannies noted and that are still there: the same files, not others of the same name."""
         found: dict[Path, None] = {}
-        with contextlib.suppress(OSError):
-            for line in (self.path / SEGMENTS).read_text().splitlines():
-                number, _, name = line.partition(" ")
-                with contextlib.suppress(OSError):
-                    status = os.lstat(name)
-                    if name.startswith("/dev/shm/") and str(status.st_ino) == number and status.st_uid == os.getuid():
-                        found[Path(name)] = None
+        for line in peek(self.path / SEGMENTS, _MAX_SEGMENTS).splitlines():
+            number, _, name = line.partition(" ")
+            with contextlib.suppress(OSError, ValueError):
+                status = os.lstat(name)
+                if name.startswith("/dev/shm/") and str(status.st_ino) == number and status.st_uid == os.getuid():
+                    found[Path(name)] = None
         return tuple(found)
 
     def remove(self) -> None:
@@ -89,10 +93,10 @@ class AbandonedRun:
 def abandoned_runs() -> Iterator[AbandonedRun]:
     """Run directories of this user whose controller provably no longer lives."""
     for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            about = json.loads((path / _OWNER).read_text())
+            about = load_json(path / _OWNER, _MAX_OWNER)
             owner, tag = Owner.from_json(about), str(about["tag"])
             owners = [owner, *([Owner.from_json(above)] if (above := about.get("controller")) else [])]
             gone = next((each for each in owners if each.state() is State.GONE), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from pytest_vllm_regress.audit import preflight as preflight_module
 from pytest_vllm_regress.audit.checks import CHECKS
-from pytest_vllm_regress.audit.preflight import Concern, Surroundings, preflight
+from pytest_vllm_regress.audit.preflight import Concern, Surroundings, _shebang, preflight
 from pytest_vllm_regress.environments.installed import Package
 from pytest_vllm_regress.gpus.fit import cuda_of
 from pytest_vllm_regress.gpus.nvml import Gpu, Machine
@@ -249,3 +250,11 @@ def test_what_kernels_are_compiled_with_is_said(
 def test_every_check_is_documented() -> None:
     page = (ROOT / "docs" / "audit.md").read_text()
     assert [name for name in CHECKS if f"`{name}`" not in page] == []
+
+
+def test_a_script_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nvcc")
+    assert _shebang(str(tmp_path / "nvcc")) is None
+    (tmp_path / "vllm").write_bytes(b"#!/usr/bin/python3 -I\nimport x")
+    assert _shebang(str(tmp_path / "vllm")) == Path("/usr/bin/python3")
+    assert _shebang(None) is None

@@ -13,6 +13,8 @@ from pytest_vllm_regress.conformance import record
 from pytest_vllm_regress.conformance.suite import suite_directory
 from pytest_vllm_regress.conformance.table import table
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.util import patterns
+from pytest_vllm_regress.util.patterns import PatternTooSlow
 
 REPORT = """<testsuites><testsuite name="pytest">
 <properties><property name="device" value="sim"/><property name="python" value="3.11.7"/>
@@ -137,3 +139,25 @@ def test_without_names_the_table_is_written_from_the_record(
 
 def test_the_suite_s_faults_can_be_read() -> None:
     assert record.read_faults(suite_directory() / "known.toml")
+
+
+def test_a_fault_s_pattern_is_searched_within_a_time(
+    ran: record.SuiteRun, faults: tuple[record.Fault, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = dataclasses.replace(ran.cells[0], reason="a" * 60)
+    endless = dataclasses.replace(faults[0], symptom="(a+)+b", checks=("*",), generation="*")
+    monkeypatch.setattr(patterns.search, "__defaults__", (0.2,))
+    with pytest.raises(PatternTooSlow, match="without an end"):
+        endless.explains(ran, cell)
+
+
+@pytest.mark.parametrize(
+    "written", ['symptom = "("', "symptom = 1", "checks = 1", 'vllm = "x"', "unknown = 1"], ids=lambda each: each[:9]
+)
+def test_a_faulty_list_of_faults_is_refused(tmp_path: Path, written: str) -> None:
+    name = written.partition(" ")[0]
+    fields = {"vllm": '">=0.8"', "checks": '["*"]', "symptom": '"x"', "why": '"y"'}
+    lines = [f"{key} = {value}" for key, value in fields.items() if key != name]
+    (tmp_path / "known.toml").write_text("\n".join(["[[fault]]", *lines, written]))
+    with pytest.raises(UsageError, match=r"known\.toml"):
+        record.read_faults(tmp_path / "known.toml")

@@ -53,6 +53,28 @@ HARMLESS = {
     "VLLM_USE_V1": "1",
 }
 
+PIECES = [
+    "password",
+    "=",
+    "'",
+    " ",
+    "\n",
+    "token",
+    "--",
+    "key",
+    ":",
+    "://",
+    "@",
+    "a",
+    "hf_" + "b" * 20,
+    "Bearer ",
+    "abcdefghij",
+    "/",
+    "?",
+    "sig",
+    "x",
+]
+
 
 @pytest.fixture(autouse=True)
 def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,14 +213,20 @@ def test_hiding_is_linear_whatever_the_text(part: str) -> None:
 
 def test_a_log_is_hidden_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "hunter2!")
-    assert (
-        seconds(log(1_000_000)) < 1.0
-    )  # benchmarks/masking.py: ten times as much in this time, on a machine that does nothing else
+    assert min(seconds(log(1_000_000)) for _ in range(3)) < 0.5  # benchmarks/masking.py: ten times as much within 1 s
 
 
 def test_short_and_numeric_values_are_hidden_where_they_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIN_PASSWORD", "4711")
     assert mask("pin 4711, port 47110, [4711]") == f"pin {HIDDEN}, port 47110, [{HIDDEN}]"
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.integers(1, 9))
+def test_where_a_piece_ends_nothing_changes(text: str, size: int) -> None:
+    whole = mask(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(masking, "_PIECE", size)
+        assert mask(text) == whole
 
 
 @given(

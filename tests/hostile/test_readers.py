@@ -1,0 +1,181 @@
+"""Hostile files for every reader: what they hold is read, or refused in words, in time and memory in proportion to their length."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pytest_vllm_regress.audit.package_lists import read_list
+from pytest_vllm_regress.audit.target import read_target
+from pytest_vllm_regress.bisection.search import Notes
+from pytest_vllm_regress.cases import impostors, proof, results
+from pytest_vllm_regress.cases.model import load_case
+from pytest_vllm_regress.checkpoints.forge import architectures_of
+from pytest_vllm_regress.conformance.record import read_faults, read_record
+from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.installed import open_environment
+from pytest_vllm_regress.environments.locks import read_lock
+from pytest_vllm_regress.environments.overlay import ABOUT, about
+from pytest_vllm_regress.environments.recipes import load
+from pytest_vllm_regress.errors import RegressError
+from pytest_vllm_regress.fuzz import artefact, corpus
+from pytest_vllm_regress.util import rundir
+
+cheap = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=25
+)
+
+
+def marker(path: Path) -> None:
+    """A file where the cache has what it knows of an environment."""
+    place = path.parent / "environments" / "x"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "vllm-regress.json").write_bytes(path.read_bytes())
+    EnvironmentCache(path.parent).listing()
+
+
+def environment(path: Path) -> None:
+    """A file where a virtual environment has its settings, and one that names folders."""
+    site = path.parent / "env" / "lib" / "python3.11" / "site-packages"
+    (site / "a.dist-info").mkdir(parents=True, exist_ok=True)
+    for file in (path.parent / "env" / "pyvenv.cfg", site / "a.pth", site / "a.dist-info" / "METADATA"):
+        file.write_bytes(path.read_bytes())
+    open_environment(path.parent / "env").imported()
+    read_target(str(path.parent / "env"))
+
+
+def checkpoint(path: Path) -> None:
+    """A file where a checkpoint says what it is."""
+    (path.parent / "config.json").write_bytes(path.read_bytes())
+    architectures_of(str(path.parent))
+
+
+def overlay(path: Path) -> None:
+    """A file where an overlay says what it was made from."""
+    (path.parent / "env" / "bin").mkdir(parents=True, exist_ok=True)
+    (path.parent / "env" / ABOUT).write_bytes(path.read_bytes())
+    about(path.parent / "env" / "bin" / "python")
+
+
+def abandoned(path: Path) -> None:
+    """A file where a run directory says whose it is."""
+    run = path.parent / "vr-x"
+    run.mkdir(exist_ok=True)
+    (run / "run.json").write_bytes(path.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rundir.tempfile, "gettempdir", lambda: str(path.parent))
+        for each in rundir.abandoned_runs():
+            each.run.segments()
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "case": load_case,
+    "environments": load,
+    "results": results.read,
+    "evidence": proof.read,
+    "artefact": artefact.load,
+    "corpus": lambda path: list(corpus.read(path.parent)),
+    "list": read_list,
+    "bisection": lambda path: Notes(path, ("a",)),
+    "record": read_record,
+    "cache": marker,
+    "environment": environment,
+    "impostors": impostors.read,
+    "faults": read_faults,
+    "lock": read_lock,
+    "checkpoint": checkpoint,
+    "overlay": overlay,
+    "run": abandoned,
+}
+SHAPES: st.SearchStrategy[object] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.just(int("9" * 400)) | st.text(max_size=5) | st.just([]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["schema", "results", "environments", "name", "size", "a", "packages", "cells"]),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=5,
+)
+FILES = (
+    st.binary(max_size=60)
+    | SHAPES.map(lambda value: json.dumps(value).encode())
+    | st.text(alphabet="a.[]{}=\"'\n#1-r", max_size=40).map(str.encode)
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(content=FILES)
+@example(content=b"[" * 20_000)
+@example(content=b".".join([b"a"] * 20_000) + b" = 1")
+@example(content=b"a = " + b"9" * 5000)
+@example(content=b"9" * 5000)
+@example(content=b"")
+@cheap
+def test_whatever_a_file_holds_it_is_read_or_refused_in_words(tmp_path: Path, name: str, content: bytes) -> None:
+    file = tmp_path / "file.json"
+    file.write_bytes(content)
+    try:
+        READERS[name](file)
+    except RegressError as error:
+        assert len(str(error)) < 20_000
+
+
+IN_FOLDERS = {"cache", "environment", "corpus", "checkpoint", "overlay", "run"}
+NO_FILES: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"))
+
+
+@pytest.mark.parametrize("make", NO_FILES, ids=["pipe", "device"])
+def test_what_is_no_file_in_a_folder_is_passed_over_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    run = tmp_path / "vr-x"
+    (run / "env" / "bin").mkdir(parents=True)
+    for name in ("run.json", "shared-memory", "config.json", f"env/{ABOUT}", "test_x.py", "case.md"):
+        make(run / name)
+    assert architectures_of(str(run)) == ()
+    assert about(run / "env" / "bin" / "python") is None
+    assert rundir.RunDir(run, "x").segments() == ()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rundir.tempfile, "gettempdir", lambda: str(tmp_path))
+        assert list(rundir.abandoned_runs()) == []
+    with pytest.raises(RegressError):
+        proof.code_fingerprint(run)
+
+
+@pytest.mark.parametrize("name", sorted(READERS.keys() - IN_FOLDERS))
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    for make in NO_FILES:
+        file = tmp_path / "file.json"
+        make(file)
+        with pytest.raises(RegressError):
+            READERS[name](file)
+        file.unlink()
+
+
+@pytest.mark.parametrize("name", ["results", "evidence", "artefact", "list", "case", "environments"])
+def test_time_and_memory_stay_in_proportion(tmp_path: Path, name: str) -> None:
+    """A file that is wrong in every place, as large as it may be, or a megabyte."""
+    limit = {"evidence": 200_000, "case": 60_000, "environments": 300_000}.get(name, 900_000)
+    toml = name in ("case", "environments")
+    parts = ['{"a": [1, "x", {"b": null}]}'] * (limit // 32)
+    text = (
+        f"a = [{', '.join('1' for _ in range(limit // 4))}]"
+        if toml
+        else '{"schema": 1, "tool_version": "1", "results": [' + ", ".join(parts) + "]}"
+    )
+    file = tmp_path / "file.json"
+    file.write_text(text)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(RegressError):
+        READERS[name](file)
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
