@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +72,7 @@ def abandoned(path: Path) -> None:
     run.mkdir(exist_ok=True)
     (run / "run.json").write_bytes(path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rundir.tempfile, "gettempdir", lambda: str(path.parent))
+        patch.setattr(tempfile, "gettempdir", lambda: str(path.parent))
         for each in rundir.abandoned_runs():
             each.run.segments()
 
@@ -145,7 +146,7 @@ def test_what_is_no_file_in_a_folder_is_passed_over_at_once(tmp_path: Path, make
     assert about(run / "env" / "bin" / "python") is None
     assert rundir.RunDir(run, "x").segments() == ()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rundir.tempfile, "gettempdir", lambda: str(tmp_path))
+        patch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
         assert list(rundir.abandoned_runs()) == []
     with pytest.raises(RegressError):
         proof.code_fingerprint(run)
