@@ -27,7 +27,7 @@ def test_reproduced_is_xfailed_and_names_upstream_and_the_fix(
     done.assert_outcomes(xfailed=1)
     assert result.match is not None and "documented words" in result.match.line
     assert (result.verdict, result.device, result.versions["vllm"]) == (Verdict.REPRODUCED, "sim", "0.8.4")
-    done.stdout.fnmatch_lines(["*REPRODUCED*the documented words*https://example.org/issues/1*vllm 0.8.5*"])
+    done.stdout.fnmatch_lines(["*REPRODUCED*the documented words*https://example.org/1*vllm 0.8.5*"])
     done.stdout.fnmatch_lines(["REPRODUCED*demo-1 on *device sim (simulated device)*"])
 
 

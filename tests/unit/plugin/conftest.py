@@ -1,0 +1,104 @@
+"""A test of ours as the plugin sees it, without pytest running: a case beside it, a session made up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.target import Target
+from pytest_vllm_regress.environments.installed import Installed
+from pytest_vllm_regress.plugin.markers import MarkedCase, marked_case
+from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
+from pytest_vllm_regress.processes.stillness import Awaited
+from tests.helpers.cases import CaseFile
+
+DEMO = CaseFile()
+
+
+@dataclasses.dataclass
+class FakeSession:
+    """Has one environment, or none that can be used (``broken``)."""
+
+    version: str
+    broken: Exception | None = None
+    awaited: Awaited | None = None
+    charges: tuple[object, ...] = ()
+
+    def environment_names(self) -> tuple[str, ...]:
+        return ("old",)
+
+    def target(self, name: str) -> Target:
+        if self.broken is not None:
+            raise self.broken
+        installed = Installed("/x", "3.11", MappingProxyType({"vllm": self.version}))
+        return Target(name, Path("/x/bin/python"), "sim", installed)
+
+
+@dataclasses.dataclass
+class FakeItem:
+    """What the plugin asks of a ``pytest.Item``. ``events`` are the calls of hooks: their names, or the report."""
+
+    config: Any
+    path: Path
+    marker: pytest.Mark
+    nodeid: str = "test_demo.py::test_demo"
+    name: str = "test_demo"
+    location: tuple[str, int, str] = ("test_demo.py", 3, "test_demo")
+    fixturenames: tuple[str, ...] = ("vllm_env",)
+    stash: pytest.Stash = dataclasses.field(default_factory=pytest.Stash)
+    events: list[Any] = dataclasses.field(default_factory=list)
+
+    @property
+    def ihook(self) -> Any:
+        return SimpleNamespace(
+            pytest_runtest_logstart=lambda **_: self.events.append("start"),
+            pytest_runtest_logreport=lambda report: self.events.append(report),
+            pytest_runtest_logfinish=lambda **_: self.events.append("finish"),
+        )
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        return self.marker if name == self.marker.name else None
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        return []
+
+    def _initrequest(self) -> None:
+        self.events.append("again")
+
+    @property
+    def marked(self) -> MarkedCase:
+        marked = marked_case(self)  # type: ignore[arg-type]
+        assert marked is not None
+        return marked
+
+
+MakeItem = Callable[..., Any]
+
+
+@pytest.fixture
+def make_item(tmp_path: Path) -> MakeItem:
+    """``make_item(CaseFile(...), version="0.8.4", **settings)``."""
+
+    def make(
+        case: CaseFile = DEMO, version: str = "0.8.4", broken: Exception | None = None, **settings: Any
+    ) -> FakeItem:
+        stash = pytest.Stash()
+        stash[SETTINGS] = Settings(**settings)
+        stash[SESSION] = cast(Session, FakeSession(version, broken))
+        config = SimpleNamespace(stash=stash, getoption=lambda name: None)
+        directory = case.write(tmp_path / "cases").directory
+        return FakeItem(config, directory / "test_demo.py", pytest.mark.vllm_case(case.id).mark)
+
+    return make
+
+
+def report(outcome: str = "passed", when: str = "call", text: object = None) -> Any:
+    """A report as pytest makes it."""
+    return pytest.TestReport("test_demo.py::test_demo", ("test_demo.py", 3, "test_demo"), {}, outcome, text, when)  # type: ignore[arg-type]

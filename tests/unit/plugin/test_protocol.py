@@ -1,0 +1,163 @@
+"""The order in which a test's legs run, what each is asked, and what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import ChildDied, Part, Unsupported, UsageError
+from pytest_vllm_regress.plugin import protocol
+from pytest_vllm_regress.plugin.evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
+from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
+from pytest_vllm_regress.plugin.stash import SESSION
+from tests.helpers.cases import CaseFile
+from tests.unit.plugin.conftest import MakeItem, report
+
+CRASH = CaseFile(kind="crash", omits="the pool", pattern="boom", control="pool = 0\nprobe = { n = 1 }")
+HANG = CaseFile(kind="hang", omits="the pool", pattern="boom", symptom='where = "log"')
+Leg = Callable[[Any, Evidence], None]
+
+
+def crash(item: Any, evidence: Evidence) -> None:
+    evidence.error = ChildDied("gone", phase="probe", parts={Part.LOG: "boom", Part.EXIT: "boom"})
+
+
+def works(item: Any, evidence: Evidence) -> None:
+    evidence.control_used = True
+    evidence.replied("probe")
+
+
+@pytest.fixture
+def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
+    """Stands for pytest running the test: ``legs(crash, works)`` says what each leg does in turn; the result is what they were asked."""
+
+    def script(*behaviour: Leg) -> list[Evidence]:
+        asked: list[Evidence] = []
+        left = iter(behaviour)
+
+        def run(item: Any, log: bool, nextitem: object) -> list[pytest.TestReport]:
+            evidence = item.stash[EVIDENCE]
+            asked.append(evidence)
+            next(left)(item, evidence)
+            return [
+                report("failed" if evidence.error else "passed", text=str(evidence.error) if evidence.error else None)
+            ]
+
+        monkeypatch.setattr(protocol, "runtestprotocol", run)
+        return asked
+
+    return script
+
+
+def verdict_of(item: Any) -> Verdict:
+    (shown,) = (each for each in item.events if not isinstance(each, str))
+    verdict: Verdict = getattr(shown, ATTRIBUTE).verdict
+    return verdict
+
+
+def test_a_failure_runs_the_control_leg_and_then_reports_once(
+    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+) -> None:
+    item, asked = make_item(CRASH), legs(crash, works)
+    assert protocol.run(item, None) is True
+    subject, control = asked
+    assert (subject.leg, dict(subject.changes), dict(subject.probe)) == (SUBJECT, {}, {})
+    assert (control.leg, dict(control.changes), dict(control.probe)) == (CONTROL, {"tokenizer_pool_size": 0}, {"n": 1})
+    assert control.protocol_started == subject.protocol_started  # one test, one clock of pytest-timeout
+    assert [each if isinstance(each, str) else "report" for each in item.events] == [
+        "start",
+        "again",
+        "report",
+        "finish",
+    ]
+    assert verdict_of(item) is Verdict.REPRODUCED
+
+
+def test_a_pass_runs_no_control_leg(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
+    item, asked = make_item(CRASH, version="0.8.5"), legs(works)
+    protocol.run(item, None)
+    assert [each.leg for each in asked] == [SUBJECT]
+    assert verdict_of(item) is Verdict.FIXED
+
+
+def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
+    make_item: MakeItem, legs: Callable[..., list[Evidence]]
+) -> None:
+    def same(item: Any, evidence: Evidence) -> None:
+        evidence.replied("probe")
+
+    item, asked = make_item(CRASH), legs(crash, same)
+    protocol.run(item, None)
+    assert isinstance(asked[1].error, UsageError) and "nothing left out 'the pool'" in str(asked[1].error)
+    assert verdict_of(item) is Verdict.INCONCLUSIVE
+
+
+def test_only_the_subjects_leg_may_end_a_hang_early(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
+    item = make_item(HANG)
+    awaited = []
+
+    def look(leg: Leg) -> Leg:
+        def run(item: Any, evidence: Evidence) -> None:
+            awaited.append(item.config.stash[SESSION].awaited)
+            leg(item, evidence)
+
+        return run
+
+    legs(look(crash), look(works))
+    protocol.run(item, None)
+    assert [each and each.pattern for each in awaited] == ["boom", None]
+    assert item.config.stash[SESSION].awaited is None
+
+
+def call(error: BaseException | None) -> pytest.CallInfo[None]:
+    """pytest's record of a call that raised, or did not."""
+
+    def run() -> None:
+        if error is not None:
+            raise error from error.__cause__
+
+    return pytest.CallInfo.from_call(run, "call")
+
+
+def remembered(item: Any, *seen: tuple[str, BaseException | None]) -> Evidence:
+    item.stash[EVIDENCE] = Evidence()
+    for outcome, error in seen:
+        protocol.remember(item, call(error), report(outcome))
+    return item.stash[EVIDENCE]  # type: ignore[no-any-return]
+
+
+def test_the_first_error_of_a_leg_counts(make_item: MakeItem) -> None:
+    first, later = ValueError("first"), KeyError("in the teardown")
+    assert remembered(make_item(), ("passed", None), ("failed", first), ("failed", later)).error is first
+
+
+def test_a_skip_keeps_what_it_claims(make_item: MakeItem) -> None:
+    claim = Unsupported("no", since="0.9")
+    skip = pytest.skip.Exception("no")
+    skip.__cause__ = claim
+    evidence = remembered(make_item(), ("skipped", skip))
+    assert (evidence.skipped, evidence.error) == ("no", claim)
+    bare = remembered(make_item(), ("skipped", pytest.skip.Exception("why")))
+    assert (bare.skipped, bare.error) == ("why", None)
+
+
+def test_reports_hold_no_secret_and_cannot_steer_the_terminal(make_item: MakeItem) -> None:
+    item = make_item()
+    shown = report("failed", text="password=hunter2222\n\tin\x1b[31m red")
+    shown.sections.append(("stdout", "api_key=hunter3333"))
+    protocol.remember(item, call(None), shown)
+    assert "hunter" not in shown.longreprtext + shown.sections[0][1]
+    assert "\x1b" not in shown.longreprtext and "\n\tin" in shown.longreprtext
+    skipped = report("skipped", text=("test_demo.py", 3, "Skipped: password=hunter2222"))
+    protocol.remember(item, call(None), skipped)
+    assert skipped.longrepr[:2] == ("test_demo.py", 3) and "hunter" not in skipped.longrepr[2]
+
+
+def test_what_the_device_cannot_show_is_skipped_before_anything_starts(make_item: MakeItem) -> None:
+    protocol.check_applicable(make_item(CaseFile(devices=("sim",))))
+    with pytest.raises(pytest.skip.Exception, match="demo-2 can be shown on cpu, gpu") as caught:
+        protocol.check_applicable(make_item(CaseFile("demo-2", devices=("cpu", "gpu"))))
+    assert isinstance(caught.value.__cause__, Unsupported) and caught.value.__cause__.claim == "not on device sim"

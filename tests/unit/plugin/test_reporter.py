@@ -1,0 +1,141 @@
+"""Verdicts on their way from a test's report to terminal, xdist and file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.cases.results import TestResult, read
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.plugin.reporter import ATTRIBUTE, Recorder
+from pytest_vllm_regress.plugin.stash import SETTINGS
+from tests.unit.plugin.conftest import report
+
+
+def result(verdict: Verdict = Verdict.REPRODUCED, environment: str = "old") -> TestResult:
+    return TestResult("demo", "test_demo.py::test_demo", verdict, "seen", "sim", environment, {"vllm": "0.8.4"})
+
+
+def judged(verdict: Verdict = Verdict.REPRODUCED, outcome: str = "failed", when: str = "call") -> Any:
+    made = report(outcome, when)
+    setattr(made, ATTRIBUTE, result(verdict))
+    return made
+
+
+def recorder(**settings: Any) -> Recorder:
+    stash = pytest.Stash()
+    stash[SETTINGS] = Settings(**settings)
+    return Recorder(SimpleNamespace(stash=stash))  # type: ignore[arg-type]
+
+
+def through(wrapper: Generator[None, Any, Any], value: Any) -> Any:
+    """What a hook wrapper makes of the inner hooks' result."""
+    next(wrapper)
+    with pytest.raises(StopIteration) as done:
+        wrapper.send(value)
+    return done.value.value
+
+
+def test_between_the_processes_of_xdist_a_verdict_is_json() -> None:
+    data = through(recorder().pytest_report_to_serializable(), {ATTRIBUTE: result(), "outcome": "failed"})
+    sent = json.loads(json.dumps(data))
+    assert sent[ATTRIBUTE]["verdict"] == "REPRODUCED" and sent["outcome"] == "failed"
+    arrived = report("failed")
+    setattr(arrived, ATTRIBUTE, sent[ATTRIBUTE])
+    assert getattr(through(recorder().pytest_report_from_serializable(), arrived), ATTRIBUTE) == result()
+
+
+def test_reports_of_other_tests_pass_unchanged() -> None:
+    assert through(recorder().pytest_report_to_serializable(), None) is None
+    assert through(recorder().pytest_report_to_serializable(), {"outcome": "passed"}) == {"outcome": "passed"}
+    other = report()
+    assert through(recorder().pytest_report_from_serializable(), other) is other and not hasattr(other, ATTRIBUTE)
+    assert recorder().pytest_report_teststatus(other) is None
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "when", "category", "letter", "colour"),
+    [
+        (Verdict.FIXED, "passed", "call", "passed", ".", "green"),
+        (Verdict.NOT_APPLICABLE, "skipped", "setup", "skipped", "s", "yellow"),
+        (Verdict.REGRESSED, "failed", "call", "failed", "F", "red"),
+        (Verdict.INCONCLUSIVE, "failed", "setup", "error", "E", "red"),
+    ],
+)
+def test_the_word_is_the_verdict_and_letter_and_category_are_pytests(
+    verdict: Verdict, outcome: str, when: str, category: str, letter: str, colour: str
+) -> None:
+    status = recorder().pytest_report_teststatus(judged(verdict, outcome, when))
+    assert status == (category, letter, (verdict.value, {colour: True}))
+
+
+def test_a_documented_failure_is_an_expected_one() -> None:
+    known = judged(outcome="skipped")
+    known.wasxfail = "REPRODUCED: seen"
+    assert recorder().pytest_report_teststatus(known) == ("xfailed", "x", ("REPRODUCED", {"yellow": True}))
+
+
+def run_protocol(ours: Recorder, item: Path, nextitem: Path | None) -> None:
+    items = [SimpleNamespace(path=path) if path else None for path in (item, nextitem)]
+    through(ours.pytest_runtest_protocol(*items), True)  # type: ignore[arg-type]
+
+
+def test_the_file_is_written_after_each_case_and_at_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    ours = recorder(report=file)
+    one, two = Path("/cases/one/test_a.py"), Path("/cases/two/test_b.py")
+    run_protocol(ours, one, two)
+    assert not file.exists()  # nothing has a verdict yet
+    ours.pytest_runtest_logreport(judged())
+    run_protocol(ours, one, one.with_name("test_c.py"))
+    assert not file.exists()  # the case goes on
+    run_protocol(ours, one, two)
+    assert read(file).results == (result(),)
+    ours.pytest_runtest_logreport(report())
+    ours.pytest_runtest_logreport(judged(Verdict.FIXED))
+    ours.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
+    assert [each.verdict for each in read(file).results] == [Verdict.REPRODUCED, Verdict.FIXED]
+
+
+def test_a_worker_writes_nothing(tmp_path: Path) -> None:
+    ours = recorder(report=tmp_path / "report.json")
+    ours._config.workerinput = {}  # type: ignore[attr-defined]
+    ours.pytest_runtest_logreport(judged())
+    ours.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "verdicts", "status"),
+    [
+        ("gpu", [Verdict.NOT_APPLICABLE], pytest.ExitCode.TESTS_FAILED),
+        ("gpu", [Verdict.NOT_APPLICABLE, Verdict.FIXED], pytest.ExitCode.OK),
+        ("gpu", [], pytest.ExitCode.OK),
+        ("auto", [Verdict.NOT_APPLICABLE], pytest.ExitCode.OK),
+    ],
+)
+def test_gpus_that_showed_nothing_fail_the_run(device: str, verdicts: list[Verdict], status: pytest.ExitCode) -> None:
+    ours = recorder(device=device)
+    for verdict in verdicts:
+        ours.pytest_runtest_logreport(judged(verdict, "skipped"))
+    session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    ours.pytest_sessionfinish(session)  # type: ignore[arg-type]
+    assert session.exitstatus is status
+
+
+def test_the_summary_names_verdicts_and_what_was_left() -> None:
+    shown: list[str] = []
+    terminal: Any = SimpleNamespace(section=shown.append, write_line=lambda line, **_: shown.append(line))
+    ours = recorder()
+    ours.pytest_terminal_summary(terminal)
+    assert shown == []
+    ours.pytest_runtest_logreport(judged(Verdict.REGRESSED))
+    ours.pytest_terminal_summary(terminal)
+    assert shown[0] == "documented failures"
+    assert shown[1].startswith("REGRESSED") and "demo on old, device sim (simulated device): 1 REGRESSED" in shown[1]
