@@ -1,0 +1,238 @@
+"""The session's own part, with agents, engines and environments made up: what is remembered, shared, refused and cleaned up."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.engines import session
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Limits, Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.engines.target import Target
+from pytest_vllm_regress.environments.installed import Installed
+from pytest_vllm_regress.errors import BuildError, LimitExceeded, Unsupported, UsageError
+from pytest_vllm_regress.processes.leftover import Leftover
+from pytest_vllm_regress.processes.stillness import Awaited
+from pytest_vllm_regress.util.deadline import Deadline
+
+ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
+
+
+def target(device: str = "sim", **versions: str) -> Target:
+    packages = {"vllm": "0.8.4", **versions}
+    return Target("old", Path("/x/bin/python"), device, Installed("/x", "3.11", MappingProxyType(packages)))
+
+
+@dataclasses.dataclass
+class FakeChild:
+    """An engine that starts at once; ``leaves`` is left behind when it is stopped."""
+
+    label: str
+    environment: Mapping[str, str]
+    alive: bool = True
+    leaves: tuple[Leftover, ...] = ()
+    awaited: Awaited | None = None
+    spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def request(self, operation: str, deadline: Deadline, **arguments: Any) -> Any:
+        if operation != "start":
+            return [{"outputs": [{"token_ids": [1]}]}]  # to whether it still works
+        self.spec = arguments["spec"]
+        return {"kwargs": {}, "env": {}, "notes": [], "generation": "V1"}
+
+    def take(self) -> None:
+        pass
+
+    def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
+        self.alive = False
+        return self.leaves
+
+
+@dataclasses.dataclass
+class FakeAgent:
+    """Remembers what it started."""
+
+    children: list[FakeChild] = dataclasses.field(default_factory=list)
+    import_error: Exception | None = None
+    refusal: str | None = None
+    stopped: bool = False
+    alive: bool = True
+
+    def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
+        pass
+
+    def fork(
+        self, role: str, deadline: Deadline, *, environment: Mapping[str, str], label: str = "", **rest: Any
+    ) -> FakeChild:
+        self.children.append(FakeChild(label or role, environment))
+        return self.children[-1]
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
+    made = FakeAgent()
+
+    def of(self: Session, target: Target) -> Any:
+        self._agents[target.name, target.device] = made  # type: ignore[assignment]
+        return made
+
+    monkeypatch.setattr(Session, "_agent", of)
+    monkeypatch.setattr(session, "sweep", list)
+    return made
+
+
+Make = Callable[..., Session]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """A session with these settings, and deadlines as they are asked for."""
+    made: list[Session] = []
+
+    def start(**settings: Any) -> Session:
+        made.append(
+            Session(
+                Settings(**settings), lambda phase, seconds: Deadline.after(phase, 20 if seconds is None else seconds)
+            )
+        )
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def engine(
+    run: Session, spec: EngineSpec = ONE, user: str = "t1", fresh: bool = False, on: Target | None = None
+) -> Engine:
+    return run.engine(on or target(), spec, user=user, fresh=fresh)
+
+
+def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, make: Make) -> None:
+    run = make()
+    shared = engine(run)
+    assert engine(run, user="t2") is shared
+    assert engine(run, user="t2", fresh=True) is not shared
+    assert engine(run, OTHER, user="t3") is not shared
+    assert [child.alive for child in agent.children] == [True, True, True]
+    run.drop(target(), ONE, "offline")
+    assert not agent.children[0].alive and engine(run, user="t4") is not shared
+
+
+def test_an_environment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    looked: list[str] = []
+    told: list[str] = []
+    newer = dataclasses.replace(target(), installed=Installed("/x", "3.11", MappingProxyType({"vllm": "99.0"})))
+
+    def look(name: str, python: Path, device: str) -> Target:
+        looked.append(name)
+        return newer
+
+    monkeypatch.setattr(session, "inspect", look)
+    run = make()
+    run.progress = told.append
+    assert run.target("/bin/sh") is newer and run.target("/bin/sh") is newer
+    assert looked == ["/bin/sh"]
+    (line,) = told
+    assert line.startswith("warning: vLLM 99.0 is newer than any this was tried with")
+
+
+def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+    tried: list[str] = []
+
+    def resolve(name: str) -> None:
+        tried.append(name)
+        raise BuildError("no solution")
+
+    monkeypatch.setattr("pytest_vllm_regress.environments.names.resolve", resolve)
+    run = make()
+    for _ in range(2):
+        with pytest.raises(BuildError, match="no solution"):
+            run.target("vllm-0.8.4")
+    assert tried == ["vllm-0.8.4"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "on", "front", "error", "words"),
+    [
+        (ONE.replace(server_options={"a": 1}), target(), "offline", UsageError, "mean nothing to front='offline'"),
+        (ONE.replace(task="embed"), target(), "async", Unsupported, "not for front='async'"),
+        (ONE, target("none"), "offline", Unsupported, "old has no engines"),
+        (ONE.replace(model="vision"), target(), "offline", Unsupported, "cannot load the vision model"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(
+    agent: FakeAgent, make: Make, spec: EngineSpec, on: Target, front: str, error: type[Exception], words: str
+) -> None:
+    run = make()
+    start = run.engine if front == "offline" else run.async_engine
+    with pytest.raises(error, match=words):
+        start(on, spec, user="t1", fresh=False)
+    assert agent.children == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "error", "words"),
+    [
+        (FakeAgent(import_error=ImportError("no libcuda")), ImportError, "no libcuda"),
+        (
+            FakeAgent(refusal="has no simulated device"),
+            Unsupported,
+            "has no simulated device .since vLLM 0.7, not on device sim",
+        ),
+    ],
+)
+def test_an_agent_that_cannot_have_engines_says_why(
+    monkeypatch: pytest.MonkeyPatch, make: Make, broken: FakeAgent, error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(Session, "_agent", lambda self, target: broken)
+    with pytest.raises(error, match=words):
+        engine(make())
+    assert broken.children == []
+
+
+def test_nothing_is_started_after_the_budget(agent: FakeAgent, make: Make) -> None:
+    run = make(limits=Limits(session_s=-1))
+    with pytest.raises(LimitExceeded, match=r"budget of -1 s is used up .--vllm-session-timeout."):
+        engine(run)
+    assert agent.children == []
+
+
+def test_the_hang_that_a_test_is_about_reaches_its_engine(agent: FakeAgent, make: Make) -> None:
+    run = make()
+    run.awaited = Awaited("waiting", ("ready",))
+    engine(run)
+    run.awaited = None
+    engine(run, OTHER)
+    assert [child.awaited and child.awaited.pattern for child in agent.children] == ["waiting", None]
+
+
+def test_what_an_engine_is_asked_for(agent: FakeAgent, make: Make) -> None:
+    engine(make(model="/a/model"), ONE.replace(env={"A": "b"}))
+    (child,) = agent.children
+    assert child.environment["A"] == "b" and child.label == "offline"
+    assert (child.spec["model_path"], child.spec["device"], child.spec["seed"]) == ("/a/model", "sim", 1)
+
+
+def test_the_end_stops_all_and_charges_the_last_user(agent: FakeAgent, make: Make) -> None:
+    run = make()
+    engine(run)
+    engine(run, user="t2")
+    agent.children[0].leaves = (Leftover("port", "8000"),)
+    folder = run.run.path
+    assert folder.exists()
+    run.close()
+    assert not agent.children[0].alive and agent.stopped and not folder.exists()
+    assert run.charges == [("t2", (Leftover("port", "8000"),))]
+    run.close()  # nothing is left to do

@@ -1,0 +1,100 @@
+"""Faults of a document in words: which key, which value, what is allowed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.util import validation
+from pytest_vllm_regress.util.validation import did_you_mean, problems, shown
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "minLength": 2, "description": "What it is called."},
+        "kind": {"enum": ["hang", "crash"]},
+        "count": {"type": "integer", "minimum": 1, "maximum": 9},
+        "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "maxItems": 3},
+        "table": {
+            "type": "object",
+            "propertyNames": {"pattern": "^[a-z]+$", "x-allowed": "lower-case letters"},
+            "additionalProperties": {"type": ["boolean", "number"]},
+        },
+        "slug": {"pattern": "^[a-z]$", "x-allowed": "one letter"},
+    },
+}
+GOOD = {"name": "ab", "kind": "hang", "count": 3, "tags": ["x", "y"], "table": {"a": True}, "slug": "a"}
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[object], list[str]]:
+    """``problems`` under SCHEMA; the validator of a name is remembered, so each test has a name of its own."""
+    monkeypatch.setattr(validation, "load_schema", lambda name: SCHEMA)
+    return lambda document: problems(document, request.node.nodeid)
+
+
+def test_nothing_is_said_against_what_fits(check: Callable[[object], list[str]]) -> None:
+    assert check(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kindd": 1}, "kindd: unknown key. Did you mean kind? Allowed here: name, kind, count, tags, table, slug"),
+        ({"kind": "hangs"}, "kind = 'hangs': allowed: hang, crash. Did you mean hang?"),
+        ({"count": "3"}, "count = '3': allowed is a whole number"),
+        ({"count": 0}, "count = 0: must be at least 1"),
+        ({"count": 10}, "count = 10: must be at most 9"),
+        ({"name": "a"}, "name = 'a': at least 2 characters needed"),
+        ({"tags": ["x", 1]}, "tags[1] = 1: allowed is a string"),
+        ({"tags": ["x", "x"]}, "tags = ['x', 'x']: holds a value twice"),
+        ({"tags": ["1", "2", "3", "4"]}, "tags = ['1', '2', '3', '4']: at most 3 allowed"),
+        ({"table": {"a": "x"}}, "table.a = 'x': allowed is true or false or a number"),
+        ({"table": {"A": True}}, "table.A: not a name for a key here; allowed is lower-case letters"),
+        ({"slug": "ab"}, "slug = 'ab': allowed is one letter"),
+    ],
+)
+def test_a_fault_names_key_value_and_what_is_allowed(
+    check: Callable[[object], list[str]], change: dict[str, Any], words: str
+) -> None:
+    assert check({**copy.deepcopy(GOOD), **change}) == [words]
+
+
+def test_what_is_missing_is_described(check: Callable[[object], list[str]]) -> None:
+    assert check({}) == ["name: missing. What it is called."]
+    assert check([]) == ["the file = []: allowed is a table"]
+
+
+def test_faults_come_in_the_order_of_keys_and_are_bounded(check: Callable[[object], list[str]]) -> None:
+    assert [line.partition(" ")[0] for line in check({**GOOD, "slug": "", "kind": "", "count": ""})] == [
+        "count",
+        "kind",
+        "slug",
+    ]
+    many = check({**GOOD, "table": {chr(97 + n): "x" for n in range(26)}})
+    assert len(many) == validation.MAX_PROBLEMS + 1 and many[-1] == "and more"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "'a'"),
+        ("\x1b[31m", r"'\x1b[31m'"),
+        (True, "True"),
+        (["é"], r"['\xe9']"),
+        ("x" * 1000, "'" + "x" * 76 + "..."),
+        ({"a": {"b": {"c": {"d": {"e": 1}}}}}, "{'a': {'b': {'c': {'d': {}}}}}"),
+    ],
+)
+def test_a_value_is_shown_on_one_bounded_line(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+def test_a_close_name_is_suggested() -> None:
+    assert did_you_mean("hangs", ["hang", "crash"]) == " Did you mean hang?"
+    assert did_you_mean("zebra", ["hang", "crash"]) == ""
