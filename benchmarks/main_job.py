@@ -1,7 +1,7 @@
 """How long the main job takes, and how much of its deadlines it needs: ``python benchmarks/main_job.py [CASE ...]``.
 
 Both sides run the same cases in the same environments, which are built first, one side after the other in one run: as `vllm-regress run` does it, and
-with `--vllm-full-deadlines`, where every documented hang is waited for to its end. The verdicts must be the same; the ratio is what to compare.
+one environment at a time with `--vllm-full-deadlines`, where every documented hang is waited for to its end. The verdicts must be the same; the ratio is what to compare.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_vllm_regress.runner import runner as runs
 
 ROOT = Path(__file__).resolve().parent.parent
 MAIN_JOB = ("lmfe-124", "lmfe-124-pp", "vllm-16140", "vllm-17173")
-FULL = ("--", "--vllm-full-deadlines")
+FULL = ("--jobs", "1", "--", "--vllm-full-deadlines")
 
 Verdicts = dict[tuple[str, str], str]
 
@@ -41,14 +41,14 @@ def main() -> int:
     theirs: list[float] = []
     found: list[Verdicts] = []
     for number in range(given.rounds):
-        for seconds, more, what in ((theirs, FULL, "full deadlines"), (ours, (), "as it is")):
+        for seconds, more, what in ((theirs, FULL, "one by one, full deadlines"), (ours, (), "as it is")):
             took, verdicts = _run(given.cases, more)
             seconds.append(took)
             found.append(verdicts)
             print(f"round {number + 1}, {what}: {took:.0f} s, {len(verdicts)} verdicts", flush=True)
     same = all(each == found[0] for each in found)
     ratio = statistics.median(ours) / statistics.median(theirs)
-    print("\n| main job | full deadlines, s | as it is, s | ratio | verdicts |\n| --- | --- | --- | --- | --- |")
+    print("\n| main job | one by one, full deadlines, s | as it is, s | ratio | verdicts |\n| --- | --- | --- | --- | --- |")
     print(
         f"| {', '.join(given.cases)} | {statistics.median(theirs):.0f} | {statistics.median(ours):.0f} | {ratio:.2f} | "
         f"{'the same' if same else 'DIFFER'} |"
