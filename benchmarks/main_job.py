@@ -1,7 +1,8 @@
 """How long the main job takes, and how much of its deadlines it needs: ``python benchmarks/main_job.py [CASE ...]``.
 
 Both sides run the same cases in the same environments, which are built first, one side after the other in one run: as `vllm-regress run` does it, and
-one environment at a time with `--vllm-full-deadlines`, where every documented hang is waited for to its end. The verdicts must be the same; the ratio is what to compare.
+one environment at a time with `--vllm-full-deadlines`, where every documented hang is waited for to its end.
+The verdicts must be the same; the ratio is what to compare.
 """
 
 from __future__ import annotations
