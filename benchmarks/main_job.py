@@ -49,7 +49,9 @@ def main() -> int:
             print(f"round {number + 1}, {what}: {took:.0f} s, {len(verdicts)} verdicts", flush=True)
     same = all(each == found[0] for each in found)
     ratio = statistics.median(ours) / statistics.median(theirs)
-    print("\n| main job | one by one, full deadlines, s | as it is, s | ratio | verdicts |\n| --- | --- | --- | --- | --- |")
+    print(
+        "\n| main job | one by one, full deadlines, s | as it is, s | ratio | verdicts |\n| --- | --- | --- | --- | --- |"
+    )
     print(
         f"| {', '.join(given.cases)} | {statistics.median(theirs):.0f} | {statistics.median(ours):.0f} | {ratio:.2f} | "
         f"{'the same' if same else 'DIFFER'} |"
