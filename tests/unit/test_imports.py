@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.helpers import ROOT
 PACKAGE = ROOT / "pytest_vllm_regress"
 TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "data" not in p.parts)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
     *("util", "checkpoints", "dialogue", "environments", "gpus", "processes", "engines"),
@@ -143,9 +145,13 @@ def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
             assert (node.module or "").split(".")[0] in allowed
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=lambda p: p.name)
 def test_modules_have_one_role(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_folders_of_tests_have_room_too() -> None:
+    assert {folder: count for folder, count in Counter(path.parent for path in TESTS).items() if count > 15} == {}
 
 
 def test_children_are_never_trusted_with_pickle() -> None:

@@ -1,0 +1,46 @@
+"""The Python examples of README, tutorial, guides and cookbook, as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.helpers.built import need_built
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("user_caches")]
+PAGES = ("README.md", "docs/tutorial.md", "docs/guides.md")
+COOKBOOK = "docs/cookbook.md"
+NEWEST = "vllm-0.33.0"
+
+
+def examples(page: str) -> list[str]:
+    """The blocks of Python of a page."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_examples_run(pytester: pytest.Pytester) -> None:
+    for page in PAGES:
+        for number, example in enumerate(examples(page)):
+            Path(pytester.path, f"test_{Path(page).stem.lower()}_{number}.py").write_text(example)
+    pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "-p", "no:cacheprovider").assert_outcomes(passed=5)
+
+
+def test_recipes_are_short() -> None:
+    _, *recipes = examples(COOKBOOK)
+    assert recipes and all(len(recipe.splitlines()) <= 12 for recipe in recipes)
+    names = [name for recipe in recipes for name in re.findall(r"^def (\w+)\(", recipe, re.MULTILINE)]
+    assert len(names) == len(set(names)) == len(recipes)
+
+
+def test_cookbook(pytester: pytest.Pytester) -> None:
+    need_built(NEWEST)
+    head, *recipes = examples(COOKBOOK)
+    pytester.makepyfile("\n\n".join([head, *recipes]))
+    result = pytester.runpytest_subprocess(
+        "-rs", f"--vllm-env={NEWEST}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
+    )
+    result.assert_outcomes(passed=len(recipes))
