@@ -50,11 +50,11 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
     if not any(uses_target(item) for item in items):
         return (yield)
-    from . import xdist as groups
+    from . import markers as groups
 
-    groups.mark(items)
+    groups.mark_groups(items)
     yield
-    groups.write(items)
+    groups.write_groups(items)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:

@@ -16,10 +16,9 @@ from ..cases.observation import Observation
 from ..errors import CaseFileError, Kind
 from .evidence import Evidence, harmless
 from .judge import observe, target_of
-from .markers import MarkedCase
+from .markers import MarkedCase, test_id
 from .session import session_of
 from .strike import Strike
-from .xdist import test_id
 
 
 class Trials:

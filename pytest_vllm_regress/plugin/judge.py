@@ -18,11 +18,10 @@ from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
 from ..processes.stillness import Awaited
 from ..util.masking import mask
 from .evidence import Evidence, harmless
-from .markers import MarkedCase
+from .markers import MarkedCase, test_id
 from .reporter import ATTRIBUTE
 from .session import environment_of, session_of
 from .stash import SETTINGS
-from .xdist import test_id
 
 MAX_SHOWN = 4000
 

@@ -1,8 +1,9 @@
-"""The markers, parsed once for each test, and what axes and several environments make of a test function."""
+"""The markers, parsed once for each test: what axes and several environments make of a test function, and on which xdist worker it belongs."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -12,11 +13,15 @@ from ..cases.model import Case, load_case_for
 from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
 from ..engines.target import Target
 from ..errors import Unsupported, UsageError
+from .private import write_group
 from .session import session_of
 from .stash import SETTINGS
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _OWN_KEYS = ("front", "fresh", "timeout")
+_NOT_IN_A_NAME = re.compile(
+    r"[^\w.=]+"
+)  # xdist looks for a group behind the last "@" of a test's id, if no "]" follows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +134,38 @@ def generate(metafunc: pytest.Metafunc) -> None:
         )
     combos = combinations(marker.axes)
     metafunc.parametrize("engine_spec", combos, indirect=True, ids=[combination_id(c) for c in combos])
+
+
+def mark_groups(items: list[pytest.Item]) -> None:
+    """Give each test its xdist group, so that under ``--dist loadgroup`` tests of one environment and engine share the engine of one worker.
+
+    Tests with a group of their own, or an engine of their own, are left alone.
+    """
+    for item in items:
+        if "engine_spec" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("xdist_group"):
+            continue
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        marker = engine_marker(item)
+        if not marker.fresh:
+            values = {**marker.fixed, **params.get("engine_spec", {})}
+            name = f"{params.get('vllm_env', '')} {marker.front} {sorted(values.items(), key=repr)}"
+            item.add_marker(pytest.mark.xdist_group(_NOT_IN_A_NAME.sub("-", name).strip("-")))
+
+
+def write_groups(items: list[pytest.Item]) -> None:
+    """Put the groups into the tests' ids where xdist cannot."""
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is None or not getattr(item.config.option, "loadgroup", False) or item.nodeid != test_id(item):
+            continue
+        write_group(item, group.args[0] if group.args else group.kwargs.get("name", "default"))
+
+
+def test_id(item: pytest.Item) -> str:
+    """The test's id without xdist's group: what pytest takes on its command line."""
+    stem, at, group = item.nodeid.rpartition("@")
+    return (
+        stem
+        if at and "]" not in group and "/" not in group and "::" not in group and item.get_closest_marker("xdist_group")
+        else item.nodeid
+    )

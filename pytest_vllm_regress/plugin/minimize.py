@@ -13,7 +13,8 @@ from ..util.masking import mask
 from . import judge, ladder
 from .evidence import Evidence, harmless
 from .ladder import Outcome, Rung
-from .session import renew_timeout, session_of
+from .private import renew_timeout
+from .session import session_of
 from .stash import SETTINGS
 
 MAX_TEXT = 20000

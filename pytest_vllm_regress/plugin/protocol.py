@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from ..cases.control import Control
 from ..errors import Unsupported, UsageError
 from ..util.masking import mask
-from . import judge, minimize
+from . import judge, minimize, private
 from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of, harmless
 from .fixtures import skipping
 from .impostors import report_of, trials_of
@@ -103,14 +102,14 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
     item.stash[EVIDENCE] = evidence
     try:
-        evidence.reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        evidence.reports = private.run_once(item, nextitem)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return evidence
 
 
 def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
-    item._initrequest()  # type: ignore[attr-defined]  # a second run of the same item, as pytest-rerunfailures does it
+    private.renew(item)
     return _leg(item, nextitem, evidence)
 
 

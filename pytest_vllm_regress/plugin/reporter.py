@@ -11,8 +11,6 @@ from ..util.text import one_line, printable
 from .stash import SESSION, SETTINGS
 
 if TYPE_CHECKING:
-    from _pytest.terminal import TerminalReporter
-
     from ..cases.results import TestResult
 
 # The attribute of a report that carries its verdict, a ``TestResult``; only between xdist's processes it is plain JSON.
@@ -66,7 +64,7 @@ class Recorder:
             return "skipped", "s", word
         return ("failed", "F", word) if report.when == "call" else ("error", "E", word)
 
-    def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._found:
             from ..reporting import terminal as summary
 

@@ -16,6 +16,7 @@ from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
 from .evidence import evidence_of
+from .private import renew_timeout
 from .stash import SESSION, SETTINGS, controller_of
 
 # A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
@@ -100,17 +101,6 @@ def _begin_anew(config: pytest.Config) -> None:
     if item is not None:
         evidence_of(item).protocol_started = time.monotonic()
         renew_timeout(item)
-
-
-def renew_timeout(item: pytest.Item) -> None:
-    """A further run of a test gets pytest-timeout's time anew."""
-    if item.config.pluginmanager.hasplugin("timeout"):
-        from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
-
-        settings = _get_item_settings(item)
-        if settings.timeout and settings.timeout > 0 and not settings.func_only:
-            item.ihook.pytest_timeout_cancel_timer(item=item)
-            item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
 
 
 def outer_timeout(item: pytest.Item) -> float:

@@ -1,35 +1,27 @@
-"""Values of an unrolled schema: the structure is descended here, the leaves are drawn by hypothesis-jsonschema.
-
-Not the whole schema by hypothesis-jsonschema: its release 0.23.1 fails on every object under current Hypothesis
-(``'many' object has no attribute 'more'``), and takes minutes over arrays nested three deep.
-"""
+"""Values of an unrolled schema: the structure is descended here, what has no subschemas is drawn by ``leaves``."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
-from hypothesis_jsonschema import from_schema
 
+from pytest_vllm_regress.schemas.leaves import ANYTHING, leaf
 from pytest_vllm_regress.schemas.unroll import CLOSED
 
 ROOM = 3
 """At most this many items, or surplus properties, more than a schema asks for."""
 
 _NAMES = ("a", "key", "surplus", "x y", "\u00fc", "0")
-_SIMPLE = st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(("", "text"))
-_ANYTHING: st.SearchStrategy[Any] = _SIMPLE | st.just([]) | st.just({})
 
 
 def values_of(schema: Any) -> st.SearchStrategy[Any]:
     """Values that should satisfy an unrolled schema; nothing where it has none. The caller filters."""
     if isinstance(schema, bool):
-        return _ANYTHING if schema else st.nothing()
+        return ANYTHING if schema else st.nothing()
     if "const" in schema:
         return st.just(schema["const"])
     if "enum" in schema:
@@ -47,7 +39,7 @@ def values_of(schema: Any) -> st.SearchStrategy[Any]:
         return _objects(schema)
     if kind == "array":
         return _arrays(schema)
-    return _leaf(json.dumps(schema, sort_keys=True))
+    return leaf(schema)
 
 
 def _merge(parts: list[Any]) -> Any:
@@ -73,24 +65,10 @@ def _merge(parts: list[Any]) -> Any:
     return _merge([merged, *nested]) if nested else merged
 
 
-@lru_cache(maxsize=512)
-def _leaf(text: str) -> st.SearchStrategy[Any]:
-    schema = json.loads(text)
-    if not schema:
-        return _ANYTHING
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            strategy = from_schema(schema)
-            return st.nothing() if strategy.is_empty else strategy
-    except Exception:  # it raises many kinds; each one means that it cannot read this leaf
-        return st.nothing()
-
-
 def _objects(schema: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     drawn = {name: values_of(body) for name, body in schema.get("properties", {}).items()}
     required = list(dict.fromkeys(schema.get("required", [])))
-    must = {name: drawn.get(name, _ANYTHING) for name in required}
+    must = {name: drawn.get(name, ANYTHING) for name in required}
     may = {name: strategy for name, strategy in drawn.items() if name not in must and not strategy.is_empty}
     more = schema.get("additionalProperties", CLOSED not in schema)
     least, most = schema.get("minProperties", 0), schema.get("maxProperties", len(drawn) + len(must) + ROOM)

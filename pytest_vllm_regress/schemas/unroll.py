@@ -1,6 +1,6 @@
 """A schema without references: recursion followed a few rounds, then cut where an instance may leave it out.
 
-The result accepts a subset of what the schema accepts, and is in the older spelling that hypothesis-jsonschema reads.
+The result accepts a subset of what the schema accepts, and is in the older spelling that ``descent`` reads.
 """
 
 from __future__ import annotations

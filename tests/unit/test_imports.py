@@ -156,3 +156,25 @@ def test_folders_of_tests_have_room_too() -> None:
 
 def test_children_are_never_trusted_with_pickle() -> None:
     assert not [p for p in OURS if "pickle" in p.read_text()]
+
+
+def test_what_pytest_keeps_to_itself_is_named_in_one_module() -> None:
+    """Private names of pytest may be gone in its next release."""
+    theirs = {name for kind in (pytest.Function, pytest.Config, pytest.Session, pytest.CallInfo) for name in dir(kind)}
+    private = {name for name in theirs | {"_id"} if name.startswith("_") and not name.startswith("__")}
+
+    def names(node: ast.AST) -> list[str]:
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            return [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+        if isinstance(node, ast.Import):
+            return [part for alias in node.names for part in alias.name.split(".")]
+        ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        return [node.attr] if isinstance(node, ast.Attribute) and not ours and node.attr in private else []
+
+    using = {
+        path.stem
+        for path in (PACKAGE / "plugin").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if any(name.startswith("_") and not name.startswith("__") for name in names(node))
+    }
+    assert using == {"private"}
