@@ -1,6 +1,7 @@
 """JSON schemas drawn by Hypothesis, and instances of them.
 
-Structure is drawn and descended here; there is no dependency that draws either (hypothesis-jsonschema draws instances only, and fails on objects under a current Hypothesis).
+Structure is drawn and descended here, without another package: hypothesis-jsonschema draws instances only, and fails on
+objects under a current Hypothesis.
 """
 
 from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample
