@@ -51,6 +51,7 @@ class Shown:
 
     ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed;
     ``impostors``: how many failures that are not the case's own were told apart there (tried in the first environment of each side).
+    ``seconds``: what one trial took, its deadlines waited for in full; 0 where that was not measured. Shards are balanced by it.
     """
 
     environment: str
@@ -64,6 +65,7 @@ class Shown:
     tests: Mapping[str, int] = dataclasses.field(hash=False)
     control: str = ""
     impostors: int = 0
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,6 +177,7 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
                 trials=len(trials),
                 tests=dict(sorted(Counter(r.verdict.value for r in every).items())),
                 control=control,
+                seconds=round(sum(r.duration_s for r in every) / len(trials), 1),
             )
         )
     proof = Proof(case.id, fingerprint(case), tuple(shown))

@@ -30,6 +30,10 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Download without asking.
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option("--shard", metavar="K/N", help="Only part K of N, divided by recorded durations; `report` merges."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -133,6 +137,18 @@ def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
     if not typer.confirm("Go on?", default=True):
         warn("nothing was downloaded or run")
         raise typer.Exit(INTERRUPTED)
+
+
+def end_if_idle(jobs: Sequence[object], shard: str | None, destination: Path | None) -> None:
+    """A shard that has nothing to do ends well, with the result file that ``report`` looks for."""
+    if not jobs and shard is not None:
+        from ..cases.results import RunResult
+        from ..runner.runner import keep
+        from ..util.paths import writable_root
+
+        say(f"shard {shard} has nothing to do")
+        keep(RunResult(), destination, writable_root() / "results", say)
+        raise typer.Exit(OK)
 
 
 def on_a_terminal() -> bool:

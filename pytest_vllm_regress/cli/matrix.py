@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -12,10 +13,26 @@ from ..reporting.table import print_to_console
 from ..runner import runner as runs
 from ..runner.journal import Journal
 from ..runner.matrix import Matrix, named_environments
+from ..runner.shards import MOST, System, job_matrix, take
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, Jobs, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import (
+    HELP,
+    OK,
+    Jobs,
+    Shard,
+    Source,
+    WheelIndex,
+    Yes,
+    check_device,
+    confirm_downloads,
+    end_if_idle,
+    invocation,
+    print_json,
+    say,
+    warn,
+)
 
 app = typer.Typer(context_settings=HELP)
 
@@ -41,6 +58,14 @@ def matrix(
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
     jobs: Jobs = None,
+    shard: Shard = None,
+    plan: Annotated[
+        System | None,
+        typer.Option(help="Run nothing: print the job matrix that this CI system reads, one job for each shard."),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="With --plan: how many (default: one for each environment).")
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")
     ] = False,
@@ -60,11 +85,31 @@ def matrix(
     check_device(device)
     ours = invocation(context)
     cases = select(ours.cases(), case_ids or [])
-    planned = runs.plan(cases, named_environments(cases, env or [], versions))
+    whole = runs.plan(cases, named_environments(cases, env or [], versions))
+    if plan is not None:
+        named = [
+            ("--env", env),
+            ("--source", source),
+            ("--versions", versions),
+            ("--device", device),
+            ("--wheel-index", wheel_index),
+        ]
+        given = [part for option, value in named for each in _listed(value) for part in (option, each)]
+        command = shlex.split(ours.command("matrix", *(case_ids or []), *given))
+        print_json(job_matrix(plan, whole, shards or len(whole), command, ours.pytest_args))
+        raise typer.Exit(OK)
+    planned = take(whole, shard)
+    end_if_idle(planned, shard, destination)
     runs.check_environments(planned)
     confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
-    key = [*(case.id for case in cases), *(job.environment for job in planned), str(device), *ours.pytest_args]
+    key = [
+        *(case.id for case in cases),
+        *(job.environment for job in planned),
+        str(device),
+        str(shard),
+        *ours.pytest_args,
+    ]
     journal = Journal(writable_root() / "matrix", key)
     if fresh:
         journal.close()
@@ -83,3 +128,7 @@ def matrix(
     else:
         journal.close()
     raise typer.Exit(outcome.exit_code)
+
+
+def _listed(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []

@@ -9,7 +9,20 @@ import typer
 
 from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
-from .context import HELP, Jobs, Source, WheelIndex, Yes, check_device, confirm_downloads, invocation, say, warn
+from .context import (
+    HELP,
+    Jobs,
+    Shard,
+    Source,
+    WheelIndex,
+    Yes,
+    check_device,
+    confirm_downloads,
+    end_if_idle,
+    invocation,
+    say,
+    warn,
+)
 
 app = typer.Typer(context_settings=HELP)
 
@@ -38,6 +51,7 @@ def run(
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,
     jobs: Jobs = None,
+    shard: Shard = None,
     yes: Yes = False,
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
@@ -51,13 +65,15 @@ def run(
     from ..reporting.table import print_to_console
     from ..runner import runner as runs
     from ..runner.matrix import side_by_side
+    from ..runner.shards import take
     from ..runner.slots import machine_room
     from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
     _check_run(env, all_evidence, device, workers)
     ours = invocation(context)
-    planned = runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence)
+    planned = take(runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence), shard)
+    end_if_idle(planned, shard, destination)
     runs.check_environments(planned)
     confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, workers, ours.pytest_args, ours.cases_dir)

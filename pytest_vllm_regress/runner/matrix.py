@@ -106,7 +106,7 @@ class Matrix:
         started = self._clock()
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(at_once, "run")
         pending: dict[Future[RunResult], runs.Job] = {}
-        ended: set[str] = set()
+        ended: dict[str, RunResult] = {}
         try:
             for job in todo:
                 built = builder.submit(self._guarded_build, job.environment)
@@ -115,11 +115,10 @@ class Matrix:
                 done, _ = wait(pending, None if self._show is None else LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     job = pending.pop(future)
-                    found.append(future.result())
-                    ended.add(job.environment)
+                    ended[job.environment] = future.result()
                     if self._show is None:
                         progress = (len(todo) - len(pending), len(todo), self._clock() - started)
-                        self._say(_progress(job, found[-1], *progress))
+                        self._say(_progress(job, ended[job.environment], *progress))
                 if self._show is not None:
                     self._show(ended)
         except KeyboardInterrupt:
@@ -131,6 +130,8 @@ class Matrix:
             runner.shutdown(wait=True, cancel_futures=True)
         if interrupted:
             found = [self._cut_short(job) for job in jobs]
+        else:
+            found += [ended[job.environment] for job in todo]
         return runs.Outcome(results.merge(found), tuple(unbuilt), interrupted)
 
     def _cut_short(self, job: runs.Job) -> RunResult:

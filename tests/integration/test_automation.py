@@ -111,7 +111,7 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
         if "uses" in step:
             assert re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"]), step
             continue
-        command = step["run"].split()
+        command = step["run"].removeprefix('echo "shards=$(').split()
         assert command[:2] == ["tox", "run"] or "install tox" in step["run"] or "GITHUB_STEP_SUMMARY" in step["run"], (
             step
         )
