@@ -29,6 +29,14 @@ def warnings(case: Case, cases: Iterable[Case]) -> list[str]:
     ]
 
 
+def meaningless(case: Case) -> str:
+    """Why a proof of the case would prove nothing, whatever its tests see: its pattern matches anything. Empty for a pattern that says something."""
+    found = next((text for text in ANY_TEXTS if search(case.symptom.pattern, text) is not None), None)
+    if found is None:
+        return ""
+    return f"matches {found!r}: it says nothing about this failure. Take words that only this failure prints"
+
+
 def contradictions(case: Case, proof: Proof) -> list[str]:
     """Environments of a proof whose versions say another thing than the case's ranges."""
     wrong = []
@@ -40,9 +48,8 @@ def contradictions(case: Case, proof: Proof) -> list[str]:
 
 
 def _wide(case: Case, cases: Iterable[Case]) -> Iterator[str]:
-    found = next((text for text in ANY_TEXTS if search(case.symptom.pattern, text) is not None), None)
-    if found is not None:
-        yield f"matches {found!r}: it says nothing about this failure. Take words that only this failure prints"
+    if why := meaningless(case):
+        yield why
         return
     for environment, part, text in _sound():
         span = search(case.symptom.pattern, text) if part in _parts(case) else None

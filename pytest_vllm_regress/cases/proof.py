@@ -144,8 +144,13 @@ def roles(case: Case) -> dict[str, str]:
     return {**dict.fromkeys(case.evidence.affected, AFFECTED), **dict.fromkeys(case.evidence.fixed, FIXED)}
 
 
-def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = lock_of) -> tuple[Proof, list[str]]:
-    """The proof that ``trials`` (results of one run over the evidence environments each) make, and what is wrong with it."""
+def prove(
+    case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = lock_of, *, again: str = ""
+) -> tuple[Proof, list[str]]:
+    """The proof that ``trials`` (results of one run over the evidence environments each) make, and what is wrong with it.
+
+    ``again`` as in ``check``.
+    """
     shown, wrong = [], []
     for name, role in roles(case).items():
         found = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
@@ -181,16 +186,16 @@ def prove(case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = loc
             )
         )
     proof = Proof(case.id, fingerprint(case), tuple(shown))
-    return proof, wrong or _faults(case, proof, lock, f"vllm-regress validate {case.id}")
+    return proof, wrong or _faults(case, proof, lock, again or f"vllm-regress validate {case.id}")
 
 
-def tried(case: Case, proof: Proof, trials: Sequence[Trial]) -> tuple[Proof, list[str]]:
-    """The proof with the impostors that it told apart, and what is wrong with it after those trials."""
+def tried(case: Case, proof: Proof, trials: Sequence[Trial], *, again: str = "") -> tuple[Proof, list[str]]:
+    """The proof with the impostors that it told apart, and what is wrong with it after those trials. ``again`` as in ``check``."""
     told = counted(trials, case.id)
     shown = tuple(dataclasses.replace(each, impostors=told.get(each.environment, 0)) for each in proof.environments)
     proof = dataclasses.replace(proof, environments=shown)
     fooled = [each.fault for each in trials if each.case == case.id and each.fault]
-    return proof, fooled or _too_few(case, proof, f"vllm-regress validate {case.id}")
+    return proof, fooled or _too_few(case, proof, again or f"vllm-regress validate {case.id}")
 
 
 def check(case: Case, lock: LockOf = lock_of, *, again: str = "") -> list[str]:

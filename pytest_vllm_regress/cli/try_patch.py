@@ -72,7 +72,7 @@ def try_patch(
     keys = [overlay.source.key for name in sides if (overlay := resolve(name).overlay)]
     tell(f"{len(changed)} changed files against {base.id[:10]} ({base.subject}); {len(cases)} cases, over {below}")
     journal = Journal(cache_root() / "try", [*keys, below, *(case.id for case in cases), *ours.pytest_args])
-    options = runs.Options(None, None, ours.pytest_args)
+    options = runs.Options(None, None, ours.pytest_args, ours.cases_dir)
     with terminate_as_interrupt():
         outcome = Matrix(runs.build_with_cache(tell), options, journal, tell).run(planned, jobs or machine_room())
     written = runs.keep(outcome.run, destination, cache_root() / "results", tell)

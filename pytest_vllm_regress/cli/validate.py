@@ -84,6 +84,10 @@ def validate(
         cases = tuple(case for case in cases if faults[case.id])
     for line in (line for case in cases for line in lint.warnings(case, beside)):
         warn(f"warning: {line}")
+    refused = {case.id: why for case in cases if (why := lint.meaningless(case))}
+    for name, why in refused.items():
+        say(f"NOT PROVEN  {name}\n    symptom.pattern {why}")
+    cases = tuple(case for case in cases if case.id not in refused)
     wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
     found: list[list[TestResult]] = []
     outcome = None
@@ -99,14 +103,15 @@ def validate(
             if outcome.interrupted:
                 warn("interrupted: nothing was proven")
                 raise typer.Exit(INTERRUPTED)
-    proofs = {case.id: proof.prove(case, found[: wanted[case.id]]) for case in cases}
+    again = {case.id: ours.command("validate", case.id) for case in cases}
+    proofs = {case.id: proof.prove(case, found[: wanted[case.id]], again=again[case.id]) for case in cases}
     shown = [case for case in cases if not proofs[case.id][1]]
     with terminate_as_interrupt():
         met = try_impostors(shown, runs.build_with_cache(say), say, device)
-    failed = False
+    failed = bool(refused)
     for case in cases:
         made, wrong = proofs[case.id]
-        made, wrong = (made, wrong) if wrong else proof.tried(case, made, met)
+        made, wrong = (made, wrong) if wrong else proof.tried(case, made, met, again=again[case.id])
         failed |= bool(wrong)
         if wrong:
             say(f"NOT PROVEN  {case.id}")
@@ -123,4 +128,6 @@ def _faults(case: Case, again: str) -> list[str]:
     from ..cases import lint, proof
 
     file = case.directory / proof.FILE
+    if why := lint.meaningless(case):
+        return [f"{case.path}: symptom.pattern {why}"]
     return proof.check(case, again=again) or [f"{file}: {line}" for line in lint.contradictions(case, proof.read(file))]

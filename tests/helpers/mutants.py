@@ -39,10 +39,10 @@ def seen(case: Case) -> tuple[TestResult, ...]:
 def pattern_made_wide(case: Case, cases: tuple[Case, ...], pattern: str = ".*") -> Iterator[str]:
     """The static check, and an impostor that fails in the case's own way with words that are not its own."""
     mutant = dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, pattern=pattern))
-    if lint.warnings(mutant, cases):
-        yield "`show`, `new` and `validate` warn"
+    if lint.meaningless(mutant) and lint.warnings(mutant, cases) and not lint.meaningless(case):
+        yield "`validate` refuses the pattern"
     if not any(_forged(case)) and all(_forged(mutant)):
-        yield "an impostor earns the verdict"
+        yield "an impostor of its kind and phase earns the verdict"
 
 
 def control_taken_away(case: Case, folder: Path) -> Iterator[str]:

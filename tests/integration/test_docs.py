@@ -12,6 +12,8 @@ import pytest
 import typer
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.model import find_cases
 from tests.helpers import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -24,13 +26,28 @@ def commands(page: Path) -> list[str]:
     return [line.partition("vllm-regress")[2] for line in lines if re.match(r"(\S*/)?vllm-regress ", line)]
 
 
-def test_the_reference_is_as_the_code_is() -> None:
-    spec = importlib.util.spec_from_file_location("build_reference", ROOT / "docs" / "build_reference.py")
+@pytest.mark.parametrize("name", ["reference", "verdicts"])
+def test_what_is_generated_is_as_the_code_gives_it(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text()
+    assert builder(f"build_{name}").built(page) == page, f"run `python docs/build_{name}.py`"
+
+
+def test_verdicts_by_version_are_those_of_the_proofs() -> None:
+    cells = builder("build_verdicts").recorded()
+    cases = find_cases(ROOT / "cases")
+    assert set(cells) == {case.id for case in cases}
+    for case in cases:
+        for shown in proof.read(case.directory / proof.FILE).environments:
+            assert cells[case.id].get(shown.environment, shown.verdict) == shown.verdict, (case.id, shown.environment)
+
+
+def builder(name: str) -> Any:
+    """A script of docs/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
-    builder = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(builder)
-    page = (ROOT / "docs" / "reference.md").read_text()
-    assert builder.built(page) == page, "run `python docs/build_reference.py`"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("command", sorted({command for page in PAGES for command in commands(page)}))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
+from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import lint, proof
 from pytest_vllm_regress.cases.model import Case, find_cases
 from pytest_vllm_regress.errors import Kind, Part
@@ -72,3 +75,13 @@ def test_what_sound_runs_wrote_is_small_and_of_no_machine() -> None:
         text = file.read_text()
         assert "/home/" not in text and "/root/" not in text and "CACHE/" in text
     assert all("Application startup complete" in file.read_text() for file in files if file.suffix == ".log")
+
+
+def test_a_pattern_that_says_nothing_is_never_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(ROOT / "cases" / "vllm-57550", tmp_path / "vllm-57550")
+    path = tmp_path / "vllm-57550" / "case.toml"
+    path.write_text(path.read_text().replace("expected .* to be refused", ".*"))
+    for arguments in (["vllm-57550"], ["--check"]):
+        assert cli.main(["--cases", str(tmp_path), "validate", *arguments]) == 1
+        told = capsys.readouterr().out
+        assert "it says nothing about this failure" in told and "[1/1]" not in told  # and nothing was run

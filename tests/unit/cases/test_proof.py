@@ -270,5 +270,10 @@ def test_validate(
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
     assert offered[2:] == [[]]  # nor what failed already
+    runner.answers.append(GOOD)
+    met.append(MET[:1])
+    assert validate("demo") == 1
+    again = f"run `vllm-regress --cases {case.directory.parent} validate demo`"
+    assert f"1 impostors were told apart, 6 are needed; {again}" in capsys.readouterr().out
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2

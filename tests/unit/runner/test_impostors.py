@@ -11,6 +11,7 @@ from pytest_vllm_regress.cases.model import Case, find_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError
 from pytest_vllm_regress.runner.impostors import try_impostors
+from pytest_vllm_regress.runner.runner import Options
 from tests.helpers import ROOT
 
 CASES = tuple(case for case in find_cases(ROOT / "cases") if case.id in ("vllm-17173", "lmfe-124"))
@@ -59,3 +60,9 @@ def test_what_left_no_record_or_was_not_built_has_no_trials() -> None:
 
 def test_no_cases_need_no_run() -> None:
     assert try_impostors((), lambda name: None, lambda line: None, start=FakePytest()) == ()
+
+
+def test_a_repeat_line_leads_to_the_same_cases() -> None:
+    assert Options().repeat("a", "vllm-0.8.5") == "vllm-regress run a --env vllm-0.8.5"
+    elsewhere = Options(device="sim", cases_dir=Path("my cases"))
+    assert elsewhere.repeat("a", "x") == "vllm-regress --cases 'my cases' run a --env x --device sim"

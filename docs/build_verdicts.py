@@ -1,0 +1,115 @@
+"""Writes the generated parts of docs/verdicts.md: ``python docs/build_verdicts.py [RESULTS.json ...]``. A test refuses a page that differs.
+
+Verdicts come from docs/records/verdicts.json, into which result files that are named are taken over first (`vllm-regress matrix --results`
+writes them); impostors from each case's evidence.json; mutations are made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pytest_vllm_regress.cases import proof, results
+from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.verdict import Verdict, combine
+from pytest_vllm_regress.reporting.signs import SIGNS
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "verdicts.md"
+RECORD = ROOT / "docs" / "records" / "verdicts.json"
+CASES = find_cases(ROOT / "cases")
+Cells = dict[str, dict[str, str]]
+"""Verdicts by case and environment."""
+
+
+def recorded() -> Cells:
+    """What the matrix showed."""
+    cells: Cells = json.loads(RECORD.read_text(encoding="utf-8"))
+    return cells
+
+
+def take_over(files: list[Path]) -> None:
+    """The verdicts of result files into the record."""
+    cells = recorded()
+    found = results.merge(map(results.read, files)).results
+    for case, environment in sorted({(each.case_id, each.environment) for each in found}):
+        seen = combine(r.verdict for r in found if (r.case_id, r.environment) == (case, environment))
+        cells.setdefault(case, {})[environment] = seen.value
+    cells = {case: dict(sorted(row.items(), key=lambda cell: _age(cell[0]))) for case, row in sorted(cells.items())}
+    RECORD.write_text(json.dumps(cells, indent=1) + "\n")
+
+
+def matrix_rows() -> Iterator[str]:
+    cells = recorded()
+    environments = sorted({name for row in cells.values() for name in row}, key=_age)
+    yield f"| case | {' | '.join(environments)} |"
+    yield f"| --- |{' --- |' * len(environments)}"
+    for case in CASES:
+        yield f"| {case.id} | {' | '.join(_cell(cells.get(case.id, {}).get(name)) for name in environments)} |"
+
+
+def impostor_rows() -> Iterator[str]:
+    yield "| case | affected | told apart | fixed | told apart |"
+    yield "| --- | --- | --- | --- | --- |"
+    for case in CASES:
+        shown = {each.environment: each.impostors for each in proof.read(case.directory / proof.FILE).environments}
+        sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
+        cells = [cell for side in sides for cell in ((side[0], str(shown[side[0]])) if side else ("none", ""))]
+        yield f"| {case.id} | {' | '.join(cells)} |"
+
+
+def mutation_rows() -> Iterator[str]:
+    sys.path.insert(0, str(ROOT))
+    from tests.helpers import mutants
+
+    noticed: dict[str, list[tuple[str, ...]]] = {}
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            for way, by in mutants.every_way(case, CASES, Path(folder)).items():
+                noticed.setdefault(way, []).append(by)
+    yield "| mutation | noticed | by what, in how many cases |"
+    yield "| --- | --- | --- |"
+    for way, found in noticed.items():
+        by_what = Counter(_kind_of(each) for by in found for each in by)
+        told = "; ".join(f"{what}: {times}" for what, times in by_what.most_common())
+        yield f"| {way} | {sum(map(bool, found))} of {len(CASES)} | {told} |"
+
+
+def _kind_of(noticed: str) -> str:
+    return re.sub(r"^(`judge` says) .*", r"\1 what is not expected", noticed)
+
+
+def _cell(verdict: str | None) -> str:
+    return "" if verdict is None else f"{SIGNS[Verdict(verdict)]} {verdict}"
+
+
+def _age(environment: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", environment)))
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "matrix": matrix_rows,
+    "impostors": impostor_rows,
+    "mutations": mutation_rows,
+}
+
+
+def built(page: str) -> str:
+    """The page with its generated parts written anew."""
+    for name, rows in PARTS.items():
+        text = "\n".join(rows())
+        whole = f"<!-- generated: {name} -->\n{text}\n<!-- end -->".replace("\\", r"\\")
+        page, times = re.subn(f"<!-- generated: {name} -->\n.*?<!-- end -->", whole, page, flags=re.DOTALL)
+        if times != 1:
+            raise SystemExit(f"{PAGE}: {times} parts `generated: {name}`, one is needed")
+    return page
+
+
+if __name__ == "__main__":
+    take_over([Path(each) for each in sys.argv[1:]])
+    PAGE.write_text(built(PAGE.read_text()))

@@ -1,0 +1,37 @@
+"""A case made worse with vLLM at hand: `validate` makes no proof of it. tests/unit/cases/test_mutations.py does the same to all, without engines."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from tests.helpers import ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("user_caches")]
+CASE = "vllm-57550"  # a probe: no engine has to start, and 0.33.0 is its only environment
+
+MUTANTS = {
+    "as it is": ("case.toml", r"$^", "", "PROVEN"),
+    "pattern": ("case.toml", r"(?m)^pattern = .*$", 'pattern = ".*"', "it says nothing about this failure"),
+    "control": ("test_vllm_57550.py", r"vllm_at_work\(.*told_apart\)", "pass", "nothing shows that its mechanism"),
+    "range": ("case.toml", r">=0\.29", "<0.29", "was REGRESSED, not REPRODUCED"),
+    "assertion": ("test_vllm_57550.py", r"assert (vllm_probe\(.*?\))", r"assert \1 or True", "was UNEXPECTEDLY_FIXED"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_only_the_case_itself_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    file, pattern, replacement, words = MUTANTS[name]
+    shutil.copytree(ROOT / "cases" / CASE, tmp_path / CASE)
+    path = tmp_path / CASE / file
+    text = path.read_text()
+    path.write_text(re.sub(pattern, replacement, text))
+    assert (path.read_text() == text) == (name == "as it is")
+    code = cli.main(["--cases", str(tmp_path), "validate", CASE])
+    told = capsys.readouterr().out
+    assert words in told, told
+    assert code == (0 if name == "as it is" else 1)
