@@ -1,7 +1,7 @@
 """Writes the generated parts of docs/verdicts.md: ``python docs/build_verdicts.py [RESULTS.json ...]``. A test refuses a page that differs.
 
 Verdicts come from docs/records/verdicts.json, into which result files that are named are taken over first (`vllm-regress matrix --results`
-writes them); impostors from each case's evidence.json; mutations are made anew.
+writes them), and from proofs where no matrix went; impostors from each case's evidence.json; mutations are made anew.
 """
 
 from __future__ import annotations
@@ -23,13 +23,25 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "verdicts.md"
 RECORD = ROOT / "docs" / "records" / "verdicts.json"
 CASES = find_cases(ROOT / "cases")
+RELEASES = sorted({name for row in json.loads(RECORD.read_text(encoding="utf-8")).values() for name in row})
+"""Environments of the page; what others showed stands in the proofs."""
 Cells = dict[str, dict[str, str]]
 """Verdicts by case and environment."""
 
 
 def recorded() -> Cells:
-    """What the matrix showed."""
+    """What matrices showed."""
     cells: Cells = json.loads(RECORD.read_text(encoding="utf-8"))
+    return cells
+
+
+def shown() -> Cells:
+    """What matrices showed, and proofs where no matrix went."""
+    cells = {case.id: recorded().get(case.id, {}) for case in CASES}
+    for case in CASES:
+        for each in proof.read(case.directory / proof.FILE).environments:
+            if each.environment in RELEASES:
+                cells[case.id].setdefault(each.environment, each.verdict)
     return cells
 
 
@@ -45,21 +57,20 @@ def take_over(files: list[Path]) -> None:
 
 
 def matrix_rows() -> Iterator[str]:
-    cells = recorded()
-    environments = sorted({name for row in cells.values() for name in row}, key=_age)
+    cells, environments = shown(), sorted(RELEASES, key=_age)
     yield f"| case | {' | '.join(environments)} |"
     yield f"| --- |{' --- |' * len(environments)}"
     for case in CASES:
-        yield f"| {case.id} | {' | '.join(_cell(cells.get(case.id, {}).get(name)) for name in environments)} |"
+        yield f"| {case.id} | {' | '.join(_cell(cells[case.id].get(name)) for name in environments)} |"
 
 
 def impostor_rows() -> Iterator[str]:
     yield "| case | affected | told apart | fixed | told apart |"
     yield "| --- | --- | --- | --- | --- |"
     for case in CASES:
-        shown = {each.environment: each.impostors for each in proof.read(case.directory / proof.FILE).environments}
+        told = {each.environment: each.impostors for each in proof.read(case.directory / proof.FILE).environments}
         sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
-        cells = [cell for side in sides for cell in ((side[0], str(shown[side[0]])) if side else ("none", ""))]
+        cells = [cell for side in sides for cell in ((side[0], str(told[side[0]])) if side else ("none", ""))]
         yield f"| {case.id} | {' | '.join(cells)} |"
 
 
