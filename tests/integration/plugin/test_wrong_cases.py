@@ -6,7 +6,7 @@
 4. An adapter that does not exist, which the simulated device took; and what it cannot do, taken for a failure.
 5. One side alone: the mechanism that the case is about was never at work.
 
-``tests/engine/test_loaders.py`` has 4 on real engines.
+``tests/engine/target_site/test_loaders.py`` has 4 on real engines.
 """
 
 from __future__ import annotations
