@@ -11,6 +11,7 @@ from ..cases.model import Case
 from ..environments.installed import VLLM_BUILDS, Package
 from ..util.versions import is_version
 from .inventory import Inventory
+from .severity import severity
 
 MAX_COMBINATIONS = 256
 
@@ -41,6 +42,7 @@ class Finding:
             "case": case.id,
             "title": case.title,
             "family": case.family,
+            "severity": severity(case),
             "affected": {each.package: each.specifier for each in case.affected},
             "installed": dict(self.versions),
             "reason": self.reason,

@@ -17,13 +17,16 @@ from .inventory import Inventory, inventory_of
 from .matching import Finding, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .preflight import Concern, Surroundings, preflight
+from .releases import Better, better, gravest_first
 
 STDIN = "-"
 
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """What was found in one target. ``versions``: of the packages that the cases are about; ``notes``: what could not be decided."""
+    """What was found in one target, the gravest first. ``versions``: of the packages that the cases are about; ``notes``: what could not be
+    decided; ``better``: where to go from here.
+    """
 
     source: str
     versions: dict[str, str]
@@ -31,6 +34,7 @@ class Audit:
     concerns: tuple[Concern, ...]
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
+    better: Better | None = None
 
     @property
     def clean(self) -> bool:
@@ -43,6 +47,7 @@ class Audit:
             "source": self.source,
             "versions": self.versions,
             "findings": [each.to_json() for each in self.findings],
+            "better": self.better.to_json() if self.better else None,
             "preflight": [each.to_json() for each in self.concerns],
             "notes": list(self.notes),
             "ignored": list(self.ignored),
@@ -87,15 +92,17 @@ def audit(inventory: Inventory, cases: Sequence[Case], around: Surroundings | No
             f"--preflight looks at an interpreter and its surroundings; {inventory.source} is a list of packages"
         )
     concerns = preflight(inventory.interpreter, around) if inventory.interpreter and around else ()
-    findings = find(inventory, cases)
+    findings = gravest_first(find(inventory, cases))
     ignored = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
+    counted = tuple(each for each in findings if each.case.id not in ignore)
     return Audit(
         inventory.source,
         relevant(inventory, cases),
-        tuple(each for each in findings if each.case.id not in ignore),
+        counted,
         tuple(each for each in concerns if each.id not in ignore),
         notes(inventory, cases),
         tuple(each for each in ignored if each in ignore),
+        better(counted, [each for each in cases if each.id not in ignore]),
     )
 
 

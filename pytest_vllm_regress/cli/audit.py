@@ -16,6 +16,7 @@ from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, 
 if TYPE_CHECKING:
     from ..audit.matching import Finding
     from ..audit.preflight import Concern
+    from ..audit.releases import Better
     from ..audit.target import Audit
 
 SCHEMA_VERSION = 1
@@ -37,6 +38,17 @@ def audit(
         Path | None,
         typer.Option("--python", metavar="PATH", help="An interpreter, which is started to ask where it looks."),
     ] = None,
+    vllm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--vllm",
+            metavar="VERSION",
+            help="That release of vLLM, with its dependencies where a lock tells them; repeatable.",
+        ),
+    ] = None,
+    releases: Annotated[
+        bool, typer.Option("--releases", help="Instead: all releases that have a lock, one line each.")
+    ] = False,
     preflight: Annotated[bool, typer.Option("--preflight", help="Look at the environment itself too.")] = False,
     ignore: Annotated[
         list[str] | None,
@@ -49,14 +61,29 @@ def audit(
     from ..audit import target as audit_target
     from ..audit.checks import CHECKS
     from ..audit.preflight import look_around
+    from ..audit.releases import overview, release, table
+    from ..environments.recipes import find_file, load
 
+    if releases and (targets or vllm or python or preflight or ignore or as_sarif):
+        raise UsageError("--releases looks at all releases: of the other options it takes --json alone")
     if as_json and as_sarif:
         raise UsageError("--json and --sarif contradict each other: give one of them")
     cases = invocation(context).cases()
+    if releases:
+        found = overview(cases, load(find_file()).locks)
+        if as_json:
+            print_json({"schema": SCHEMA_VERSION, "releases": [each.to_json() for each in found]})
+        else:
+            say(table(found))
+        raise typer.Exit(OK)
     ignored = set(ignore or ())
     audit_target.check_ignored(ignored, [*(case.id for case in cases), *CHECKS])
-    asked = [] if targets and not python else [python or Path(sys.executable)]
-    inventories = [*map(audit_target.read_target, targets or ()), *map(audit_target.started, asked)]
+    asked = [python or Path(sys.executable)] if python or not (targets or vllm) else []
+    inventories = [
+        *map(audit_target.read_target, targets or ()),
+        *(release(each, load(find_file()).locks) for each in vllm or ()),
+        *map(audit_target.started, asked),
+    ]
     around = look_around() if preflight else None
     audits = [audit_target.audit(each, cases, around, ignored) for each in inventories]
     if as_sarif:
@@ -79,15 +106,33 @@ def _print(found: Audit) -> None:
     ignored = f"; ignored: {', '.join(found.ignored)}" if found.ignored else ""
     count = len(found.findings)
     say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}{ignored}")
+    if found.better is not None:
+        _field("what to do", _advice(found.better))
     for finding in found.findings:
         _print_finding(finding)
     for concern in found.concerns:
         _print_concern(concern)
 
 
+def _advice(better: Better) -> str:
+    none = f"no {'later ' if better.without else ''}release is without all of these"
+    if better.without and not better.earlier:
+        text = f"vllm {better.without} is the nearest release without any of these"
+    elif better.without:
+        text = f"{none}; the nearest earlier one that is: vllm {better.without}"
+    elif better.fewest:
+        return f"{none}; of the later ones vllm {better.fewest} has the fewest, {len(better.kept)}: {', '.join(better.kept)}"
+    else:
+        return none
+    return f"{text} ({better.other or 'no'} other documented failure{'' if better.other == 1 else 's'})"
+
+
 def _print_finding(finding: Finding) -> None:
+    from ..audit.severity import severity
+
     case = finding.case
     say(f"\n{case.id}: {case.title}")
+    _field("severity", severity(case))
     _field("shows as", f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}")
     _field("because", finding.reason.removeprefix("affected: "))
     for form in finding.forms:
