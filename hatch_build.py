@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 VARIABLE = "VLLM_REGRESS_REPOSITORY"
-_RELATIVE = re.compile(r"\]\((?![a-z]+:|#)([^)\s]+)\)")
+_RELATIVE = re.compile(r"(!?)(\[[^\]]*\])\((?![a-z]+:|#)([^)\s]+)\)")
 
 
 class RepositoryHook(MetadataHookInterface):  # type: ignore[misc]  # only builds have hatchling
@@ -40,5 +40,5 @@ def addresses(repository: str) -> dict[str, str]:
 
 
 def absolute(text: str, repository: str) -> str:
-    """Markdown whose links to files of the project lead into the repository."""
-    return _RELATIVE.sub(lambda link: f"]({repository}/blob/main/{link[1]})", text)
+    """Markdown whose links to files of the project lead into the repository; pictures to the files themselves, not to pages about them."""
+    return _RELATIVE.sub(lambda m: f"{m[1]}{m[2]}({repository}/{'raw' if m[1] else 'blob'}/main/{m[3]})", text)

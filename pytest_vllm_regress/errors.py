@@ -48,7 +48,7 @@ class RegressError(Exception):
 
 
 class UsageError(RegressError):
-    """The user asked for something that cannot be: an unknown name, a wrong value, a device that is not there."""
+    """The user asked for something impossible: an unknown name, a wrong value, a device that is not there."""
 
 
 class CaseFileError(UsageError):

@@ -190,7 +190,7 @@ def _other_workers(here: _Installed, around: Surroundings) -> Iterator[Concern]:
         module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
         version = ray_version(module.parent)
         if version and version != ours:
-            found = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {ours}, and joins it where it is told to."
+            found = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {ours}, and joins it where its address says so."
             yield Concern("workers-other-ray", found, place=module)
     address = around.environ.get("RAY_ADDRESS")
     if address:

@@ -65,7 +65,10 @@ class Answer:
                 f"{self.case.id}: no such change among these releases, but another one: see above",
             ]
         ends = f"{self.candidates[0]} and {self.candidates[-1]}"
-        return [*skipped, f"{self.case.id}: no change found between {ends}: {seen or 'no release could be told'}"]
+        return [
+            *skipped,
+            f"{self.case.id}: no change found between {ends}: {seen or 'no release gave a clear verdict'}",
+        ]
 
     def to_json(self, found: Mapping[str, ReleaseState]) -> dict[str, Any]:
         """For a program."""

@@ -131,7 +131,7 @@ class Culprit:
         pull = f" (pull request {self.pull_request})" if self.pull_request else ""
         doubt = "".join(f"- {each.id[:10]} {each.subject}\n" for each in self.doubtful)
         between = (
-            f"\nBetween it and the last commit that could be told lie commits that could not:\n\n{doubt}"
+            f"\nBetween it and the last commit with a clear verdict lie commits without one:\n\n{doubt}"
             if doubt
             else ""
         )
@@ -164,7 +164,7 @@ def find(
         group = history.groups[change.high]
         unclear = (
             change.high - change.low > 1
-        )  # what lies between cannot be told: the one before all of it is what it is compared with
+        )  # what lies between is unclear: the one before all of it is what it is compared with
         parent = history.groups[change.low].first if unclear else history.parent(group)
         again = CONFIRMING_RUNS * hunt.trials
         seen = search.again(group.first.id[:10], hunt.environment(group.first), again)
@@ -236,7 +236,7 @@ def _culprit(hunt: Hunt, change: Change, parent: Commit, seen: ReleaseState, see
 
 def _times(seen: ReleaseState) -> str:
     if not seen.runs:
-        return f"could not be told ({seen.why})"
+        return f"no clear verdict ({seen.why})"
     return f"failed {seen.bad} of {seen.runs} times" if seen.bad else f"passed {seen.runs} of {seen.runs} times"
 
 

@@ -24,7 +24,7 @@ _PULL = re.compile(r"/pull/(\d+)\Z")
 
 
 class Effect(enum.StrEnum):
-    """What the patch does to a case. ``UNCLEAR``: one side could not be told."""
+    """What the patch does to a case. ``UNCLEAR``: one side gave no clear verdict."""
 
     BROKEN = "breaks"
     MENDED = "mends"

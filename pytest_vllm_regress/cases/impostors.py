@@ -36,7 +36,7 @@ class Impostor(enum.StrEnum):
 
 
 LEAST = 6
-"""Impostors that a proof must have told apart, on each side. Only a server has an error status."""
+"""Impostors that a proof must have rejected, on each side. Only a server has an error status."""
 FOOLED = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
 PASSED = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
 UNRELATED = "max_tokens must be at least 1, got -5"
@@ -65,7 +65,7 @@ class Trial:
 
     @property
     def fault(self) -> str:
-        """Why the case is not proven by this trial; empty where the impostor was told apart."""
+        """Why the case is not proven by this trial; empty where the impostor was rejected."""
         if self.verdict in FOOLED:
             return f"{self.environment}: an impostor ({self.impostor}) earned {self.verdict.value}: {self.reason}"
         if self.impostor is Impostor.EMPTY_ANSWER and self.verdict in PASSED:
@@ -125,7 +125,7 @@ def _member(members: list[tuple[Any, Any]]) -> str:
 
 
 def counted(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
-    """How many impostors each environment told apart."""
+    """How many impostors were rejected in each environment."""
     told: dict[str, set[Impostor]] = {}
     for trial in trials:
         if trial.case == case_id:

@@ -50,7 +50,7 @@ class Shown:
     """What one evidence environment showed.
 
     ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed;
-    ``impostors``: how many failures that are not the case's own were told apart there (tried in the first environment of each side).
+    ``impostors``: how many failures that are not the case's own were rejected there (tried in the first environment of each side).
     ``seconds``: what one trial took, its deadlines waited for in full; 0 where that was not measured. Shards are balanced by it.
     """
 
@@ -190,7 +190,7 @@ def prove(
 
 
 def tried(case: Case, proof: Proof, trials: Sequence[Trial], *, again: str = "") -> tuple[Proof, list[str]]:
-    """The proof with the impostors that it told apart, and what is wrong with it after those trials. ``again`` as in ``check``."""
+    """The proof with the impostors that it rejected, and what is wrong with it after those trials. ``again`` as in ``check``."""
     told = counted(trials, case.id)
     shown = tuple(dataclasses.replace(each, impostors=told.get(each.environment, 0)) for each in proof.environments)
     proof = dataclasses.replace(proof, environments=shown)
@@ -261,11 +261,11 @@ def _needs_leg(case: Case) -> bool:
 
 
 def _too_few(case: Case, proof: Proof, command: str) -> list[str]:
-    """Sides that did not tell enough impostors apart."""
+    """Sides that rejected too few impostors."""
     firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
     told = {each.environment: each.impostors for each in proof.environments}
     return [
-        f"{name}: {told.get(name, 0)} impostors were told apart, {LEAST} are needed; run `{command}`"
+        f"{name}: {told.get(name, 0)} impostors were rejected, {LEAST} are needed; run `{command}`"
         for name in firsts
         if told.get(name, 0) < LEAST
     ]

@@ -61,7 +61,7 @@ def decide(
 ) -> Decision:
     """The table of verdicts. ``control`` is the control leg, None where none was run; ``declared`` what the case says that it leaves out."""
     if observed.kind is Kind.USAGE:
-        return Decision(Verdict.INCONCLUSIVE, f"the test asks for what cannot be: {observed.summary}")
+        return Decision(Verdict.INCONCLUSIVE, f"the test asks for something impossible: {observed.summary}")
     if observed.kind is Kind.NOT_APPLICABLE:
         if observed.claim:
             return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)

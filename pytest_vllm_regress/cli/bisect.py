@@ -110,7 +110,7 @@ def bisect(
     """Find the releases between which a failure goes or comes, and the commit. Both ends are tried first; the case's own range is not believed.
 
     With --commits, or where --source names a clone, it goes on to the commit and confirms it. Exit codes: 0 found; 1 no such change among these
-    candidates; 2 usage; 3 none could be told; 130 interrupted (the same command goes on from there).
+    candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (the same command goes on from there).
     """
     check_device(device)
     if find_fix and find_break:

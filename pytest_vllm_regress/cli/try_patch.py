@@ -99,7 +99,9 @@ def try_patch(
         print_columns(("the patch", "case", f"at {base.id[:10]}", "with the patch"), rows)
         for each in found:
             if each.effect is not Effect.LEFT:
-                say(f"{each.effect} {each.case.id}: {', '.join(each.tests) or 'no test could be told'}: {each.why}")
+                say(
+                    f"{each.effect} {each.case.id}: {', '.join(each.tests) or 'no test gave a clear verdict'}: {each.why}"
+                )
     if outcome.unbuilt:
         raise typer.Exit(outcome.exit_code)
     raise typer.Exit(UNEXPECTED if any(each.effect is Effect.BROKEN for each in found) else OK)

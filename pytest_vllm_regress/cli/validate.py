@@ -57,7 +57,7 @@ def validate(
         Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")
     ] = None,
 ) -> None:
-    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed, impostors told apart.
+    """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed, impostors rejected.
 
     Impostors are failures that are not the case's own: an unrelated exception, the engine killed or stopped, an empty answer, an error
     status, a log full of other cases' texts, a wrong argument. None may be taken for the documented failure.

@@ -38,7 +38,9 @@ class Downloads:
         size += f", about {self.size * DISK_FACTOR / GIB:.0f} GiB on disk"
         if self.unknown:
             size = f"{size} without {', '.join(self.unknown)}, " if self.size else ""
-            size += "how much cannot be told (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
+            size += (
+                "how much is unknown (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
+            )
         return f"to be built first: {', '.join(self.environments)}: {size}; {self.free / GIB:.0f} GiB are free in {self.place}"
 
 
@@ -69,7 +71,7 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
 
 
 def _files(recipe: Recipe) -> dict[str, int]:
-    """Name and size in bytes of every file of an environment, from its lock or resolved afresh; empty where that cannot be told."""
+    """Name and size in bytes of every file of an environment, from its lock or resolved afresh; empty where that is unknown."""
     lock = usable_lock(recipe)
     asked = read_lock(lock) if lock else "\n".join(recipe.requirements)
     with scratch() as folder:

@@ -47,7 +47,7 @@ class Recipe:
 
     ``exclude_newer``: packages uploaded after that day do not exist (None: all exist; ``RELEASE``: the day after the target's release,
     found when it is built); ``exclude_newer_package``: the same for single packages. ``relax_local``: packages whose pin on a local
-    build (``==X+cpu``) any build of X meets where that build cannot be had. ``stand_ins``: modules that come with this project.
+    build (``==X+cpu``) any build of X meets where that build is not available. ``stand_ins``: modules that come with this project.
     ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first. ``overlay``: the source
     code that is laid over it, if any; ``build``: the wheel of a commit that it has instead of a release.
     """

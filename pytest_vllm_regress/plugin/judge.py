@@ -101,7 +101,7 @@ def _seen(evidence: Evidence) -> Observation:
 
 
 def awaited(item: pytest.Item, marked: MarkedCase) -> Awaited | None:
-    """The text in the log by which the case documents a hang, if it does: with it the hang may be told before its deadline."""
+    """The text in the log by which the case documents a hang, if it does: with it the hang may be recognised before its deadline."""
     symptom = marked.case.symptom
     if item.config.stash[SETTINGS].full_deadlines or Kind.HANG not in symptom.kinds:
         return None

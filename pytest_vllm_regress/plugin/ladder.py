@@ -36,7 +36,7 @@ RUNGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a test gave without some features: the failure to explain (``fails``), a pass, or neither (``other``: another failure, or cannot be)."""
+    """What a test gave without some features: the failure to explain (``fails``), a pass, or neither (``other``: another failure, or unsupported)."""
 
     seen: str
     text: str

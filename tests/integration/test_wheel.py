@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.cases.results import read
 from pytest_vllm_regress.environments import uv
+from pytest_vllm_regress.util.paths import cache_root
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT, interpreters
+from tests.helpers.built import need_built
 from tests.integration.plugin.conftest import DEMO, PROBE, TEST
 
 NO_TESTS = 5
+NEWEST = "vllm-0.33.0"
 OPTIONS = ("--help", "--version", "--fixtures", "--markers", "--collect-only", "--setup-plan")
 REPOSITORY = "https://example.org/owner/name"
 
@@ -110,6 +114,20 @@ def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -
     assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("installed", ["3.12"], indirect=True)
+def test_a_shipped_case_on_a_real_vllm(guest: Guest) -> None:
+    """A parser case: vLLM is imported, no engine started. The report is where it was asked for, and nothing else is written."""
+    need_built(NEWEST)
+    guest = dataclasses.replace(guest, cache=cache_root())
+    out = guest.home.parent / "out.json"
+    done = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--results", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (result,) = {(each.verdict.value, each.versions["vllm"]) for each in read(out).results}
+    assert result == ("REPRODUCED", NEWEST.removeprefix("vllm-"))
+    assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
+
+
 def test_what_an_index_page_shows(wheel: Path) -> None:
     """Addresses, the Pythons that are tested, and a README none of whose links ends on the index's own page."""
     with zipfile.ZipFile(wheel) as archive:
@@ -122,6 +140,7 @@ def test_what_an_index_page_shows(wheel: Path) -> None:
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     assert f"{REPOSITORY}/blob/main/docs/tutorial.md" in links
+    assert f"{REPOSITORY}/raw/main/docs/page.png" in links
 
 
 def test_an_extra_means_a_vllm_of_today() -> None:

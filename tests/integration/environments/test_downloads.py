@@ -54,7 +54,7 @@ def test_what_is_built_needs_nothing(index: Fake, cache: EnvironmentCache) -> No
 
 def test_an_index_that_gives_no_sizes_or_is_away(index: Fake, cache: EnvironmentCache) -> None:
     (index.folder / "pylock").write_text(PYLOCK.format(vllm=VLLM, size=""))
-    assert "how much cannot be told (the package index gave no sizes)" in str(downloads(["vllm-0.9.2"], cache))
+    assert "how much is unknown (the package index gave no sizes)" in str(downloads(["vllm-0.9.2"], cache))
     (index.folder / "pylock").unlink()
     found = downloads(["vllm-0.9.2"], cache)
     assert found is not None

@@ -126,7 +126,7 @@ def test_impostors_that_were_not_met_prove_nothing(case: Case) -> None:
     made, _ = proof.prove(case, [GOOD], lock)
     few = [trial for trial in MET if trial.environment == "old" or trial.impostor in list(Impostor)[:5]]
     proof.write(case, proof.tried(case, made, few)[0])
-    words = "new: 5 impostors were told apart, 6 are needed; run `vllm-regress validate demo`"
+    words = "new: 5 impostors were rejected, 6 are needed; run `vllm-regress validate demo`"
     assert proof.tried(case, made, few)[1] == [words]
     assert [line.partition("evidence.json: ")[2] for line in proof.check(case, lock)] == [words]
 
@@ -274,6 +274,6 @@ def test_validate(
     met.append(MET[:1])
     assert validate("demo") == 1
     again = f"run `vllm-regress --cases {case.directory.parent} validate demo`"
-    assert f"1 impostors were told apart, 6 are needed; {again}" in capsys.readouterr().out
+    assert f"1 impostors were rejected, 6 are needed; {again}" in capsys.readouterr().out
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2
