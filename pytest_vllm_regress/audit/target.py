@@ -86,7 +86,7 @@ def started(python: Path) -> Inventory:
 
 
 def audit(inventory: Inventory, cases: Sequence[Case], around: Surroundings | None, ignore: Collection[str]) -> Audit:
-    """Match ``inventory`` with ``cases``; with ``around`` look at the environment itself too. Raises ``UsageError`` where there is none to look at."""
+    """Match ``inventory`` with ``cases``; with ``around`` look at the environment itself too. Raises ``UsageError`` where there is none."""
     if around is not None and inventory.interpreter is None:
         raise UsageError(
             f"--preflight looks at an interpreter and its surroundings; {inventory.source} is a list of packages"

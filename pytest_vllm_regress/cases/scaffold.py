@@ -120,7 +120,7 @@ class Draft:
 def create(cases_dir: Path, upstream: Upstream | NotReported, draft: Draft) -> Case:
     """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md: all of it or nothing.
 
-    Raises ``UsageError`` when the directory is there already or an evidence environment is impossible, and ``CaseFileError`` when a field does not fit.
+    Raises ``UsageError`` when the directory is there already or an evidence environment is impossible, ``CaseFileError`` when a field does not fit.
     """
     if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := not_there(name))]:
         raise UsageError("\n".join(unknown))
