@@ -204,7 +204,7 @@ class Child:
         if self._last_reply is not None:
             phase, at = self._last_reply
             last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
-        facts = [line for line in (self.about, f"progress: {last}") if line]
+        facts = [line for line in (self.about, f"progress: {last}", self.witness.room()) if line]
         return dossier.compile_dossier(
             title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume
         )
@@ -307,8 +307,8 @@ class Child:
             raise UsageError(message)
         chain = "\n".join(mask(str(each)) for each in frame.get("chain") or [f"{kind}: {message}"])
         self._check_gap(chain)
-        if deadline.phase in ("start", "ready") and "root cause" in message:  # in the log of another process
-            message += self._root_cause()
+        if deadline.phase in ("start", "ready"):  # what another process met, and could not always say
+            message += self._root_cause() if "root cause" in message else self.witness.shortage()
         traceback = mask(str(frame.get("traceback", "")))
         raise self.failure(
             f"{self.name} raised {kind.removeprefix('builtins.')}: {message}",
@@ -327,12 +327,15 @@ class Child:
     def _hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
         looked = self._look(f"{self.name} gave no answer in phase {deadline.phase}")
         parts = self.witness.parts(stacks=looked.stack_text, **more)
+        short = self.witness.shortage() if deadline.phase in ("start", "ready") else ""
         late = deadline.clock() - deadline.at
         self.kill(
             grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
         )  # a machine that is slow to tell gets no further time
         what = "missed its deadline" if deadline.passed else "hangs"
-        return DeadlineExceeded(f"{self.name} {what}: {why}", phase=deadline.phase, detail=str(looked), parts=parts)
+        return DeadlineExceeded(
+            f"{self.name} {what}: {why}{short}", phase=deadline.phase, detail=str(looked), parts=parts
+        )
 
     def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
         self._settle()
@@ -360,7 +363,8 @@ class Child:
 
     def _root_cause(self) -> str:
         error = dossier.root_cause(self.witness.log())
-        return f"; the first error in its log: {error}" if error else ""
+        told = f"; the first error in its log: {error}" if error else ""
+        return told + self.witness.shortage(status=self.exit_status, silent=self.alive and dossier.tells_nothing(error))
 
     def _garbled(self, deadline: Deadline, why: str) -> ProtocolError:
         looked = self._look(f"{self.name} broke the protocol in phase {deadline.phase}")

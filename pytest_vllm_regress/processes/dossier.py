@@ -143,6 +143,11 @@ def root_cause(text: str) -> str:
     return found if len(found) <= MAX_ERROR_CHARS else f"{found[:MAX_ERROR_CHARS]}..."
 
 
+def tells_nothing(error: str) -> bool:
+    """The log named no error, or only one that refers to another."""
+    return not error or _REFERS.search(error) is not None
+
+
 def simulation_gap(text: str) -> str:
     """What the simulated device said that it does not have; empty when it said nothing of the kind."""
     found = _GAP.search(text)

@@ -10,7 +10,7 @@ import psutil
 from ..errors import Part
 from ..util.masking import mask
 from ..util.text import bounded
-from . import family
+from . import family, shortages
 from .dossier import ray_logs
 
 MAX_CHARS = 30_000
@@ -26,6 +26,7 @@ class Witness:
         self._log = log
         self._ray_dir = ray_dir
         self._sizes: dict[Path, int] = {}
+        self._room = shortages.look()
         self._engine: dict[psutil.Process, str] | None = None  # and how each is called
 
     def begin(self) -> None:
@@ -49,6 +50,15 @@ class Witness:
     def log(self) -> str:
         """Everything written since the phase began, masked, bounded for each log."""
         return "\n".join(filter(None, (_since(path, self._sizes.get(path, 0)) for path in self._paths())))
+
+    def room(self) -> str:
+        """What the machine has left now, for dossiers."""
+        return f"left: {shortages.look()}"
+
+    def shortage(self, *, status: int | None = None, silent: bool = False) -> str:
+        """What the family may have failed for want of, as the end of a sentence; empty where nothing was short."""
+        found = shortages.shortage(self._room, shortages.look(), self.log(), status=status, silent=silent)
+        return f"; {found}" if found else ""
 
     def parts(self, **more: str) -> dict[Part, str]:
         """The log, who is gone, and ``more`` by the part's name; empty ones are left out."""

@@ -306,3 +306,43 @@ def test_ray_left_running(cells: list[Cell], made: Callable[..., Session], tmp_p
     place = session.run.path
     session.close()
     assert not place.exists()
+
+
+ENGINE = """
+import pytest
+
+@pytest.mark.vllm_engine(tensor_parallel_size=2, executor="mp", generation="V1")
+def test_it(vllm_engine):
+    vllm_engine.generate("a")
+"""
+FILLED = 'mount -t tmpfs -o size=1m none /dev/shm && { dd if=/dev/zero of=/dev/shm/fill bs=4k count=300 2>/dev/null; exec "$@"; }'
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("around", "named"),
+    [
+        (("unshare", "-m", "sh", "-c", FILLED, "sh"), "/dev/shm is full: 0 MiB of 1 MiB were free"),
+        (("prlimit", "--nofile=64:64"), "too many open files: `ulimit -n` is 64"),
+    ],
+    ids=["full /dev/shm", "few open files"],
+)
+def test_an_engine_that_cannot_start_names_what_is_short(
+    tmp_path: Path, around: tuple[str, ...], named: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM says "See root cause above" in both, where nothing stands above."""
+    if around[0] == "unshare" and subprocess.run([*around, "true"], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    (tmp_path / "test_engine.py").write_text(ENGINE)
+    ours = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--vllm-env=vllm-0.8.5",
+        "--vllm-device=sim",
+    ]
+    done = subprocess.run([*around, *ours, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1 and named in done.stdout, done.stdout[-4000:]

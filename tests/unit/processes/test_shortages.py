@@ -1,0 +1,89 @@
+"""What an engine failed for want of: measured from files of the kernel, told in a sentence that says how much is needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.gpus.fit import LEAST_SHM
+from pytest_vllm_regress.processes.shortages import FILES, Room, look, shortage
+from pytest_vllm_regress.util.sizes import GIB, MIB
+
+PLENTY = Room(8 * GIB, 8 * GIB, None, 0, FILES)
+
+
+def room(**values: int) -> Room:
+    return dataclasses.replace(PLENTY, **values)
+
+
+def test_where_there_is_plenty_nothing_is_said() -> None:
+    assert shortage(PLENTY, PLENTY, "RuntimeError: boom", silent=True, status=-7) == ""
+
+
+@pytest.mark.parametrize(
+    ("log", "more"),
+    [
+        ("OSError: [Errno 28] No space left on device", {}),
+        ("worker died, exit code: -7", {}),
+        ("Fatal Python error: Bus error", {}),
+        ("", {"status": -7}),
+        ("", {"silent": True}),
+    ],
+)
+def test_a_full_dev_shm_is_named_with_what_is_needed(log: str, more: dict[str, int]) -> None:
+    small = room(shm_free=3 * MIB, shm_size=64 * MIB)
+    said = shortage(small, small, log, **more)  # type: ignore[arg-type]
+    assert "/dev/shm is full: 3 MiB of 64 MiB" in said and f"{LEAST_SHM // MIB} MiB" in said and "--shm-size" in said
+    assert shortage(room(shm_free=0), PLENTY, log, **more)  # type: ignore[arg-type]  # freed since by the end of the workers
+
+
+def test_a_small_dev_shm_explains_no_error_that_speaks_for_itself() -> None:
+    small = room(shm_free=60 * MIB, shm_size=64 * MIB)
+    assert shortage(small, small, "ValueError: no such model") == ""
+
+
+def test_memory_of_the_container() -> None:
+    said = shortage(room(oom_kills=2), room(oom_kills=3, memory_limit=2 * GIB), "")
+    assert "out of memory" in said and "1 of the container's" in said and "2048 MiB" in said
+    assert shortage(room(oom_kills=2), room(oom_kills=2, memory_limit=2 * GIB), "") == ""
+
+
+def test_open_files() -> None:
+    said = shortage(PLENTY, room(files=64), "OSError: [Errno 24] Too many open files: '/x'")
+    assert "`ulimit -n` is 64" in said and str(FILES) in said
+    assert shortage(PLENTY, room(files=64), "RuntimeError: Cannot resolve 127.0.0.1", silent=True) == said
+    assert shortage(PLENTY, room(files=64), "ValueError: no such model") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "events"),
+    [
+        ("0::/a/b", "a", "memory.max", "memory.events"),
+        ("0::/gone/from/here", "", "memory.max", "memory.events"),
+        ("5:memory:/a/b", "memory/a/b", "memory.limit_in_bytes", "memory.oom_control"),
+    ],
+    ids=["version 2", "in a namespace", "version 1"],
+)
+def test_limits_and_counters_are_read_from_the_control_group(
+    tmp_path: Path, line: str, folder: str, limit: str, events: str
+) -> None:
+    own, cgroups = tmp_path / "own", tmp_path / "cgroups"
+    own.write_text(f"1:cpu:/x\n{line}\n")
+    place = cgroups / folder
+    place.mkdir(parents=True)
+    (place / limit).write_text(f"{2 * GIB}\n")
+    counted = place / "b" if folder == "a" else place
+    counted.mkdir(exist_ok=True)
+    (counted / events).write_text("oom 5\noom_kill 4\n")
+    found = look(tmp_path, cgroups, own)
+    assert (found.memory_limit, found.oom_kills) == (2 * GIB, 4)
+    assert found.shm_size == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+
+
+def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
+    found = look(tmp_path / "no", tmp_path / "no", tmp_path / "no")
+    assert (found.shm_free, found.memory_limit, found.oom_kills) == (None, None, 0)
+    assert shortage(found, found, "No space left on device", silent=True) == "" and "files" in str(found)
