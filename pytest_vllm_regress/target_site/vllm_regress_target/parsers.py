@@ -27,8 +27,8 @@ def tool_calls(
     its name and arguments (text). Raises ``Unsupported`` where this vLLM has no such parser.
     """
     words = _tokenizer(tokenizer, markers)
+    make = _tool_parser(parser)  # before the request: a vLLM without parsers refuses one that has tools
     request = _request(tools)
-    make = _tool_parser(parser)
     found = make(words, request).extract_tool_calls("".join(pieces), request)
     whole = {
         "content": found.content or "",

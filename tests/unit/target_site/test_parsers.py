@@ -93,6 +93,16 @@ class TestToolCalls:
     def test_nothing_is_left_to_send_when_the_last_delta_was_none(self) -> None:
         assert parsers.tool_calls("somewhere", "echo", ["add(", "a", "-"])["streamed"]["calls"][0]["arguments"] == "a"
 
+    def test_a_vllm_without_parsers_is_told_before_it_refuses_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuses(**fields: Any) -> None:
+            raise ValueError("tools: extra inputs are not permitted")
+
+        monkeypatch.setattr(sys.modules["vllm.entrypoints.openai.protocol"], "ChatCompletionRequest", refuses)
+        for name in parsers._TOOL_MANAGERS:
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(Unsupported, match="this vLLM has none of"):
+            parsers.tool_calls("somewhere", "echo", ["x"], [{"type": "function"}])
+
     def test_a_parser_that_this_vllm_does_not_have(self) -> None:
         with pytest.raises(Unsupported, match="no tool parser 'other'"):
             parsers.tool_calls("somewhere", "other", ["x"])
