@@ -1,20 +1,24 @@
-"""The script for the first machine with a GPU, its faults rehearsed on the simulated device: killed engine cores, killed pytests, two at once."""
+"""The script for the first machine with a GPU: the steps that want a real vLLM, rehearsed on the simulated device."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.integration.gpus.test_first import first
+from tests.integration.gpus.test_first import first, rehearsed
 
 pytestmark = pytest.mark.engine
 
 
-def test_faults_and_turns(tmp_path: Path) -> None:
+def test_cases_conformance_and_a_killed_core(tmp_path: Path, user_caches: None) -> None:
     record = tmp_path / "record.json"
-    done = first(record, "--env=vllm-0.8.5", "--device=sim", "--only=core-killed,pytest-killed,two-at-once")
-    outcomes = {name: each["outcome"] for name, each in json.loads(record.read_text())["steps"].items()}
-    assert outcomes == dict.fromkeys(("core-killed", "pytest-killed", "two-at-once"), "done"), record.read_text()
-    assert done.returncode == 0
+    some = ["--only=cases,conformance,core-killed", "--cases=lmfe-124", "--suite=test_adapters.py"]
+    done = first(record, "--env=vllm-0.8.5", "--device=sim", *some)
+    steps = rehearsed(record)
+    assert [each["outcome"] for each in steps.values()] == ["done"] * 3, record.read_text()
+    assert {each["verdict"] for each in steps["cases"]["found"]["results"]} == {"FIXED"}
+    suite = steps["conformance"]["found"]["suite"]
+    assert (suite["device"], suite["versions"]["vllm"]) == ("sim", "0.8.5")
+    assert "ok" in {cell["outcome"] for cell in suite["cells"]}
+    assert done.returncode == 0, done.stdout + done.stderr

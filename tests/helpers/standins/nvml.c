@@ -1,7 +1,9 @@
 /* NVML's stand-in: answers from the file named by FAKE_NVML, read again at each question, so that a test may change it.
 
    A line is `key value`: `driver`, `cuda`, `count`, `gpu0.name`, `gpu0.process` (a line for each: pid and bytes), `gpu0.slice1.uuid` ...
+   `gpu0.living` is as `gpu0.process` for as long as the process lives, and counts as used.
    `error.FUNCTION CODE` makes a function fail on every GPU, `gpu0.error.FUNCTION CODE` on one. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,10 +95,23 @@ Result nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
     if (!find(of(device, "capability"), 0, value)) return NOT_SUPPORTED;
     return sscanf(value, "%d.%d", major, minor) == 2 ? OK : INVALID;
 }
+/* The next process at or after number `nth` of what `name` lists; its number, or -1 where there is none. */
+static int next_process(Device device, const char *name, int nth, struct Process *to) {
+    char value[LINE];
+    for (; find(of(device, name), nth, value); nth++) {
+        memset(to, 0, sizeof *to);
+        sscanf(value, "%u %llu", &to->pid, &to->used);
+        if (strcmp(name, "living") || !kill((int)to->pid, 0)) return nth;
+    }
+    return -1;
+}
+
 Result nvmlDeviceGetMemoryInfo(Device device, struct Memory *to) {
+    struct Process process;
     ASK(device);
     to->total = number(of(device, "total"), 0);
     to->used = number(of(device, "used"), 0);
+    for (int nth = 0; (nth = next_process(device, "living", nth, &process)) >= 0; nth++) to->used += process.used;
     to->free = to->total - to->used;
     return to->total ? OK : NOT_SUPPORTED;
 }
@@ -120,14 +135,13 @@ Result nvmlDeviceGetMigDeviceHandleByIndex(Device device, unsigned index, Device
     return find(of(*to, "uuid"), 0, value) ? OK : NOT_FOUND;
 }
 Result nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, struct Process *to) {
-    char value[LINE];
+    static const char *const lists[] = {"process", "living"};
+    struct Process process;
     unsigned found = 0, room = *count;
     ASK(device);
-    for (; find(of(device, "process"), (int)found, value); found++)
-        if (found < room && to) {
-            memset(to + found, 0, sizeof *to);
-            sscanf(value, "%u %llu", &to[found].pid, &to[found].used);
-        }
+    for (int list = 0; list < 2; list++)
+        for (int nth = 0; (nth = next_process(device, lists[list], nth, &process)) >= 0; nth++, found++)
+            if (found < room && to) to[found] = process;
     *count = found;
     return found && (!to || found > room) ? TOO_SMALL : OK;
 }

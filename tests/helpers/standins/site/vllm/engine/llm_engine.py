@@ -1,0 +1,2 @@
+class LLMEngine:
+    __module__ = "vllm.v1.engine.llm_engine"

@@ -1,0 +1,1 @@
+from . import SamplingParams  # noqa: F401
