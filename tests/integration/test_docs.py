@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -71,3 +72,14 @@ def test_every_command_of_the_documentation_exists(command: str) -> None:
 def test_links_lead_to_files(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_no_result_of_a_gpu_without_a_record() -> None:
+    """Where a GPU's record is committed the pages must say so, and as long as there is none they say that."""
+    records = ROOT / "docs" / "records"
+    conformance = json.loads((records / "conformance.json").read_text())
+    on_gpus = [each for each in conformance if each["device"] == "gpu"]
+    assert all(each["gpu"] for each in on_gpus)
+    shown = bool(on_gpus) or any(records.glob("gpu*.json"))
+    said = {"README.md": "no run on a GPU is recorded yet", "docs/devices.md": "No release was run on a GPU yet"}
+    assert {page: words in (ROOT / page).read_text() for page, words in said.items()} == dict.fromkeys(said, not shown)
