@@ -66,6 +66,8 @@ KILLED_CORE = """
 import threading, pytest
 from pytest_vllm_regress.errors import ChildError
 
+pytestmark = pytest.mark.vllm_engine(generation="V1")  # V0's core is no process of its own
+
 def test_core_is_killed(vllm_engine):
     first, *others = vllm_engine.child.processes()
     core = max(others, key=lambda process: process.memory_info().rss)
