@@ -63,6 +63,15 @@ def matrix_rows() -> Iterator[str]:
     for case in CASES:
         yield f"| {case.id} | {' | '.join(_cell(cells[case.id].get(name)) for name in environments)} |"
 
+    odd = [
+        f"{case} on {name} {verdict}"
+        for case, row in cells.items()
+        for name, verdict in row.items()
+        if not Verdict(verdict).expected
+    ]
+    yield ""
+    yield f"Not as the case file says: {', '.join(odd)}." if odd else "All are as expected."
+
 
 def impostor_rows() -> Iterator[str]:
     yield "| case | affected | told apart | fixed | told apart |"
