@@ -330,9 +330,13 @@ class Session:
                 self._leases.enter_context(compiled.held(kernels(target)))
             limits = self.settings.limits.as_request(self._until)
             agent = Agent(
-                target.python, self.run, environment=environment, name=f"agent-{len(self._agents)}", limits=limits
+                target.python,
+                self.run,
+                environment=environment,
+                name=f"agent-{len(self._agents)}",
+                limits=limits,
+                about=target.describe(),
             )
-            agent.about = target.describe()
             agent.start(self._deadline("import", None))
             self._agents[key] = agent
             self.progress(f"importing vLLM in {target.name} ({target.device})")

@@ -12,7 +12,7 @@ from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
 from . import judge, ladder
 from .evidence import Evidence, harmless
-from .ladder import Outcome, Rung
+from .ladder import Feature, Outcome
 from .private import renew_timeout
 from .session import session_of
 from .stash import SETTINGS
@@ -32,19 +32,19 @@ def minimize(
     ):
         return ""
     # Without its schema an output is another one: that says nothing about a wrong result.
-    rungs = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind is not Kind.WRONG_RESULT)
+    features = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind is not Kind.WRONG_RESULT)
     progress = session_of(item.config).progress
 
-    def attempt(left_out: tuple[Rung, ...]) -> Outcome:
+    def attempt(left_out: tuple[Feature, ...]) -> Outcome:
         renew_timeout(item)
-        schemas = SchemaFilter(drop=any(rung.plain for rung in left_out))
+        schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
         evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, feature=True))
         outcome = _outcome(failure, subject, evidence)
-        progress(f"{item.name} without {', '.join(rung.name for rung in left_out)}: {outcome.seen}")
+        progress(f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.seen}")
         return outcome
 
-    found = ladder.walk(rungs, Outcome("fails", _text(subject)), attempt)
-    return mask(ladder.describe(subject.spec, rungs, found))
+    found = ladder.walk(features, Outcome("fails", _text(subject)), attempt)
+    return mask(ladder.describe(subject.spec, features, found))
 
 
 def show(reports: list[pytest.TestReport], text: str) -> None:

@@ -10,7 +10,7 @@ import select
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,7 +45,7 @@ _NOT_INHERITED = (
 
 class Agent:
     """Owns the agent process. ``environment`` are variables for the agent and so for all its children, ``limits`` what each child's family may use
-    (as ``vllm_regress_target.limits`` reads them)."""
+    (as ``vllm_regress_target.limits`` reads them), ``about`` what the interpreter has installed, for dossiers."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Agent:
         environment: Mapping[str, str] = MappingProxyType({}),
         name: str = "agent",
         limits: Mapping[str, float] = MappingProxyType({}),
+        about: str = "",
     ) -> None:
         self.python = python
         self.run = run
@@ -65,7 +66,7 @@ class Agent:
         self.spawns = ""  # why its children are spawned whatever was asked for
         self.gpu_share = 0.9  # of a GPU, what an engine asks for that is told nothing
         self._environment = dict(environment)
-        self.about = ""
+        self._about = about
         self._limits = dict(limits)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: FrameSocket | None = None
@@ -151,8 +152,8 @@ class Agent:
             log=log,
             start_method=reply["start_method"],
             ray_dir=self.run.ray,
+            about=self._about,
         )
-        child.about = self.about
         if reply["start_method"] == "spawn":
             channel.send(request)
         self._tidy(child, where)
@@ -246,7 +247,7 @@ class Agent:
         value = reply["value"]
         return value if isinstance(value, dict) else {}
 
-    def _receive(self, deadline: Deadline, accept: object) -> Frame:
+    def _receive(self, deadline: Deadline, accept: Callable[[Frame], bool]) -> Frame:
         assert self._channel is not None
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
@@ -258,7 +259,7 @@ class Agent:
             except ProtocolViolation as violation:
                 self.stop()
                 raise ProtocolError(f"{self.name} broke the protocol: {violation}", phase=deadline.phase) from None
-            if frame is not None and callable(accept) and accept(frame):
+            if frame is not None and accept(frame):
                 return frame
             if frame is None and not poll.poll(deadline.left_s * 1000):
                 below = family.below(self._process.pid) if self._process else []

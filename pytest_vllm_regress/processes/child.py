@@ -49,6 +49,7 @@ class Child:
         log: Path,
         start_method: str = "fork",
         ray_dir: Path | None = None,
+        about: str = "",
     ) -> None:
         self.name = name
         self.log = log
@@ -60,7 +61,6 @@ class Child:
         self.on_end: Callable[[], tuple[Leftover, ...]] | None = (
             None  # what the family held outside itself: given back, and what was not
         )
-        self.about = ""  # what the target has installed, for dossiers
         self.gpu: dict[str, str] = {}  # on a GPU, what a record says of it
         self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None
@@ -71,6 +71,7 @@ class Child:
         self._channel = channel
         self._lifeline = lifeline
         self._ray_dir = ray_dir
+        self._about = about  # what the target has installed, for dossiers
         self._shm: set[str] = set()
         self._closed = False
         self._interrupted = False
@@ -204,7 +205,7 @@ class Child:
         if self._last_reply is not None:
             phase, at = self._last_reply
             last = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
-        facts = [line for line in (self.about, f"progress: {last}", self.witness.room()) if line]
+        facts = [line for line in (self._about, f"progress: {last}", self.witness.room()) if line]
         return dossier.compile_dossier(
             title=title, processes=self.processes(), logs=[self.log], ray_dir=self._ray_dir, facts=facts, resume=resume
         )

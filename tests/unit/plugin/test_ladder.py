@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.plugin import ladder
-from pytest_vllm_regress.plugin.ladder import RUNGS, Outcome, Rung
+from pytest_vllm_regress.plugin.ladder import FEATURES, Feature, Outcome
 
 FULL = EngineSpec.create(
     tensor_parallel_size=2,
@@ -21,27 +21,27 @@ FULL = EngineSpec.create(
     structured_output_backend="xgrammar",
 )
 FAILED = Outcome("fails", "as seen first")
-NAMES = frozenset(rung.name for rung in RUNGS)
+NAMES = frozenset(feature.name for feature in FEATURES)
 
 
 def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Found, list[frozenset[str]]]:
     asked: list[frozenset[str]] = []
 
-    def attempt(left_out: tuple[Rung, ...]) -> Outcome:
-        kept = NAMES - {rung.name for rung in left_out}
+    def attempt(left_out: tuple[Feature, ...]) -> Outcome:
+        kept = NAMES - {feature.name for feature in left_out}
         asked.append(kept)
         return Outcome(verdict(kept), "")
 
-    return ladder.walk(RUNGS, FAILED, attempt), asked
+    return ladder.walk(FEATURES, FAILED, attempt), asked
 
 
-def test_features_of_a_spec_are_its_rungs() -> None:
+def test_features_of_a_spec() -> None:
     assert ladder.features(EngineSpec(), schema=False) == ()
-    assert [rung.name for rung in ladder.features(EngineSpec(), schema=True)] == ["schema"]
-    assert ladder.features(FULL, schema=True) == RUNGS
+    assert [feature.name for feature in ladder.features(EngineSpec(), schema=True)] == ["schema"]
+    assert ladder.features(FULL, schema=True) == FEATURES
     parallel = EngineSpec.create(tensor_parallel_size=4, executor="ray", structured_output_backend="xgrammar")
-    assert [rung.name for rung in ladder.features(parallel, schema=False)] == ["tensor parallel", "executor"]
-    assert FULL.replace(**ladder.without(RUNGS)) == EngineSpec()
+    assert [feature.name for feature in ladder.features(parallel, schema=False)] == ["tensor parallel", "executor"]
+    assert FULL.replace(**ladder.without(FEATURES)) == EngineSpec()
 
 
 @given(st.sets(st.sampled_from(sorted(NAMES))).map(frozenset))
@@ -50,7 +50,7 @@ def test_what_a_failure_needs_is_found(culprits: frozenset[str]) -> None:
     found, asked = walk(lambda kept: "fails" if culprits <= kept else "works")
     assert found.smallest == culprits
     assert found.largest is None if not culprits else found.largest is not None and len(found.largest) == len(NAMES) - 1
-    assert len(asked) == len(set(asked)) <= 2 * len(RUNGS)
+    assert len(asked) == len(set(asked)) <= 2 * len(FEATURES)
 
 
 @given(
@@ -59,7 +59,7 @@ def test_what_a_failure_needs_is_found(culprits: frozenset[str]) -> None:
     )
 )
 def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None:
-    """Whatever the engines do: both ends were tried and gave that, and none of one rung less still fails."""
+    """Whatever the engines do: both ends were tried and gave that, and none of one feature less still fails."""
     found, _ = walk(lambda kept: world.get(kept, "works"))
     assert found.tried[found.smallest].fails
     assert found.largest is None or found.tried[found.largest].works
@@ -68,11 +68,11 @@ def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None
         for name in found.smallest
         if found.smallest - {name} in found.tried
     )
-    assert ladder.describe(FULL, RUNGS, found).startswith("smallest engine that still fails: ")
+    assert ladder.describe(FULL, FEATURES, found).startswith("smallest engine that still fails: ")
 
 
 def test_another_failure_is_neither_end() -> None:
-    """A rung whose engine cannot be is climbed over, downwards and upwards."""
+    """A step to an engine that is impossible is skipped, downwards and upwards."""
     needed = "pipeline parallel"
     found, _ = walk(
         lambda kept: (
@@ -85,10 +85,10 @@ def test_another_failure_is_neither_end() -> None:
 
 def test_the_report_names_engines_by_what_is_not_default() -> None:
     spec = EngineSpec.create(tensor_parallel_size=2, tokenizer_pool_size=2)
-    rungs = ladder.features(spec, schema=True)
-    culprit = next(rung for rung in rungs if rung.name == "tensor parallel")
-    found = ladder.walk(rungs, FAILED, lambda left_out: Outcome("works" if culprit in left_out else "fails", "seen"))
-    text = ladder.describe(spec, rungs, found)
+    features = ladder.features(spec, schema=True)
+    culprit = next(feature for feature in features if feature.name == "tensor parallel")
+    found = ladder.walk(features, FAILED, lambda left_out: Outcome("works" if culprit in left_out else "fails", "seen"))
+    text = ladder.describe(spec, features, found)
     assert text.splitlines()[:2] == [
         "smallest engine that still fails: tensor_parallel_size=2, requests without a schema",
         "largest engine that works: tokenizer_pool_size=2",
@@ -96,6 +96,6 @@ def test_the_report_names_engines_by_what_is_not_default() -> None:
     assert "---- largest that works: tokenizer_pool_size=2 ----" in text
 
 
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
-def test_rungs_are_engine_spec_fields(rung: Rung) -> None:
-    assert EngineSpec().replace(**rung.changes) == EngineSpec()
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_features_are_engine_spec_fields(feature: Feature) -> None:
+    assert EngineSpec().replace(**feature.changes) == EngineSpec()

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import ChildDied, Part, Unsupported, UsageError
-from pytest_vllm_regress.plugin import protocol
+from pytest_vllm_regress.plugin import private, protocol
 from pytest_vllm_regress.plugin.evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
 from pytest_vllm_regress.plugin.stash import SESSION
@@ -38,7 +38,7 @@ def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
         asked: list[Evidence] = []
         left = iter(behaviour)
 
-        def run(item: Any, log: bool, nextitem: object) -> list[pytest.TestReport]:
+        def run(item: Any, nextitem: object) -> list[pytest.TestReport]:
             evidence = item.stash[EVIDENCE]
             asked.append(evidence)
             next(left)(item, evidence)
@@ -46,7 +46,7 @@ def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
                 report("failed" if evidence.error else "passed", text=str(evidence.error) if evidence.error else None)
             ]
 
-        monkeypatch.setattr(protocol, "runtestprotocol", run)
+        monkeypatch.setattr(private, "run_once", run)
         return asked
 
     return script
