@@ -13,7 +13,7 @@ pytestmark = pytest.mark.engine
 
 def test_cases_conformance_and_a_killed_core(tmp_path: Path, user_caches: None) -> None:
     record = tmp_path / "record.json"
-    some = ["--only=cases,conformance,core-killed", "--cases=lmfe-124", "--suite=test_adapters.py"]
+    some = ["--only=cases,conformance,core-killed", "--cases=lmfe-124", "--suite=test_async.py"]
     done = first(record, "--env=vllm-0.8.5", "--device=sim", *some)
     steps = rehearsed(record)
     assert [each["outcome"] for each in steps.values()] == ["done"] * 3, record.read_text()
