@@ -4,7 +4,6 @@ vLLM is imported inside functions; where a part stands differs by version and is
 """
 
 import importlib
-import inspect
 import pathlib
 import tempfile
 from typing import Any, Dict, List, Optional
@@ -27,21 +26,6 @@ def conversation(arguments: str) -> List[Json]:
     messages = [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
     prepare(messages)
     return messages
-
-
-def refusal_of_chat(response_format: Json) -> Optional[str]:
-    """How vLLM refuses a chat request with this ``response_format``: class and words of the exception. None where it takes it."""
-    kind = _named(
-        "ChatCompletionRequest", "vllm.entrypoints.openai.chat_completion.protocol", "vllm.entrypoints.openai.protocol"
-    )
-    given = {"max_tokens": 8, "default_max_tokens": 8, "default_sampling_params": {}}
-    try:
-        request = kind(model="m", messages=[{"role": "user", "content": "?"}], response_format=response_format)
-        wanted = inspect.signature(request.to_sampling_params).parameters
-        request.to_sampling_params(*[given.get(name) for name in wanted])
-    except Exception as error:  # whatever it is, the caller judges it
-        return "{}: {}".format(type(error).__name__, error)
-    return None
 
 
 def port_from_file(joined: bool) -> Optional[int]:
