@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..cases.observation import Mechanism
-from ..engines.schema_filter import SchemaFilter
-from ..engines.spec import EngineSpec
-from ..errors import Parts
-from ..util.masking import mask
-from ..util.text import printable
-
 if TYPE_CHECKING:
+    from ..cases.observation import Mechanism
+    from ..engines.schema_filter import SchemaFilter
+    from ..engines.spec import EngineSpec
+    from ..errors import Parts
     from .strike import Strike
 
 SUBJECT, CONTROL = "subject", "control"
+
+
+def _all_schemas() -> SchemaFilter:
+    from ..engines.schema_filter import SchemaFilter
+
+    return SchemaFilter()
 
 
 @dataclasses.dataclass
@@ -46,7 +49,7 @@ class Evidence:
     control_used: bool = False
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     probe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    schemas: SchemaFilter = dataclasses.field(default_factory=SchemaFilter)
+    schemas: SchemaFilter = dataclasses.field(default_factory=_all_schemas)
     spec: EngineSpec | None = None
     feature: bool = False
     strike: Strike | None = None
@@ -77,4 +80,7 @@ def evidence_of(node: pytest.Item) -> Evidence:
 
 def harmless(text: str) -> str:
     """Masked, and with what a target process or a case file said unable to steer the terminal; tabs stay."""
+    from ..util.masking import mask
+    from ..util.text import printable
+
     return "\t".join(map(printable, mask(text).split("\t")))

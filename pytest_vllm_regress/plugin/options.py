@@ -6,13 +6,12 @@ import argparse
 import contextlib
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from ..engines.settings import ASKED_DEVICES, Limits, Settings
-from ..environments.sources import use as use_sources
-from ..environments.sources import use_wheels
 from ..errors import UsageError
 from ..util.deadline import PHASES, Timeouts
 from ..util.sizes import GIB, MIB
@@ -155,6 +154,16 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
 
 
+def _use_sources(places: Sequence[str], index: str | None) -> None:
+    """Where source environments come from; who names none does not pay for the import."""
+    if places or index:
+        from ..environments import sources
+
+        sources.use(places)
+        if index:
+            sources.use_wheels(index)
+
+
 def resolve(config: pytest.Config) -> Settings:
     """Command line over ini file; a bad value is an error that names where it came from."""
     device = _value(config, "vllm_device") or "auto"
@@ -166,9 +175,7 @@ def resolve(config: pytest.Config) -> Settings:
     timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in timed}
     report = _value(config, "vllm_report")
     try:
-        use_sources(_value(config, "vllm_source") or ())
-        if index := _value(config, "vllm_wheel_index"):
-            use_wheels(index)
+        _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None
     return Settings(
