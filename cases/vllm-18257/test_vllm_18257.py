@@ -21,4 +21,4 @@ def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -
     found = vllm_probe("tool_calls", pieces=[TEXT], **asked)
     whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
     vllm_at_work("the whole text has the call", [each["name"] for each in whole] == ["add"])
-    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
+    assert streamed == whole, f"expected {whole} from the stream of phi4_mini_json, got {streamed}"

@@ -22,5 +22,7 @@ def test_unknown_tool_choice_is_refused(vllm_server: Server, vllm_at_work: AtWor
     known = vllm_server.post("/v1/chat/completions", {**body, "tool_choice": "none"})
     vllm_at_work("a tool_choice that exists is accepted", known.status_code == 200)
     answer = vllm_server.post("/v1/chat/completions", {**body, "tool_choice": "bogus"})
-    assert 400 <= answer.status_code < 500, f"expected a 4xx, got {answer.status_code}: {answer.text[:500]}"
+    assert 400 <= answer.status_code < 500, (
+        f"expected a 4xx for an unknown tool_choice, got {answer.status_code}: {answer.text[:500]}"
+    )
     vllm_server.check()

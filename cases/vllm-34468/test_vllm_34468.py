@@ -14,5 +14,7 @@ def test_huge_token_id_is_refused(vllm_server: Server, vllm_at_work: AtWork, tok
     small = vllm_server.post("/detokenize", {"model": vllm_server.model, "tokens": [65]})
     vllm_at_work("an ordinary token id is turned into text", small.status_code == 200 and small.json()["prompt"])
     answer = vllm_server.post("/detokenize", {"model": vllm_server.model, "tokens": [token]})
-    assert 400 <= answer.status_code < 500, f"expected a 4xx, got {answer.status_code}: {answer.text[:500]}"
+    assert 400 <= answer.status_code < 500, (
+        f"expected a 4xx for a huge token id, got {answer.status_code}: {answer.text[:500]}"
+    )
     vllm_server.check()

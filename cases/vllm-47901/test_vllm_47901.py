@@ -26,4 +26,4 @@ def test_later_calls(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: s
     vllm_at_work("the same call by itself is streamed", alone["characters"]["calls"] == alone["whole"]["calls"] != [])
     found = vllm_probe("tool_calls", pieces=[form.replace("{}", CALLS)], **asked)
     whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
-    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
+    assert streamed == whole, f"expected {whole} from the stream of {parser}, got {streamed}"

@@ -23,4 +23,4 @@ def test_few_deltas(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: st
     found = vllm_probe("tool_calls", pieces=pieces, **asked)
     whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
     vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])
-    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
+    assert streamed == whole, f"expected {whole} from the stream of gigachat3, got {streamed}"

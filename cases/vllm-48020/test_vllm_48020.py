@@ -28,7 +28,7 @@ def ask(probe: Probe, at_work: AtWork, model: str, parser: str, text: str, marke
     at_work(
         "the same call is streamed when its characters come one by one", found["characters"]["calls"] == whole != []
     )
-    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
+    assert streamed == whole, f"expected {whole} from the stream of {parser}, got {streamed}"
 
 
 @pytest.mark.vllm_case("vllm-48020")

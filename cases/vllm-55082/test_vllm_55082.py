@@ -32,4 +32,4 @@ def test_one_delta(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str
     found = vllm_probe("tool_calls", pieces=[TEXT], **asked)
     whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
     vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])
-    assert streamed == whole, f"expected {whole} from the stream, got {streamed}"
+    assert streamed == whole, f"expected {whole} from the stream of step3, got {streamed}"
