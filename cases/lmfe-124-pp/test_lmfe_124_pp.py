@@ -19,6 +19,9 @@ SAMPLING = {
     },
 }
 
+# What is pickled where workers are forked is so where they are spawned, as vLLM does once CUDA is in use; there their arguments are, too.
+START_METHODS = [{}, {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}]
+
 
 def ask(engine: AsyncEngine) -> str:
     engine.generate("Hello", {"max_tokens": 4}, timeout=60)  # a plain request works everywhere
@@ -27,7 +30,9 @@ def ask(engine: AsyncEngine) -> str:
 
 
 @pytest.mark.vllm_case("lmfe-124-pp")
-@pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2, fresh=True)
+@pytest.mark.vllm_engine(
+    front="async", generation="V0", executor="mp", pipeline_parallel_size=2, env=START_METHODS, fresh=True
+)
 def test_pipeline_stages_get_the_state(vllm_engine: AsyncEngine) -> None:
     # Only that it ends. What it says is wrong even on 0.8.5: each step sends the state as it was at the start (vllm#7194).
     assert ask(vllm_engine)

@@ -11,6 +11,9 @@ pytestmark = pytest.mark.vllm_requires(vllm="!=0.10.*")  # its V0 takes any sche
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAMPLING = {"max_tokens": 24, "seed": 1, "structured_outputs": {"json": SCHEMA, "backend": "lm-format-enforcer"}}
 
+# What is pickled where workers are forked is so where they are spawned, as vLLM does once CUDA is in use; there their arguments are, too.
+START_METHODS = [{}, {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}]
+
 
 def ask(engine: AsyncEngine) -> str:
     engine.generate("Hello", {"max_tokens": 4}, timeout=60)  # a plain request works everywhere
@@ -19,7 +22,9 @@ def ask(engine: AsyncEngine) -> str:
 
 
 @pytest.mark.vllm_case("vllm-7557")
-@pytest.mark.vllm_engine(front="async", generation="V0", executor="mp", pipeline_parallel_size=2, fresh=True)
+@pytest.mark.vllm_engine(
+    front="async", generation="V0", executor="mp", pipeline_parallel_size=2, env=START_METHODS, fresh=True
+)
 def test_pipeline_stages_get_the_request(vllm_engine: AsyncEngine) -> None:
     assert ask(vllm_engine)  # only that it ends: what it says is vllm-7194's matter
 
