@@ -1,8 +1,8 @@
 """Does lm-format-enforcer's state survive a process boundary? Runs inside the target interpreter.
 
 ``carry_over`` lets the installed vLLM build the state it keeps for one request with a JSON schema, sends it, pickled, to a freshly started
-interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The receiving interpreter is this same file, started with
-``--receive`` and kept for the next calls: to import vLLM again for every schema would cost more than everything else here.
+interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The receiving interpreter is this same file,
+started with ``--receive`` and kept for the next calls: to import vLLM again for every schema would cost more than everything else here.
 
 Standard library at module level, Python 3.9 and later.
 """
