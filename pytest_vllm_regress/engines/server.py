@@ -285,9 +285,21 @@ class Server:
         if response.is_error:
             message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
             # the body of a 5xx seldom says what went wrong
-            log = self.child.log_tail() if response.status_code >= 500 else ""
+            ours = response.status_code >= 500
+            log = self.child.log_tail() if ours else ""
             status = f"http.{response.status_code}"
-            raise self.child.failure(message, phase="request", detail=log, type_name=status, answer=message)
+            raise self.child.failure(
+                message, phase="request", detail=log, type_name=status, died=ours and self._has_died(), answer=message
+            )
+
+    def _has_died(self) -> bool:
+        """Whether the server says that its engine is dead, or is gone itself: sooner than its processes show it. Silence says nothing."""
+        try:
+            return self.client.get("/health", timeout=watcher.LOOK_S).is_server_error
+        except httpx.TimeoutException:
+            return False
+        except httpx.TransportError:
+            return True
 
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
