@@ -44,6 +44,10 @@ class _Found(Exception):
         self.finding = Finding(question, problem)
 
 
+class _TimeIsUp(BaseException):
+    """Ends Hypothesis at once: it looks for no smaller example of this."""
+
+
 @st.composite
 def questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Question:
     """A schema of a profile, with instances."""
@@ -93,6 +97,14 @@ class Search:
         return self.survey
 
     def _round(self) -> Iterator[Finding]:
+        smallest: dict[type[_Found], Finding] = {}  # what there is when time is up
+
+        @st.composite
+        def in_time(draw: st.DrawFn) -> Question:
+            if time.monotonic() > self._until:
+                raise _TimeIsUp
+            return draw(questions(self._profile, self._budget))
+
         @seed(self._seed)
         @settings(
             backend=backend(),
@@ -104,14 +116,19 @@ class Search:
             phases=[Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        @given(questions(self._profile, self._budget))
+        @given(in_time())
         def one(question: Question) -> None:
             for problem in self._asked(question):
                 if not any(known.explains(question, problem) for known in self._known):
-                    raise self._kind(problem)(question, problem)
+                    found = self._kind(problem)(question, problem)
+                    known_one = smallest.get(type(found), found.finding)
+                    smallest[type(found)] = min(known_one, found.finding, key=_size)
+                    raise found
 
         try:
             one()
+        except _TimeIsUp:
+            yield from smallest.values()
         except _Found as found:
             yield found.finding
         except FlakyFailure as flaky:
@@ -148,3 +165,7 @@ class Search:
         if key not in self._kinds:
             self._kinds[key] = type(f"Found{len(self._kinds)}", (_Found,), {})
         return self._kinds[key]
+
+
+def _size(finding: Finding) -> int:
+    return len(spelt(finding.question.schema))

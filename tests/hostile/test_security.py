@@ -139,7 +139,7 @@ CASE = (ROOT / "cases" / "vllm-17173" / "case.toml").read_text()
         ('affected = ["vllm-0.8.4", "vllm-0.7.3"]', 'affected = ["/usr/bin/python3"]'),
         ('vllm = ">=0.7,<0.8.5"', '"../vllm" = ">=0"'),
         ('vllm = ">=0.7,<0.8.5"', 'vllm = ">=0; import os"'),
-        ("expected \\\\d+ results, got \\\\d+", "(" * 1500),
+        ("expected \\\\d+ results, got [1-9]", "(" * 1500),
         ('workaround = "', f'workaround = "{"x" * 5000}'),
         ('title = "', f'# {"x" * MAX_BYTES}\ntitle = "'),
     ],

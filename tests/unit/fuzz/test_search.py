@@ -75,6 +75,7 @@ def test_it_ends_at_its_time() -> None:
     survey = search(slow, until=began + 1.0).run()
     assert survey.schemas < 100
     assert time.monotonic() - began < 15
+    assert survey.findings  # what was found until then is kept
 
 
 def test_answers_that_do_not_repeat_are_kept_and_said() -> None:
