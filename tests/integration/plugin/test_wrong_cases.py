@@ -103,7 +103,7 @@ def test_words_that_were_logged_before_prove_nothing(
 def test_a_line_of_the_start_or_of_another_test_is_no_symptom(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
 ) -> None:
-    demo(test=PREFIX, pattern="prefix", more=where)
+    demo(test=PREFIX, pattern="prefix", symptom=where)
     pytester.makepyfile(probe=PROBE)
     pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
     (result,) = read(pytester.path / "out.json").results
