@@ -85,6 +85,7 @@ def test_warming_makes_no_call_of_cuda(name: str, warm: Warm, tmp_path: Path) ->
 
 def test_an_agent_that_touched_cuda_spawns_and_says_so(warm: Warm, tmp_path: Path) -> None:
     """Importing vLLM 0.11.2 with the name of a MIG slice does it; a run never gives the agent one."""
+    need_built("vllm-0.11.2")
     agent = warm("vllm-0.11.2", {"CUDA_VISIBLE_DEVICES": A100.slice_uuid(0)})
     assert "cuInit" in (tmp_path / "cuda").read_text()
     assert agent.spawns == "importing vLLM initialized CUDA"

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from tests.helpers import ROOT
+from tests.helpers.built import need_built
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("user_caches")]
 CASE = "vllm-57550"  # a probe: no engine has to start, and 0.33.0 is its only environment
@@ -25,6 +26,7 @@ MUTANTS = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_only_the_case_itself_is_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    need_built("vllm-0.33.0")
     file, pattern, replacement, words = MUTANTS[name]
     shutil.copytree(ROOT / "cases" / CASE, tmp_path / CASE)
     path = tmp_path / CASE / file

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.built import need_built
+
 pytestmark = pytest.mark.engine
 ENVIRONMENTS = ("vllm-0.8.5", "vllm-0.33.0")
 
@@ -86,6 +88,7 @@ TESTS = """
 @pytest.mark.usefixtures("user_caches")
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
 def test_what_is_damaged_is_refused(pytester: pytest.Pytester, environment: str) -> None:
+    need_built(environment)
     pytester.makepyfile(TESTS)
     options = (f"--vllm-env={environment}", "--vllm-device=sim", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
     done = pytester.runpytest_subprocess(*options, "-p", "no:randomly")

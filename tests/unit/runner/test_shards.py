@@ -90,8 +90,9 @@ def test_more_parts_than_cells_leave_parts_empty() -> None:
 
 
 def test_a_shard_without_work_says_so_and_writes_its_results(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     written = tmp_path / "out.json"
     arguments = ["vllm-17173", "--env", "vllm-0.8.4", "--shard", "2/2", "--results", str(written)]
     assert cli.main(["matrix", *arguments]) == 0
