@@ -150,7 +150,7 @@ def test_clock_set_back(run: RunDir, cells: list[Cell], monkeypatch: pytest.Monk
 
 def test_two_builds_of_one_environment(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path)}
-    command = [sys.executable, "-m", "pytest_vllm_regress.cli", "env", "build", LIGHT]
+    command = [sys.executable, "-m", "pytest_vllm_regress", "env", "build", LIGHT]
     with cell(cells, run, "cache", "two runs at once", "build") as seen:
         both = [
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
