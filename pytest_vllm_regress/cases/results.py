@@ -139,7 +139,7 @@ def read(path: Path) -> RunResult:
     found = found or _contradictions(document["results"])
     if found:
         raise UsageError("\n".join(f"{path}: {line}" for line in found))
-    document = _masked(document, masker())
+    document = masked(document, masker())
     return RunResult(
         results=tuple(TestResult.from_json(each) for each in document["results"]),
         problems=tuple(document.get("problems", ())),
@@ -161,13 +161,13 @@ def merge(runs: Iterable[RunResult]) -> RunResult:
     return RunResult(tuple(latest.values()), tuple(found))
 
 
-def _masked(value: Any, hide: Callable[[str], str]) -> Any:
+def masked(value: Any, hide: Callable[[str], str]) -> Any:
     """The document with every text in it masked."""
     if isinstance(value, str):
         return hide(value)
-    if isinstance(value, list):
-        return [_masked(each, hide) for each in value]
-    return {hide(key): _masked(each, hide) for key, each in value.items()} if isinstance(value, dict) else value
+    if isinstance(value, (list, tuple)):
+        return [masked(each, hide) for each in value]
+    return {masked(key, hide): masked(each, hide) for key, each in value.items()} if isinstance(value, dict) else value
 
 
 def _version_problem(document: object) -> list[str]:

@@ -157,8 +157,10 @@ def on_a_terminal() -> bool:
 
 
 def print_json(value: object) -> None:
-    """JSON, in ASCII: what it holds is data, and steers no terminal."""
-    print(json.dumps(value, indent=2).replace("\x7f", "\\u007f"))
+    """JSON, in ASCII: what it holds is data, and steers no terminal. Secrets are hidden, value by value: it stays JSON."""
+    from ..cases.results import masked
+
+    print(json.dumps(masked(value, masker()), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import importlib
 import json
 import os
 import re
@@ -17,11 +18,13 @@ import subprocess
 import sys
 import threading
 import time
-from re import _constants as codes
-from re import _parser as parser
 from typing import Any
 
 from ..errors import UsageError
+
+# The standard library's own reader of patterns; it has no public name, and no types.
+codes: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
 
 SECONDS = 5.0
 MAX_TEXT = 4 * 1024 * 1024

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -133,3 +134,12 @@ def test_faults_are_counted_while_they_are_made() -> None:
 def test_a_value_is_shown_in_few_characters(value: object) -> None:
     assert len(shown(value)) <= MAX_SHOWN
     assert re.fullmatch(r"[\x20-\x7e\xa1-\uffff]*", shown(value))
+
+
+def test_json_hides_secrets_and_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "hf_" + "a1B2c3D4e5" * 3
+    print_json({"said": [f'token "{secret}"', (secret, 1, None)], secret: True})
+    printed = capsys.readouterr().out
+    assert secret not in printed
+    found = json.loads(printed)
+    assert len(found) == 2 and found["said"][1][1:] == [1, None]
