@@ -99,12 +99,6 @@ class Search:
     def _round(self) -> Iterator[Finding]:
         smallest: dict[type[_Found], Finding] = {}  # what there is when time is up
 
-        @st.composite
-        def in_time(draw: st.DrawFn) -> Question:
-            if time.monotonic() > self._until:
-                raise _TimeIsUp
-            return draw(questions(self._profile, self._budget))
-
         @seed(self._seed)
         @settings(
             backend=backend(),
@@ -116,8 +110,12 @@ class Search:
             phases=[Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        @given(in_time())
+        @given(questions(self._profile, self._budget))
         def one(question: Question) -> None:
+            if (
+                time.monotonic() > self._until
+            ):  # asked here and not while drawing: what is drawn twice must be the same twice
+                raise _TimeIsUp
             for problem in self._asked(question):
                 if not any(known.explains(question, problem) for known in self._known):
                     found = self._kind(problem)(question, problem)

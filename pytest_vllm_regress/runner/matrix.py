@@ -99,7 +99,8 @@ class Matrix:
         found = [self._journal.finished(job) for job in jobs]
         known = sum(len(cells(each.results)) for each in found)
         if known:
-            self._say(f"{known} cells are finished by an interrupted run of the same matrix (--fresh runs them again)")
+            are = "cell is" if known == 1 else "cells are"
+            self._say(f"{known} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
         todo = [left for job in jobs if (left := self._journal.remaining(job)) is not None]
         unbuilt: list[str] = []
         interrupted = False
