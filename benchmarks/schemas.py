@@ -32,14 +32,14 @@ from pytest_vllm_regress.schemas import PROFILES, Budget
 
 BARE = """
 import json, sys, time
-from vllm_regress_target import grammarhost
+from vllm_regress_target.hosts import grammar
 backend, tokenizer, questions = sys.argv[1], sys.argv[2], json.load(open(sys.argv[3]))
-grammarhost.warm(tokenizer, [backend])
-grammarhost.check_schema(backend, tokenizer, **questions[0])
+grammar.warm(tokenizer, [backend])
+grammar.check_schema(backend, tokenizer, **questions[0])
 for _ in sys.stdin:
     began = time.perf_counter()
     for question in questions:
-        grammarhost.check_schema(backend, tokenizer, **question)
+        grammar.check_schema(backend, tokenizer, **question)
     print(time.perf_counter() - began, flush=True)
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from pytest_vllm_regress.target_site.vllm_regress_target.known import FILE
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE
 from pytest_vllm_regress.util.paths import cache_root
 
 Has = Callable[[Path], bool]

@@ -108,7 +108,7 @@ class Checker:
             )
 
     def reply(self, question: Question, **more: Any) -> Mapping[str, Any]:
-        """The backend's answers as the target gives them; raises ``ChildError`` where it gives none. Numbers are in ``grammarhost``."""
+        """The backend's answers as the target gives them; raises ``ChildError`` where it gives none. Numbers are in ``hosts.grammar``."""
         child = self._living()
         deadline = Deadline.after("probe", self.allowance.seconds)
         asked = {field.name: getattr(question, field.name) for field in dataclasses.fields(question)}

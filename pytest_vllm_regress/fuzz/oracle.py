@@ -65,7 +65,7 @@ class Problem:
 
 
 def problems(question: Question, reply: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Everything wrong in a reply of ``grammarhost.check_schema``, the worst first."""
+    """Everything wrong in a reply of ``hosts.grammar.check_schema``, the worst first."""
     found = [
         *_refused(question, reply),
         *_accepted(question, reply),

@@ -82,7 +82,7 @@ def test_a_users_test_file_is_checked_strictly(tmp_path: Path) -> None:
 
 
 def test_results_have_the_keys_that_the_target_sends() -> None:
-    sent = ast.parse((ROOT / "pytest_vllm_regress/target_site/vllm_regress_target/enginehost.py").read_text())
+    sent = ast.parse((ROOT / "pytest_vllm_regress/target_site/vllm_regress_target/hosts/engine.py").read_text())
     function = next(node for node in sent.body if isinstance(node, ast.FunctionDef) and node.name == "_result")
     whole, part = (node for node in ast.walk(function) if isinstance(node, ast.Dict))
     for node, shape in ((whole, RequestOutput), (part, CompletionOutput)):

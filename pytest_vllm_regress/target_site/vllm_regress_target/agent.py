@@ -65,16 +65,16 @@ Handled = Tuple[Any, List[int]]
 
 
 def _warm(channel: FrameSocket, request: Frame) -> Handled:
-    from . import dialect
+    from .dialect import engines
 
     gc.disable()  # an import makes much and drops little: collecting meanwhile takes a quarter of its time
     try:
-        dialect.warm(request.get("fronts", []))
+        engines.warm(request.get("fronts", []))
     finally:
         gc.enable()
     gc.collect()
     gc.freeze()
-    found: Dict[str, Any] = {"threads": _threads(), "forkable": _threads() == 1, "refusal": dialect.refusal()}
+    found: Dict[str, Any] = {"threads": _threads(), "forkable": _threads() == 1, "refusal": engines.refusal()}
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
         _UNSOUND.extend(filter(None, [gpu.why_not_to_fork()]))
         found["share"] = gpu.default_share()
@@ -94,9 +94,9 @@ def _inspect(channel: FrameSocket, request: Frame) -> Handled:
 
 
 def _warm_grammars(channel: FrameSocket, request: Frame) -> Handled:
-    from . import grammarhost
+    from .hosts import grammar
 
-    found = grammarhost.warm(request["tokenizer"], request["backends"])
+    found = grammar.warm(request["tokenizer"], request["backends"])
     gc.collect()
     gc.freeze()
     return {"installed": found}, []

@@ -1,4 +1,4 @@
-"""A child process: the loop that answers the controller, and the probe role. Engine and server roles live beside it."""
+"""A child process: the loop that answers the controller, and the probe role. The other roles live in ``hosts``."""
 
 import atexit
 import contextlib
@@ -18,9 +18,9 @@ def main(channel: FrameSocket, request: Frame) -> int:
     role = request["role"]
     try:
         if role == "server":
-            from . import serverhost
+            from .hosts import server
 
-            return serverhost.run(channel, request)
+            return server.run(channel, request)
         host = _host(role, channel)
         _answer(channel, host)
         return 0
@@ -50,13 +50,13 @@ def _host(role: str, channel: FrameSocket) -> Any:
     if role == "probe":
         return ProbeHost()
     if role == "grammar":
-        from . import grammarhost
+        from .hosts import grammar
 
-        return grammarhost.GrammarHost()
+        return grammar.GrammarHost()
     if role == "engine":
-        from . import enginehost
+        from .hosts import engine
 
-        return enginehost.EngineHost(channel)
+        return engine.EngineHost(channel)
     raise ValueError("unknown role {!r}".format(role))
 
 

@@ -6,7 +6,8 @@ import argparse
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest, commandline
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandline
 
 
 def parser(*flags: str) -> argparse.ArgumentParser:

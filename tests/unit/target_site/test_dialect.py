@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import dialect
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines
 
 
 @pytest.mark.parametrize(
@@ -17,14 +17,14 @@ from pytest_vllm_regress.target_site.vllm_regress_target import dialect
     ],
 )
 def test_memory_for_the_cache_on_cpu(kwargs: dict[str, object], variables: dict[str, str], space: str | None) -> None:
-    made = dialect.Plan(dict(kwargs), dict(variables), [])
-    dialect._cpu(made)
+    made = engines.Plan(dict(kwargs), dict(variables), [])
+    engines._cpu(made)
     assert made.env.get("VLLM_CPU_KVCACHE_SPACE") == space
     assert made.kwargs == {**kwargs, "dtype": "float32"}
 
 
 def test_threads_are_bound_where_a_spec_says_so() -> None:
-    made = dialect.Plan({"dtype": "bfloat16"}, {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}, [])
-    dialect._cpu(made)
+    made = engines.Plan({"dtype": "bfloat16"}, {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}, [])
+    engines._cpu(made)
     assert made.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert made.kwargs == {"dtype": "bfloat16"}

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest, known
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import known
 
 
 def test_a_typing_error_names_close_ones() -> None:

@@ -4,8 +4,9 @@ import asyncio
 import base64
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
-from . import Unsupported, calls, dialect, wording
-from .protocol import FrameSocket
+from .. import Unsupported, calls
+from ..dialect import engines, requests
+from ..protocol import FrameSocket
 
 Json = Dict[str, Any]
 Prompt = Union[str, Json]
@@ -23,16 +24,16 @@ class EngineHost:
 
     def start(self, spec: Json, front: str) -> Json:
         """Start the engine; the reply says how."""
-        made = dialect.plan(spec, front)
-        dialect.enter(made, front)
+        made = engines.plan(spec, front)
+        engines.enter(made, front)
         self._front = front
         if front == "offline":
-            self._engine = dialect.make_offline(made)
+            self._engine = engines.make_offline(made)
         else:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
             self._engine = self._run(self._make_async(made))
-        generation = dialect.generation_of(self._engine)
+        generation = engines.generation_of(self._engine)
         return {"kwargs": _jsonable(made.kwargs), "env": made.env, "notes": made.notes, "generation": generation}
 
     def generate(
@@ -47,10 +48,10 @@ class EngineHost:
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(each) != len(prompts):
             raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(each)))
-        params = [wording.sampling_params(one, output_kind) for one in each]
+        params = [requests.sampling_params(one, output_kind) for one in each]
         inputs = [_input(prompt) for prompt in prompts]
-        loras = [each and wording.adapter(each) for each in adapters or [None] * len(prompts)]
-        with dialect.refusals():
+        loras = [each and requests.adapter(each) for each in adapters or [None] * len(prompts)]
+        with engines.refusals():
             if self._front == "offline":
                 asked = {"lora_request": loras} if any(loras) else {}
                 return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **asked)]
@@ -63,7 +64,8 @@ class EngineHost:
                 "chat is a method of the offline engine; use a server for chat completions", needs="another front"
             )
         return [
-            _result(output) for output in self._engine.chat(messages, wording.sampling_params(sampling), use_tqdm=False)
+            _result(output)
+            for output in self._engine.chat(messages, requests.sampling_params(sampling), use_tqdm=False)
         ]
 
     def embed(self, prompts: List[Prompt]) -> List[List[float]]:
@@ -79,8 +81,8 @@ class EngineHost:
         if self._front != "offline":
             raise Unsupported("{} is a method of the offline engine; use a server for the others".format(method))
         if not hasattr(self._engine, method):
-            raise Unsupported("LLM.{} is not in vLLM {}".format(method, dialect.version()))
-        with dialect.refusals():
+            raise Unsupported("LLM.{} is not in vLLM {}".format(method, engines.version()))
+        with engines.refusals():
             return list(getattr(self._engine, method)(*inputs, use_tqdm=False))
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
@@ -94,14 +96,14 @@ class EngineHost:
             return None
         engine, self._engine = self._engine, None
         if self._front == "offline":
-            return dialect.shut_down(engine)
+            return engines.shut_down(engine)
         return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
 
-    async def _make_async(self, made: dialect.Plan) -> Any:
-        return dialect.make_async(made)
+    async def _make_async(self, made: engines.Plan) -> Any:
+        return engines.make_async(made)
 
     async def _shut_down(self, engine: Any) -> Optional[str]:
-        dialect.shut_down_async(engine)
+        engines.shut_down_async(engine)
         return None
 
     async def _gather(

@@ -1,9 +1,9 @@
-"""What a request asks for, in the words of the installed vLLM; what an engine is asked for, the dialect words."""
+"""What a request asks for, in the words of the installed vLLM."""
 
 from typing import Any, Dict, Optional
 
 from . import known
-from .dialect import version
+from .engines import version
 
 
 def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) -> Any:

@@ -4,8 +4,9 @@ import os
 import sys
 from multiprocessing import resource_tracker
 
-from . import calls, commandline, dialect
-from .protocol import Frame, FrameSocket
+from .. import calls
+from ..dialect import commandline, engines
+from ..protocol import Frame, FrameSocket
 
 
 def run(channel: FrameSocket, request: Frame) -> int:
@@ -13,8 +14,8 @@ def run(channel: FrameSocket, request: Frame) -> int:
     channel.send({"event": "ready"})
     asked = channel.receive()
     try:
-        made = dialect.plan(asked["spec"], "serve")
-        dialect.enter(made, "serve")
+        made = engines.plan(asked["spec"], "serve")
+        engines.enter(made, "serve")
         argv, main = commandline.serve_command(made)
         argv += ["--host", asked["host"], "--port", str(asked["port"])]
     except BaseException as error:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from . import Unsupported, WrongRequest
+from .. import Unsupported, WrongRequest
 
 FILE = Path(__file__).with_name("known.json")
 

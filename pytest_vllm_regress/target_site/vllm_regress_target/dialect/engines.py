@@ -1,4 +1,4 @@
-"""The only place that knows vLLM versions: what a spec means to the vLLM that is installed here.
+"""What a spec means to the vLLM that is installed here.
 
 Everything is found by looking at the installed package (dataclass fields, modules, the command's own parser). A combination that
 this vLLM cannot do raises ``Unsupported`` with the reason. A version newer than any known is read the same way.
@@ -18,7 +18,8 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
-from . import Unsupported, gpu, known, spawning
+from .. import Unsupported, gpu, spawning
+from . import known
 
 Spec = Dict[str, Any]
 
@@ -51,7 +52,7 @@ def warm(fronts: List[str]) -> None:
             for name in ("vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.openai.api_server"):
                 _import_if_there(name)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
-        from . import sim
+        from .. import sim
 
         sim.warm()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu":

@@ -9,7 +9,7 @@ import runpy
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
-from .dialect import Plan, version
+from .engines import Plan, version
 
 
 def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:

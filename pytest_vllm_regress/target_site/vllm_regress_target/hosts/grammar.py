@@ -4,7 +4,7 @@ import random
 import time
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from . import grammars
+from .. import grammars
 
 CLOSERS = frozenset(b'"}],')
 _ROOM = 0.5  # how often a walk prefers a token that ends something
