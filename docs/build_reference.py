@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from generated import rebuilt
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
@@ -123,13 +124,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 def built(page: str) -> str:
     """The page with its generated parts written anew."""
-    for name, rows in PARTS.items():
-        text = "\n".join(rows())
-        whole = f"<!-- generated: {name} -->\n{text}\n<!-- end -->".replace("\\", r"\\")
-        page, times = re.subn(f"<!-- generated: {name} -->\n.*?<!-- end -->", whole, page, flags=re.DOTALL)
-        if times != 1:
-            raise SystemExit(f"{PAGE}: {times} parts `generated: {name}`, one is needed")
-    return page
+    return rebuilt(page, PARTS)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from generated import rebuilt
+
 from pytest_vllm_regress.cases import proof, results
 from pytest_vllm_regress.cases.model import find_cases
 from pytest_vllm_regress.cases.verdict import Verdict, combine
@@ -121,13 +123,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 
 def built(page: str) -> str:
     """The page with its generated parts written anew."""
-    for name, rows in PARTS.items():
-        text = "\n".join(rows())
-        whole = f"<!-- generated: {name} -->\n{text}\n<!-- end -->".replace("\\", r"\\")
-        page, times = re.subn(f"<!-- generated: {name} -->\n.*?<!-- end -->", whole, page, flags=re.DOTALL)
-        if times != 1:
-            raise SystemExit(f"{PAGE}: {times} parts `generated: {name}`, one is needed")
-    return page
+    return rebuilt(page, PARTS)
 
 
 if __name__ == "__main__":

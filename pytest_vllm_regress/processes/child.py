@@ -58,9 +58,8 @@ class Child:
         self.exit_status: int | None = None
         self.limit = ""  # the limit its family was ended for, in words
         self.leftovers: tuple[Leftover, ...] = ()
-        self.on_end: Callable[[], tuple[Leftover, ...]] | None = (
-            None  # what the family held outside itself: given back, and what was not
-        )
+        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None
+        """Gives back what the family held outside itself; the result is what could not be given back."""
         self.gpu: dict[str, str] = {}  # on a GPU, what a record says of it
         self._last_reply: tuple[str, float] | None = None
         self.on_reply: Callable[[str], None] | None = None

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..cases.cells import cells
 from ..cases.results import RunResult, TestResult, write
-from ..cases.verdict import combine, excerpt
+from ..cases.verdict import excerpt
 from ..errors import RegressError
 
 
 def lines(found: Sequence[TestResult]) -> list[str]:
     """One line per case and environment: the combined verdict, the device, and the reasons of what was not expected."""
-    groups: dict[tuple[str, str, str], list[TestResult]] = {}
-    for result in found:
-        groups.setdefault((result.case_id, result.environment, result.device), []).append(result)
     shown = []
-    for (case, environment, device), results in sorted(groups.items()):
-        verdict = combine(r.verdict for r in results)
-        counts = ", ".join(
-            f"{sum(r.verdict is v for r in results)} {v.name}" for v in dict.fromkeys(r.verdict for r in results)
+    for cell in sorted(cells(found), key=lambda cell: (cell.case_id, cell.environment, cell.device)):
+        counted = Counter(result.verdict for result in cell.results)
+        counts = ", ".join(f"{count} {verdict.name}" for verdict, count in counted.items())
+        simulated = " (simulated device)" if cell.device == "sim" else ""
+        shown.append(
+            f"{cell.verdict.name:19} {cell.case_id} on {cell.environment}, device {cell.device}{simulated}: {counts}"
         )
-        simulated = " (simulated device)" if device == "sim" else ""
-        shown.append(f"{verdict.name:19} {case} on {environment}, device {device}{simulated}: {counts}")
         faults: dict[tuple[str, str], list[str]] = {}
-        for result in results:
+        for result in cell.results:
             if not result.expected:
                 faults.setdefault((result.verdict.name, excerpt(result.reason)), []).append(result.test)
         for (name, reason), tests in faults.items():

@@ -46,7 +46,9 @@ def builder(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as as_a_script:
+        as_a_script.syspath_prepend(ROOT / "docs")
+        spec.loader.exec_module(module)
     return module
 
 

@@ -71,6 +71,24 @@ class Adapters:
         return set(self._held)
 
 
+class TakesAdapters:
+    """What vLLM asks a worker about adapters, of every generation alike."""
+
+    _adapters: Adapters
+
+    def add_lora(self, lora_request: Any) -> bool:
+        return self._adapters.add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        return self._adapters.remove(lora_id)
+
+    def pin_lora(self, lora_id: int) -> bool:
+        return lora_id in self._adapters.numbers()
+
+    def list_loras(self) -> Set[int]:
+        return self._adapters.numbers()
+
+
 def _digest(folder: str) -> bytes:
     state = hashlib.blake2b(folder.encode() if not os.path.isdir(folder) else b"", digest_size=16)
     for path in sorted(glob.glob(os.path.join(glob.escape(folder), "adapter_model.*"))):

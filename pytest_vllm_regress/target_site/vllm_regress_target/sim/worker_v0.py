@@ -1,6 +1,6 @@
 """The V0 worker: vLLM's own logits processors and sampler over drawn logits."""
 
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import Adapters
+from .adapters import Adapters, TakesAdapters
 from .compat import SimulationGap
 from .draw import Draw
 from .groups import start_groups
@@ -26,7 +26,7 @@ BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
 SWAP_BLOCKS = 1024
 
 
-class SimWorker(WorkerBase):
+class SimWorker(TakesAdapters, WorkerBase):
     """One rank of a simulated V0 engine.
 
     Requests reach it as they reach a GPU worker: by reference in the engine's own process, pickled (logits processors and all)
@@ -136,18 +136,6 @@ class SimWorker(WorkerBase):
         for (request_id, prompt, output, row), sample in zip(said, samples):
             self._speech.heard(request_id, prompt, output, sample.output_token, given[row])
         return sampled
-
-    def add_lora(self, lora_request: Any) -> bool:
-        return self._adapters.add(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        return self._adapters.remove(lora_id)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._adapters.numbers()
-
-    def list_loras(self) -> Set[int]:
-        return self._adapters.numbers()
 
 
 def _span(group: Any, sequence: Any) -> Tuple[int, int]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
 from . import DEVICE_NAME
-from .adapters import Adapters
+from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type
 from .draw import Draw
@@ -32,7 +32,7 @@ SAMPLES_APART = hasattr(WorkerBase, "sample_tokens")  # execute_model returns No
 PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
 
 
-class SimWorker(WorkerBase):
+class SimWorker(TakesAdapters, WorkerBase):
     """One rank of a simulated V1 engine."""
 
     def __init__(
@@ -209,18 +209,6 @@ class SimWorker(WorkerBase):
 
     def execute_dummy_batch(self) -> None:
         """Data-parallel engines keep step with each other; a simulated step needs no partner."""
-
-    def add_lora(self, lora_request: Any) -> bool:
-        return self._adapters.add(lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        return self._adapters.remove(lora_id)
-
-    def pin_lora(self, lora_id: int) -> bool:
-        return lora_id in self._adapters.numbers()
-
-    def list_loras(self) -> Set[int]:
-        return self._adapters.numbers()
 
     def check_health(self) -> None:
         return
