@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
+
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines
@@ -28,3 +32,16 @@ def test_threads_are_bound_where_a_spec_says_so() -> None:
     engines._cpu(made)
     assert made.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert made.kwargs == {"dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(("variables", "routes"), [(["SOME_ROUTES"], "1"), (["ANOTHER"], "0"), ([], "0")])
+def test_what_an_imported_module_decided_by_a_variable_is_decided_again(
+    variables: list[str], routes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made_server.py").write_text("import os\nROUTES = os.environ.get('SOME_ROUTES', '0')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("made_server")
+    monkeypatch.setenv("SOME_ROUTES", "1")
+    engines._read_again("made_server", variables)
+    assert routes == module.ROUTES
+    monkeypatch.delitem(sys.modules, "made_server")

@@ -23,6 +23,8 @@ from . import known
 
 Spec = Dict[str, Any]
 
+_SERVER = "vllm.entrypoints.openai.api_server"
+
 
 @dataclasses.dataclass
 class Plan:
@@ -49,7 +51,7 @@ def warm(fronts: List[str]) -> None:
     if not _generation_is_read_at_import():
         _import_if_there("vllm.engine.async_llm_engine")
         if "serve" in fronts:
-            for name in ("vllm.entrypoints.cli.main", "vllm.scripts", "vllm.entrypoints.openai.api_server"):
+            for name in ("vllm.entrypoints.cli.main", "vllm.scripts", _SERVER):
                 _import_if_there(name)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
@@ -99,7 +101,10 @@ def plan(spec: Spec, front: str) -> Plan:
 
 def enter(made: Plan, front: str) -> None:
     """Set the plan's variables in this process, before the engine is made."""
+    changed = [name for name, value in made.env.items() if os.environ.get(name) != value]
     os.environ.update(made.env)
+    if front == "serve":
+        _read_again(_SERVER, changed)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
         gpu.forget_devices()
     if _spawns(front) and spawning.quicken(os.getcwd()):
@@ -107,6 +112,15 @@ def enter(made: Plan, front: str) -> None:
     if _generation_is_read_at_import():
         # This module chose between V0 and V1 when the agent imported it; a process of its own would have chosen by its own variable.
         importlib.reload(importlib.import_module("vllm.engine.async_llm_engine"))
+
+
+def _read_again(module: str, variables: List[str]) -> None:
+    """A module that the agent has imported, and that may have looked at one of the variables then: some routes exist by variables."""
+    imported = sys.modules.get(module)
+    if imported is not None and variables:
+        source = inspect.getsource(imported)
+        if any(name in source for name in variables):
+            importlib.reload(imported)
 
 
 def _spawns(front: str) -> bool:
