@@ -40,8 +40,8 @@ def test_what_an_imported_module_decided_by_a_variable_is_decided_again(
 ) -> None:
     (tmp_path / "made_server.py").write_text("import os\nROUTES = os.environ.get('SOME_ROUTES', '0')\n")
     monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("made_server", None)
     module = importlib.import_module("made_server")
     monkeypatch.setenv("SOME_ROUTES", "1")
     engines._read_again("made_server", variables)
     assert routes == module.ROUTES
-    monkeypatch.delitem(sys.modules, "made_server")
