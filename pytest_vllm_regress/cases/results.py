@@ -35,6 +35,7 @@ class TestResult:
     ``match``: where the symptom was found. ``observation``: what the test's own leg saw; it can be judged again while the case's tests and
     probe have the fingerprint ``code``.
     ``gpu``: on a GPU, what the engine ran on: card, capability, driver, CUDA, modes, attention backend, how its process was started.
+    ``node``: on another machine than the one that asked, which: its name, machine, processor, kernel, Python, driver.
     ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
     """
 
@@ -60,6 +61,7 @@ class TestResult:
     observation: Observation | None = None
     code: str = ""
     gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    node: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
 
     @property
     def expected(self) -> bool:
@@ -74,17 +76,22 @@ class TestResult:
     def to_json(self) -> dict[str, Any]:
         """Plain values, bounded; what a result file holds."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return plain | {
-            "verdict": self.verdict.value,
-            "expected": self.expected,
-            "versions": dict(self.versions),
-            "gpu": dict(self.gpu),
-            "reason": bounded(self.reason, MAX_REASON),
-            "symptom": bounded(self.symptom, MAX_SYMPTOM),
-            "dossier": bounded(self.dossier, MAX_DOSSIER),
-            "match": self.match and self.match.to_json(),
-            "observation": self.observation and self.observation.to_json(),
-        }
+        node = dict(plain.pop("node"))
+        return (
+            plain
+            | ({"node": node} if node else {})
+            | {
+                "verdict": self.verdict.value,
+                "expected": self.expected,
+                "versions": dict(self.versions),
+                "gpu": dict(self.gpu),
+                "reason": bounded(self.reason, MAX_REASON),
+                "symptom": bounded(self.symptom, MAX_SYMPTOM),
+                "dossier": bounded(self.dossier, MAX_DOSSIER),
+                "match": self.match and self.match.to_json(),
+                "observation": self.observation and self.observation.to_json(),
+            }
+        )
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
@@ -134,12 +141,16 @@ def read(path: Path) -> RunResult:
 
     Raises ``UsageError`` that names file and key for everything that does not fit.
     """
-    document = load_json(path, MAX_FILE_BYTES, what="a result file")
+    return from_document(load_json(path, MAX_FILE_BYTES, what="a result file"), str(path))
+
+
+def from_document(document: Any, where: str) -> RunResult:
+    """The run that ``to_json`` wrote; secrets in it are hidden. Raises ``UsageError`` as ``read`` does; ``where`` it stands, for messages."""
     found = _version_problem(document) or problems(document, "result_schema.json")
     found = found or _contradictions(document["results"])
     if found:
-        raise UsageError("\n".join(f"{path}: {line}" for line in found))
-    document = masked(document, masker())
+        raise UsageError("\n".join(f"{where}: {line}" for line in found))
+    document = hide_secrets(document)
     return RunResult(
         results=tuple(TestResult.from_json(each) for each in document["results"]),
         problems=tuple(document.get("problems", ())),
@@ -159,6 +170,11 @@ def merge(runs: Iterable[RunResult]) -> RunResult:
             if known is None or result.ended_at >= known.ended_at:
                 latest[key] = result
     return RunResult(tuple(latest.values()), tuple(found))
+
+
+def hide_secrets(document: Any) -> Any:
+    """The document with every text in it masked by what is known of secrets now."""
+    return masked(document, masker())
 
 
 def masked(value: Any, hide: Callable[[str], str]) -> Any:

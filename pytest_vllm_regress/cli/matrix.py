@@ -11,6 +11,7 @@ import typer
 from ..cases.model import select
 from ..reporting.table import print_to_console
 from ..runner import runner as runs
+from ..runner.carrier import LocalThreads
 from ..runner.journal import Journal
 from ..runner.matrix import Matrix, named_environments
 from ..runner.shards import MOST, System, job_matrix, take
@@ -114,7 +115,8 @@ def matrix(
     if fresh:
         journal.close()
     with terminate_as_interrupt():
-        outcome = Matrix(runs.build_with_cache(say), options, journal, say).run(planned, jobs or machine_room())
+        carrier = LocalThreads(runs.build_with_cache(say), jobs or machine_room(), say)
+        outcome = Matrix(carrier, options, journal, say).run(planned)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:

@@ -13,6 +13,7 @@ from ..environments.names import resolve
 from ..environments.sources import find, parse_name, use
 from ..errors import UsageError
 from ..runner import runner as runs
+from ..runner.carrier import LocalThreads
 from ..runner.journal import Journal
 from ..runner.matrix import Matrix
 from ..runner.slots import machine_room
@@ -74,7 +75,8 @@ def try_patch(
     journal = Journal(cache_root() / "try", [*keys, below, *(case.id for case in cases), *ours.pytest_args])
     options = runs.Options(None, None, ours.pytest_args, ours.cases_dir)
     with terminate_as_interrupt():
-        outcome = Matrix(runs.build_with_cache(tell), options, journal, tell).run(planned, jobs or machine_room())
+        carrier = LocalThreads(runs.build_with_cache(tell), jobs or machine_room(), tell)
+        outcome = Matrix(carrier, options, journal, tell).run(planned)
     written = runs.keep(outcome.run, destination, cache_root() / "results", tell)
     if written is not None:
         tell(f"results: {written}")

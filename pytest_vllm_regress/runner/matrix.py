@@ -1,17 +1,13 @@
-"""Cases by environments, in parallel: environments are built while others run, and what is finished survives an interruption."""
+"""Cases by environments: given to a carrier, kept cell by cell, so that what is finished survives an interruption."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
-import signal
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Sequence
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -19,13 +15,13 @@ from ..cases import results
 from ..cases.cells import cells
 from ..cases.model import Case
 from ..cases.results import RunResult
-from ..errors import BuildError, UsageError
+from ..errors import UsageError
 from ..util.rundir import scratch
 from . import runner as runs
+from .carrier import Arrival, Carrier, LocalThreads
+from .cell import State
 from .in_order import InOrder
 from .journal import Journal
-
-LOOK_S = 0.2  # between two looks at what the jobs have written
 
 
 def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
@@ -59,42 +55,45 @@ def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str 
 def side_by_side(
     jobs: Sequence[runs.Job], at_once: int, build: Callable[[str], None], options: runs.Options, say: runs.Say
 ) -> runs.Outcome:
-    """Jobs in parallel, their output one after the other in their order. One at a time: each on our own terminal."""
+    """Jobs in parallel on this machine. One at a time: each on our own terminal."""
     if at_once == 1 or len(jobs) == 1:
         return runs.Runner(build, options, say).run(jobs)
+    return in_order(jobs, LocalThreads(build, at_once, say), options, say)
+
+
+def in_order(jobs: Sequence[runs.Job], carrier: Carrier, options: runs.Options, say: runs.Say) -> runs.Outcome:
+    """Jobs wherever ``carrier`` runs them, their output one after the other in their order."""
     with scratch() as folder:
         journal = Journal(folder, ())
         show = InOrder([(job, journal.log(job)) for job in jobs], say)
         colour = ("--color=yes",) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ()
         options = dataclasses.replace(options, pytest_args=(*colour, *options.pytest_args))
-        return Matrix(build, options, journal, say, show=show).run(jobs, at_once)
+        return Matrix(carrier, options, journal, say, show=show).run(jobs)
 
 
 class Matrix:
-    """Runs jobs in parallel. One thread builds environments, in order, while others run; ``build`` and ``start`` as in ``runs.Runner``.
+    """Gives jobs to a carrier and keeps what comes of them, cell by cell.
 
-    ``show`` is asked again and again which jobs have ended; without it a line is said for each job that ends.
+    ``show`` is asked again and again which jobs have ended; without it a line is said for each part that comes.
     """
 
     def __init__(
         self,
-        build: Callable[[str], None],
+        carrier: Carrier,
         options: runs.Options,
         journal: Journal,
         say: runs.Say,
         clock: Callable[[], float] = time.monotonic,
         show: Callable[[Collection[str]], None] | None = None,
     ) -> None:
-        self._build = build
+        self._carrier = carrier
         self._options = options
         self._journal = journal
         self._say = say
         self._clock = clock
         self._show = show
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._stopping = threading.Event()
 
-    def run(self, jobs: Sequence[runs.Job], at_once: int) -> runs.Outcome:
+    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
         """All jobs; what an earlier run finished is taken from the journal."""
         found = [self._journal.finished(job) for job in jobs]
         known = sum(len(cells(each.results)) for each in found)
@@ -102,92 +101,49 @@ class Matrix:
             are = "cell is" if known == 1 else "cells are"
             self._say(f"{known} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
         todo = [left for job in jobs if (left := self._journal.remaining(job)) is not None]
-        unbuilt: list[str] = []
-        interrupted = False
-        started = self._clock()
-        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(at_once, "run")
-        pending: dict[Future[RunResult], runs.Job] = {}
-        ended: dict[str, RunResult] = {}
+        unbuilt: dict[str, None] = {}
+        ended: set[str] = set()
+        started, total, done = self._clock(), sum(len(job.cases) for job in todo), 0
         try:
-            for job in todo:
-                built = builder.submit(self._guarded_build, job.environment)
-                pending[runner.submit(self._job, job, built, unbuilt)] = job
-            while pending:
-                done, _ = wait(pending, None if self._show is None else LOOK_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    job = pending.pop(future)
-                    ended[job.environment] = future.result()
-                    if self._show is None:
-                        progress = (len(todo) - len(pending), len(todo), self._clock() - started)
-                        self._say(_progress(job, ended[job.environment], *progress))
-                if self._show is not None:
-                    self._show(ended)
+            with contextlib.closing(self._carrier.carry(todo, self._options, self._journal)) as arrivals:
+                for each in arrivals:
+                    if each is not None:
+                        found.append(self._keep(each))
+                        unbuilt |= dict.fromkeys([each.job.environment] if each.state is State.UNBUILT else [])
+                        ended |= {each.job.environment} if each.last else set()
+                        done += len({result.case_id for result in found[-1].results})
+                    if self._show is not None:
+                        self._show(ended)
+                    elif each is not None and each.run.results:
+                        self._say(_progress(each, found[-1], done, total, self._clock() - started))
         except KeyboardInterrupt:
-            interrupted = True
-            self._interrupt()
-        finally:
-            self._stopping.set()
-            builder.shutdown(wait=not interrupted, cancel_futures=True)
-            runner.shutdown(wait=True, cancel_futures=True)
-        if interrupted:
-            found = [self._cut_short(job) for job in jobs]
-        else:
-            found += [ended[job.environment] for job in todo]
-        return runs.Outcome(results.merge(found), tuple(unbuilt), interrupted)
+            return runs.Outcome(results.merge(map(self._cut_short, jobs)), tuple(unbuilt), interrupted=True)
+        return runs.Outcome(results.merge(found), tuple(unbuilt))
+
+    def _keep(self, arrival: Arrival) -> RunResult:
+        """What arrived, judged. What a machine or a build failed at is not finished: it is run again."""
+        found = runs.judged(arrival.run, arrival.job, self._options)
+        if arrival.state is State.FINISHED:
+            self._journal.add(arrival.job, found)
+            if arrival.last:
+                self._journal.partial(arrival.job).unlink(missing_ok=True)
+        return found
 
     def _cut_short(self, job: runs.Job) -> RunResult:
         found = self._journal.finished(job)
-        return found if self._journal.remaining(job) is None else runs.cut_short(job, self._options, found)
-
-    def _guarded_build(self, name: str) -> None:
-        if not self._stopping.is_set():
-            self._build(name)
-
-    def _job(self, job: runs.Job, built: Future[None], unbuilt: list[str]) -> RunResult:
-        try:
-            built.result()
-        except BuildError as error:
-            self._say(f"{job.environment}: {error}")
-            unbuilt.append(job.environment)
-            return runs.not_built(job, error, self._options)
-        partial = self._journal.partial(job)
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with self._journal.log(job).open("wb") as log:
-            found = runs.run_job(job, self._options, lambda *given: self._start(log, *given), partial)
-        if not self._stopping.is_set():
-            self._journal.add(job, found)
-            partial.unlink(missing_ok=True)
-        return found
-
-    def _start(self, log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        process = runs.start_command(command, environment, output=log)  # type: ignore[arg-type]
-        self._running.add(process)
-        try:
-            if self._stopping.is_set():
-                process.send_signal(signal.SIGINT)
-            return process.wait()
-        finally:
-            self._running.discard(process)
-
-    def _interrupt(self) -> None:
-        """Let every pytest end its engines, then end what is left."""
-        self._stopping.set()
-        for process in list(self._running):
-            process.send_signal(signal.SIGINT)
-        until = time.monotonic() + runs.INTERRUPT_GRACE_S
-        for process in list(self._running):
-            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                process.wait(max(0.0, until - time.monotonic()))
-            runs.end_command(process)
+        if self._journal.remaining(job) is None:
+            return runs.judged(found, job, self._options)
+        return runs.cut_short(job, self._options, found)
 
 
-def _progress(job: runs.Job, found: RunResult, done: int, total: int, passed_s: float) -> str:
+def _progress(arrival: Arrival, found: RunResult, done: int, total: int, passed_s: float) -> str:
     verdicts = ", ".join(
         f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}"
         for cell in cells(found.results)
     )
     left = f"; about {_minutes(passed_s / done * (total - done))} left" if done < total else ""
-    return f"[{done}/{total}] {job.environment}: {verdicts or 'nothing'}{left}"
+    where = f" on {arrival.node['node']}" if "node" in arrival.node else ""
+    return f"[{done}/{total}] {arrival.job.environment}{where}: {verdicts}{left}"
 
 
 def _minutes(seconds: float) -> str:

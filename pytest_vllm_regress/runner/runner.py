@@ -140,7 +140,7 @@ def run_job(job: Job, options: Options, start: Callable[..., int], report: Path)
     """Run a job's cases in a pytest of their own. ``report``: where that pytest writes its results, after every case anew."""
     with scratch() as folder:
         status = start(_command(job, options, folder, report), pytest_environment(folder))
-        return _judged(_collect(job, report, status, options), job, options)
+        return judged(_collect(job, report, status, options), job, options)
 
 
 def interrupted_job(job: Job, options: Options, report: Path) -> RunResult:
@@ -155,13 +155,13 @@ def cut_short(job: Job, options: Options, found: RunResult) -> RunResult:
     """``found``, judged as far as it goes, with a note where cases of ``job`` have no verdict."""
     ours = tuple(result for result in found.results if result.case_id in {case.id for case in job.cases})
     note = f"{job.environment}: interrupted; only tests that had ended have a verdict"
-    return _judged(RunResult(ours, (*found.problems, note)), job, options)
+    return judged(RunResult(ours, (*found.problems, note)), job, options)
 
 
 def not_built(job: Job, error: BuildError, options: Options) -> RunResult:
     """The results of a job whose environment could not be built; why is told once, as a problem of the run."""
     why = "the environment could not be built: see the problem below"
-    return RunResult(_inconclusive(job.cases, job, why, options), (f"{job.environment}: {error}",))
+    return RunResult(inconclusive(job.cases, job, why, options), (f"{job.environment}: {error}",))
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -313,14 +313,14 @@ def _collect(job: Job, report: Path, status: int, options: Options) -> RunResult
         on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in ours)
         why = "nothing was shown on a GPU: every case was NOT_APPLICABLE" if on_gpu else _UNSAID
         problems += (f"{job.environment}: {why}",)
-    return RunResult(ours + _inconclusive(silent, job, why, options), problems)
+    return RunResult(ours + inconclusive(silent, job, why, options), problems)
 
 
 _UNSAID = "pytest failed, but no verdict says why: see its output above"
 
 
-def _judged(found: RunResult, job: Job, options: Options) -> RunResult:
-    """In an evidence environment only the side that must be shown there is expected."""
+def judged(found: RunResult, job: Job, options: Options) -> RunResult:
+    """With the command that repeats each result; in an evidence environment only the side that must be shown there is expected."""
     judged = []
     for result in found.results:
         result = dataclasses.replace(result, command=options.repeat(result.case_id, result.environment))
@@ -333,7 +333,8 @@ def _judged(found: RunResult, job: Job, options: Options) -> RunResult:
     return dataclasses.replace(found, results=tuple(judged))
 
 
-def _inconclusive(cases: Sequence[Case], job: Job, why: str, options: Options) -> tuple[TestResult, ...]:
+def inconclusive(cases: Sequence[Case], job: Job, why: str, options: Options) -> tuple[TestResult, ...]:
+    """A result for each of a job's ``cases`` that no test gave one for."""
     return tuple(
         TestResult(
             case_id=case.id,

@@ -23,6 +23,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner import matrix
 from pytest_vllm_regress.runner import runner as runs
+from pytest_vllm_regress.runner.carrier import LocalThreads
 from pytest_vllm_regress.runner.journal import Journal
 from tests.helpers.cases import CaseFile
 
@@ -97,10 +98,9 @@ def run(
     at_once: int = 1,
     build: Callable[[str], None] = lambda name: None,
 ) -> runs.Outcome:
-    made = matrix.Matrix(build, runs.Options(), journal, lambda line: None)
-    made._start = fake  # type: ignore[method-assign]
-    fake.stopping = made._stopping
-    return made.run(jobs, at_once)
+    carrier = LocalThreads(build, at_once, lambda line: None, fake)
+    fake.stopping = carrier.stopping
+    return matrix.Matrix(carrier, runs.Options(), journal, lambda line: None).run(jobs)
 
 
 def test_all_cells_and_no_more_at_once_than_asked(cases: tuple[Case, ...], journal: Journal) -> None:
