@@ -43,6 +43,18 @@ class Trace:
     def __str__(self) -> str:
         return f"{self.what} {self.name}"
 
+    def to_json(self, *, remove: bool) -> dict[str, str | int | float | bool]:
+        """Plain values, with whether it was removed, where that is asked for."""
+        gone = remove and self.remove()
+        return {
+            "what": self.what,
+            "name": self.name,
+            "owner": self.owner,
+            "since": self.since,
+            "size": self.size,
+            "removed": gone,
+        }
+
 
 def sweep() -> tuple[str, ...]:
     """Remove what abandoned runs left; returns a line about each trace."""

@@ -196,12 +196,12 @@ def start_command(
     )
 
 
-def end_command(process: subprocess.Popen[bytes]) -> None:
-    """End it if it still runs: first by SIGTERM, then by SIGKILL."""
+def end_command(process: subprocess.Popen[bytes], grace_s: float = TERMINATE_GRACE_S) -> None:
+    """End it if it still runs: first by SIGTERM, ``grace_s`` seconds later by SIGKILL."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(TERMINATE_GRACE_S)
+            process.wait(grace_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

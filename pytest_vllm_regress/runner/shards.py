@@ -65,7 +65,7 @@ def divide(jobs: Sequence[Job], count: int, seconds: Seconds = recorded) -> tupl
     An environment is divided only where it is longer than a part.
     """
     whole = sum(_cost(job, seconds) for job in jobs) / count
-    pieces = [piece for job in jobs for piece in _pieces(job, whole, seconds)]
+    pieces = [piece for job in jobs for piece in cut(job, whole, seconds)]
     parts: list[dict[str, Job]] = [{} for _ in range(count)]
     loads = [0.0] * count
     for piece in sorted(pieces, key=lambda each: (-_cost(each, seconds), each.environment, each.cases[0].id)):
@@ -120,7 +120,7 @@ def _cost(job: Job, seconds: Seconds) -> float:
     return ENVIRONMENT_S + sum(seconds(case, job.environment) for case in job.cases)
 
 
-def _pieces(job: Job, whole: float, seconds: Seconds) -> list[Job]:
+def cut(job: Job, whole: float, seconds: Seconds) -> list[Job]:
     """The job in as few pieces as its length asks for, each about as long as the others."""
     count = min(
         len(job.cases), max(1, math.ceil((_cost(job, seconds) - ENVIRONMENT_S) / max(whole - ENVIRONMENT_S, 1.0)))

@@ -1,0 +1,45 @@
+"""Cases that need no vLLM: what their probe finds in a stand-in interpreter decides, and some wait until a file is gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_vllm_regress.cases.model import Case
+from tests.helpers.cases import CaseFile
+
+PROBE = """
+import os
+import time
+
+
+def version(flag, note):
+    import vllm
+    if note:
+        open(note, "a").write("%d\\n" % os.getpid())
+    while flag and os.path.exists(flag):
+        time.sleep(0.05)
+    return vllm.__version__
+
+
+def variables():
+    return sorted(os.environ)
+"""
+
+
+def version_case(cases: Path, name: str, *, flag: Path | None = None, note: Path | None = None) -> Case:
+    """REPRODUCED on "vllm" below 0.8.5, FIXED on others. It ends when ``flag`` is gone; each of its runs leaves a line in ``note``."""
+    given = f"flag={str(flag or '')!r}, note={str(note or '')!r}"
+    test = f"""
+import pytest
+
+
+@pytest.mark.vllm_case({name!r})
+def test_version(vllm_probe, vllm_at_work):
+    found = vllm_probe("version", {given})
+    vllm_at_work("a version was told", bool(found))
+    assert found != "0.8.4", "expected another version than 0.8.4"
+"""
+    files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
+    return CaseFile(name, pattern="expected another version", old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(
+        cases, files
+    )
