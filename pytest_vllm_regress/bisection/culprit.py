@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..cases.model import Case
+from ..cases.proof import names_commit
 from ..environments import bases
 from ..environments.git import Commit
 from ..environments.sources import of_commit
@@ -77,12 +78,18 @@ class Culprit:
         return f"{self.history.project.repository}/pull/{found[1] or found[2]}" if found else ""
 
     @property
+    def address(self) -> str:
+        """What a case file is to name: the pull request, else the commit."""
+        return self.pull_request or f"{self.history.project.repository}/commit/{self.commit.id}"
+
+    @property
     def documented(self) -> bool | None:
-        """Whether the case's ``fixed-by`` names this pull request or commit; None where it names none, or this is no fix."""
-        if not self.is_fix or not self.case.fixed_by:
-            return None
-        address = f"{self.history.project.repository}/commit/{self.commit.id}"
-        return any(url == self.pull_request or address.startswith(url) for url in self.case.fixed_by)
+        """Whether the case's ``fixed-by`` (``broken-by``) names this pull request or commit; None where it names none."""
+        return names_commit(self._named, self.address, self.commit.id) if self._named else None
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return self.case.fixed_by if self.is_fix else self.case.broken_by
 
     @property
     def what(self) -> str:
@@ -97,8 +104,10 @@ class Culprit:
         if not self.confirmed:
             unsure.append("not confirmed: further runs showed something else; more trials may tell (--trials)")
         if self.documented is False:
-            named = ", ".join(self.case.fixed_by)
-            unsure.append(f"{self.case.path}: fixed-by names {named}, and not this commit or its pull request")
+            field = "fixed-by" if self.is_fix else "broken-by"
+            unsure.append(
+                f"{self.case.path}: {field} names {', '.join(self._named)}, and not this commit or its pull request"
+            )
         first = (
             f"; first release: {self.release}" if self.release else "; in no release yet, as far as this clone knows"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 import time
@@ -17,6 +18,7 @@ from ..errors import BuildError, RegressError, UsageError
 from ..runner import runner as runs
 from ..util.documents import parse_json
 from ..util.files import read_bounded, write_whole
+from ..util.paths import writable_root
 from . import algorithm as bisection
 from .algorithm import State
 
@@ -80,6 +82,12 @@ class Notes:
         self.found: dict[str, ReleaseState] = {}
         if path.exists():
             self.found = self._read()
+
+    @classmethod
+    def in_cache(cls, key: Sequence[str]) -> Notes:
+        """Where nobody says where: in the cache, under what is searched."""
+        digest = hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:16]
+        return cls(writable_root() / "bisect" / f"{digest}.json", key)
 
     def add(self, candidate: str, state: ReleaseState) -> None:
         """Remember, at once."""

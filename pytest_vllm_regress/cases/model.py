@@ -123,6 +123,7 @@ class Case:
     evidence: EvidenceEnvironments
     path: Path
     fixed_by: tuple[str, ...] = ()
+    broken_by: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = dataclasses.field(default_factory=lambda: MappingProxyType({}), hash=False)
     control: Control = dataclasses.field(default_factory=Control)
     workaround: str = ""
@@ -308,6 +309,7 @@ def _case(document: Mapping[str, Any], path: Path) -> Case:
         evidence=EvidenceEnvironments(tuple(document["evidence"]["affected"]), tuple(document["evidence"]["fixed"])),
         path=path,
         fixed_by=tuple(document.get("fixed-by", ())),
+        broken_by=tuple(document.get("broken-by", ())),
         variants=MappingProxyType({name: _variant(name, each) for name, each in document.get("variants", {}).items()}),
         control=Control.from_table(document.get("control", {})),
         **{name: document[name] for name in ("workaround", "racy", "notes", "since") if name in document},

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ FILE = "evidence.json"
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
 _MAX_CODE = 4 * 1024 * 1024
+_SHORTEST_ID = 7
 AFFECTED, FIXED = "affected", "fixed"
 WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 # What a reader of the file wants to know beside the packages that the case names.
@@ -69,17 +71,50 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
+class Bisected:
+    """A commit at which the failure came (``kind`` break) or went (fix), found between two releases and confirmed beside its parent.
+
+    ``address``: its pull request, else the commit: what case.toml is to name. ``candidates``, ``runs`` and ``seconds``: of the search;
+    ``arguments``: those that pytest was given in it.
+    """
+
+    kind: str
+    package: str
+    commit: str
+    parent: str
+    subject: str
+    address: str
+    candidates: int
+    runs: int
+    seconds: float
+    date: str
+    arguments: tuple[str, ...] = ()
+
+    def fault(self, case: Case) -> str:
+        """What is wrong with the case's ``fixed-by`` or ``broken-by``; empty where one names this commit, short or whole, or its pull request."""
+        field, named = ("fixed-by", case.fixed_by) if self.kind == "fix" else ("broken-by", case.broken_by)
+        if names_commit(named, self.address, self.commit):
+            return ""
+        says = f"names {', '.join(named)}" if named else "is not there"
+        return f'{field} {says}, and it was {self.commit[:10]} ({self.subject}): write {field} = ["{self.address}"]'
+
+
+@dataclasses.dataclass(frozen=True)
 class Proof:
-    """All of a case's evidence environments. ``fingerprint``: of the case when it was proven."""
+    """All of a case's evidence environments, and the commits it was traced to. ``fingerprint``: of the case when it was proven."""
 
     case: str
     fingerprint: str
     environments: tuple[Shown, ...]
     tool_version: str = __version__
+    commits: tuple[Bisected, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what the file holds."""
-        return {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        plain = {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        if not self.commits:
+            del plain["commits"]
+        return plain
 
 
 def fingerprint(case: Case) -> str:
@@ -198,14 +233,19 @@ def tried(case: Case, proof: Proof, trials: Sequence[Trial], *, again: str = "")
     return proof, fooled or _too_few(case, proof, again or f"vllm-regress validate {case.id}")
 
 
-def check(case: Case, lock: LockOf = lock_of, *, again: str = "") -> list[str]:
-    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands. ``again``: the command that writes it."""
+def check(case: Case, lock: LockOf = lock_of, *, again: str = "", commits: bool = True) -> list[str]:
+    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands. ``again``: the command that writes it.
+
+    ``commits``: whether the case must name the commits that the file has.
+    """
     again = again or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
     if not path.exists():
         return [f"{path}: missing. `{again}` writes it"]
     proof = read(path)
-    return [f"{path}: {line}" for line in _faults(case, proof, lock, again) or _too_few(case, proof, again)]
+    stale = [f"{path}: {line}" for line in _faults(case, proof, lock, again) or _too_few(case, proof, again)]
+    other = [each.fault(case) for each in proof.commits] if commits else []
+    return stale or [f"{case.path}: {fault}" for fault in other if fault]
 
 
 def read(path: Path) -> Proof:
@@ -214,7 +254,19 @@ def read(path: Path) -> Proof:
     if found := problems(document, "evidence_schema.json"):
         raise UsageError("\n".join(f"{path}: {line}" for line in found))
     environments = tuple(Shown(**each) for each in document["environments"])
-    return Proof(document["case"], document["fingerprint"], environments, document["tool_version"])
+    commits = tuple(
+        Bisected(**{**each, "arguments": tuple(each.get("arguments", ()))}) for each in document.get("commits", ())
+    )
+    return Proof(document["case"], document["fingerprint"], environments, document["tool_version"], commits)
+
+
+def with_commits(case: Case, proof: Proof) -> Proof:
+    """A new proof with the commits of the one that the case has, where that is of the same claims and code: what they showed still holds."""
+    path = case.directory / FILE
+    before = read(path) if path.exists() else None
+    if before is None or before.fingerprint != proof.fingerprint:
+        return proof
+    return dataclasses.replace(proof, commits=before.commits)
 
 
 def write(case: Case, proof: Proof) -> Path:
@@ -254,6 +306,13 @@ def not_at_work(case: Case, results: Iterable[TestResult]) -> list[str]:
     ]
     how = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
     return [f"{test}: nothing shows that its mechanism was at work; {how}" for test in dict.fromkeys(bare)]
+
+
+def names_commit(urls: Sequence[str], address: str, commit: str) -> bool:
+    """Whether one of ``urls`` is ``address`` (of a pull request or commit), or that of the commit in the same repository, its id short or whole."""
+    prefix = re.sub(r"/(pull|commit)/[^/]*\Z", "/commit/", address)
+    ids = [url.removeprefix(prefix) for url in urls if url.startswith(prefix)]
+    return address in urls or any(len(each) >= _SHORTEST_ID and commit.startswith(each) for each in ids)
 
 
 def _needs_leg(case: Case) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,6 @@ from ..environments.index import releases
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
 from ..runner import runner as runs
-from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import (
     HELP,
@@ -121,7 +120,8 @@ def bisect(
     tell = warn if as_json else say
     trials = trials or (RACY_TRIALS if case.racy else 1)
     build = runs.build_with_cache(tell)
-    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args, ours.cases_dir), tell)
+    options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
+    runner = runs.Runner(build, options, tell, functools.partial(runs.run_command, to_stderr=as_json))
     ahead = build if prefetch else None
     direct = commits and good is not None and bad is not None
     on_to_commits = commits or bool(source)
@@ -133,12 +133,8 @@ def bisect(
 
     def notes_of(*key: str) -> Notes:
         whole = [case.id, proof.fingerprint(case), package, str(device), str(trials), *key, *ours.pytest_args]
-        file = (
-            f"{state}{'.commits' if key[0] == 'commits' else ''}"
-            if state
-            else writable_root() / "bisect" / f"{_digest(whole)}.json"
-        )
-        notes = Notes(Path(file), whole)
+        beside = ".commits" if key[0] == "commits" else ""
+        notes = Notes(Path(f"{state}{beside}"), whole) if state else Notes.in_cache(whole)
         if restart:
             notes.forget()
         return notes
@@ -196,7 +192,3 @@ def _resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         warn("interrupted: the same command goes on from here")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _digest(key: Sequence[str]) -> str:
-    return hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:16]

@@ -168,6 +168,7 @@ def _as_json(case: Case) -> dict[str, Any]:
         "since": case.since,
         "upstream": list(case.upstream),
         "fixed_by": list(case.fixed_by),
+        "broken_by": list(case.broken_by),
         "devices": list(case.devices),
         "symptom": {
             "kinds": list(case.symptom.kinds),

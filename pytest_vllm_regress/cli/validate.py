@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,20 @@ from ..runner.matrix import side_by_side
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, INTERRUPTED, OK, UNEXPECTED, Jobs, Source, WheelIndex, check_device, invocation, say, warn
+from .context import (
+    HELP,
+    INTERRUPTED,
+    OK,
+    UNEXPECTED,
+    Invocation,
+    Jobs,
+    Source,
+    WheelIndex,
+    check_device,
+    invocation,
+    say,
+    warn,
+)
 
 RACY_TRIALS = 5
 FULL = ("--vllm-full-deadlines",)
@@ -51,6 +65,21 @@ def validate(
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
     jobs: Jobs = None,
+    commits: Annotated[
+        bool,
+        typer.Option(
+            "--commits",
+            help="Check fixed-by and broken-by instead: bisect the clone of --source between the releases of the evidence.",
+        ),
+    ] = False,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --commits: the environment that commits are laid over."),
+    ] = None,
+    branch: Annotated[
+        str,
+        typer.Option(metavar="REV", help="With --commits: where a release without a tag is looked for, by its day."),
+    ] = "HEAD",
     source: Source = None,
     wheel_index: WheelIndex = None,
     results: Annotated[
@@ -65,6 +94,9 @@ def validate(
     Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts, and observations.json, what was seen, for
     `vllm-regress judge`; commit both with the case.
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
+
+    With --commits the cases named are not proven anew: the commits at which their failures came and went are searched for, confirmed, compared with
+    what case.toml names, and written into evidence.json. What was found is kept until the case names it.
     """
     from ..cases import lint, proof, rejudge
     from ..cases.results import RunResult
@@ -72,9 +104,16 @@ def validate(
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
+    if commits and (everything or stale or check or not case_ids):
+        raise UsageError("--commits takes minutes for each case: name cases, without --all, --stale and --check")
+    if not commits and (env is not None or branch != "HEAD"):
+        raise UsageError("--env and --branch are for --commits")
     ours = invocation(context)
     beside = ours.cases()
     cases = select(beside, case_ids or [])
+    if commits:
+        traced = [_traced(case, ours, env, branch, trials, device) for case in cases]
+        raise typer.Exit(OK if all(traced) else UNEXPECTED)
     if check or stale:
         faults = {case.id: _faults(case, ours.command("validate", case.id)) for case in cases}
         for line in (line for found in faults.values() for line in found):
@@ -119,8 +158,43 @@ def validate(
                 say(f"    {line}")
         else:
             rejudge.keep(case, [RunResult(tuple(trial)) for trial in found[: wanted[case.id]]])
-            say(f"PROVEN      {case.id}: {proof.write(case, made)}")
+            say(f"PROVEN      {case.id}: {proof.write(case, proof.with_commits(case, made))}")
     raise typer.Exit(UNEXPECTED if failed else OK)
+
+
+def _traced(case: Case, ours: Invocation, env: str | None, branch: str, trials: int | None, device: str | None) -> bool:
+    """Whether the commits at which the failure came and went are those that the case names; if so they are in its evidence."""
+    from ..bisection.documented import How, ends_of, trace
+    from ..cases import proof
+
+    if wrong := proof.check(case, again=ours.command("validate", case.id), commits=False):
+        say(f"NOT TRACED  {case.id}\n    " + "\n    ".join(wrong))
+        return False
+    evidence = proof.read(case.directory / proof.FILE)
+    build = runs.build_with_cache(say)
+    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args, ours.cases_dir), say)
+    how = How(env, branch, trials or (RACY_TRIALS if case.racy else 1), arguments=ours.pytest_args)
+    found, kept = [], []
+    try:
+        with terminate_as_interrupt():
+            for ends in ends_of(case, evidence):
+                say(f"{case.id}: {'fixed' if ends.is_fix else 'broken'} between {ends}, as its evidence has it")
+                made, faults, notes = trace(case, ends, how, runner, build, say)
+                found += made
+                wrong += faults
+                kept.append(notes)
+    except KeyboardInterrupt:
+        warn("interrupted: the same command goes on from here")
+        raise typer.Exit(INTERRUPTED) from None
+    if wrong:
+        say(f"NOT TRACED  {case.id}; the same command goes on with what was found\n    " + "\n    ".join(wrong))
+        return False
+    written = proof.write(case, dataclasses.replace(evidence, commits=tuple(found)))
+    for notes in kept:
+        notes.forget()
+    for each in found:
+        say(f"TRACED      {case.id}: {each.kind} {each.address}, {each.runs} runs, {each.seconds:.0f} s: {written}")
+    return True
 
 
 def _faults(case: Case, again: str) -> list[str]:

@@ -24,7 +24,7 @@ def base_release(source: Source) -> str:
     """The release whose wheel fits the source best.
 
     Where the clone has the tags: of the newest release in its history, the newest of its day and the first that has it, the one whose
-    requirements and compiled sources differ least. Else the newest of its day, or the one after it where only that has the commit's torch.
+    requirements and compiled sources differ least. Else the first after its day, if that has the commit's torch, or the newest of its day.
     Raises ``UsageError`` for a commit from before the first release, ``BuildError`` when the package index cannot be asked.
     """
     project, commit = source.project, source.commit
@@ -38,17 +38,24 @@ def base_release(source: Source) -> str:
     if Version(newest) in tagged:
         return str(_best_fitting(source, tagged, Version(newest)))
     torch = _torch(source)
-    if torch is None or pin_of(project.distribution, newest, "torch") == torch:
+    if torch is None:
         return newest
-    later = [version for version in releases(project.distribution) if version > Version(newest)]
-    if later and pin_of(project.distribution, str(later[0]), "torch") == torch:
-        return str(later[0])
+    # Python that registers an operator does not import over compiled parts from before it; that they have more does no harm.
+    later = next((str(version) for version in releases(project.distribution) if version > Version(newest)), None)
+    if later is not None and pin_of(project.distribution, later, "torch") == torch:
+        return later
     return newest
 
 
 def reported_version(source: Source, release: str) -> str:
-    """What a build of the source would be called (as setuptools-scm does it): ``0.8.5.dev123+g0e42544`` 123 commits after 0.8.4."""
+    """What a build of the source would be called (as setuptools-scm does it): ``0.8.5.dev123+g0e42544`` 123 commits after 0.8.4.
+
+    Counted from ``release``, the base; where that is younger than the source, from the newest release of the source's day.
+    """
     start = _commit_of(source, release)
+    if start is None or (start != source.commit.id and source.repository.is_ancestor(source.commit.id, start)):
+        release = newest_release(source.project.distribution, source.commit.day) or release
+        start = _commit_of(source, release)
     version = Version(release)
     if start == source.commit.id and not source.changed:
         return f"{version.public}+{source.label}"

@@ -164,10 +164,14 @@ def not_built(job: Job, error: BuildError, options: Options) -> RunResult:
     return RunResult(inconclusive(job.cases, job, why, options), (f"{job.environment}: {error}",))
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run ``command`` with our own output until it ends. Interrupted, it gets time to clean up before it is killed."""
+def run_command(command: Sequence[str], environment: Mapping[str, str], *, to_stderr: bool = False) -> int:
+    """Run ``command`` with our own output until it ends, or all of it on standard error where ours is for programs.
+
+    Interrupted, it gets time to clean up before it is killed.
+    """
     own_group = not sys.stdin.isatty()  # without a terminal nobody but us passes an interrupt on
-    process = start_command(command, environment, own_group=own_group)
+    output = sys.stderr.buffer if to_stderr else None
+    process = start_command(command, environment, own_group=own_group, output=output)
     try:
         return process.wait()
     except KeyboardInterrupt:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,31 +27,16 @@ from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import PROJECTS, use
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import runner as runs
+from tests.helpers.histories import BROKEN, WORKS, StandIn, mended_by_a_merge
 from tests.helpers.repositories import Maker
 from tests.unit.bisection.test_bisect import CASE
 
 VLLM = PROJECTS["vllm"]
-BROKEN, WORKS = "broken = True\n", "broken = False\n"
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Maker:
-    """A failure that is there from the first commit and mended on a branch that is merged."""
-    made = Maker(tmp_path / "clone")
-    made.commit("first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": BROKEN})
-    made.git("tag", "v0.1")
-    made.commit("docs (#2)", {"docs/a.md": ""})
-    made.commit("a kernel (#3)", {"csrc/k.cu": ""})
-    made.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
-    made.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
-    made.git("checkout", "--quiet", "-b", "mend")
-    made.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
-    made.commit("mended", {"vllm/core/engine.py": WORKS})
-    made.git("checkout", "--quiet", "main")
-    made.commit("tests (#6)", {"tests/t.py": ""})
-    made.merge("mend", "Merge pull request #7 from mend")
-    made.commit("after (#8)", {"vllm/more.py": ""})
-    made.git("tag", "v0.2")
+    made = mended_by_a_merge(tmp_path / "clone")
     use([str(made.place)])
     return made
 
@@ -63,34 +50,6 @@ def case(tmp_path: Path) -> Case:
 def index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bases, "newest_release", lambda package, day: "0.1")
     monkeypatch.setattr(bases, "releases", lambda package: ())
-
-
-class StandIn:
-    """Runs a commit by reading its code. ``chance``: whether a broken one shows it, by the number of the run."""
-
-    def __init__(self, made: Maker, chance: Callable[[int], bool] = lambda run: True, interrupt_at: int = -1) -> None:
-        self.made = made
-        self.ran: list[str] = []
-        self.chance = chance
-        self.interrupt_at = interrupt_at
-
-    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
-        (job,) = jobs
-        if len(self.ran) == self.interrupt_at:
-            return runs.Outcome(RunResult(), interrupted=True)
-        commit = job.environment.partition("@")[2]
-        self.ran.append(commit)
-        files = self.made.git("ls-tree", "-r", "--name-only", commit).splitlines()
-        code = self.made.git("show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}")
-        if "import nothing" in code:
-            verdict, symptom = Verdict.INCONCLUSIVE, "[import] ModuleNotFoundError: No module named 'nothing'"
-        else:
-            verdict, symptom = (
-                (Verdict.REPRODUCED if "True" in code and self.chance(len(self.ran)) else Verdict.FIXED),
-                "",
-            )
-        seen = TestResult("demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom)
-        return runs.Outcome(RunResult((seen,)))
 
 
 def hunted(
@@ -258,7 +217,13 @@ def test_the_command_goes_on_from_releases_to_the_commit(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bisect, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
     monkeypatch.setattr(answer.Answer, "_day", lambda self, version: "2025-03-01")
-    monkeypatch.setattr(runs, "Runner", lambda build, options, say: Both(made))
+    started: list[functools.partial[int]] = []
+
+    def runner(build: object, options: object, say: object, start: functools.partial[int]) -> Both:
+        started.append(start)
+        return Both(made)
+
+    monkeypatch.setattr(runs, "Runner", runner)
     ran = ["--cases", str(case.directory.parent), "bisect", "demo", "--releases", ">=0.1", "--no-prefetch"]
     assert cli.main([*ran, "--source", str(made.place), "--find-fix"]) == 0
     said = capsys.readouterr().out
@@ -266,6 +231,28 @@ def test_the_command_goes_on_from_releases_to_the_commit(
     assert "Merge pull request #7 from mend; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in said
     assert cli.main([*ran, "--source", str(made.place), "--find-break"]) == 1
     assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
+    assert [start.keywords["to_stderr"] for start in started] == [False, False, False]
+    capsys.readouterr()
+    assert cli.main([*ran, "--source", str(made.place), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["commits"][0]["candidates"] == 5
+    assert started[-1].keywords["to_stderr"]
+
+
+@pytest.mark.parametrize("at", [1, 2, 100, 255, 256, 318, 319])
+def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(case: Case, tmp_path: Path, at: int) -> None:
+    made = Maker(tmp_path / "long")
+    made.grow(
+        {"vllm/__init__.py": "", "vllm/engine.py": WORKS if n >= at else BROKEN, "vllm/n.py": str(n)}
+        for n in range(320)
+    )
+    low = made.git("rev-list", "--max-parents=0", "main")
+    hunt = Hunt(
+        case, history(VLLM, Repository.at(made.place), low, "main"), commit_environments(case, "vllm", "vllm-0.1")
+    )
+    stand_in = StandIn(made)
+    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)  # type: ignore[arg-type]
+    assert (len(hunt.history.groups), found.commit.subject, found.confirmed) == (320, f"commit {at}", True)
+    assert len(stand_in.ran) - 2 * culprits.CONFIRMING_RUNS <= 12
 
 
 @pytest.mark.parametrize(

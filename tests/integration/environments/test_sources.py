@@ -181,6 +181,22 @@ def test_without_tags_the_commits_torch_decides(made: Maker) -> None:
     assert bases.first_release_with(recipe.overlay.source) == "0.3"
 
 
+def test_without_tags_the_release_after_the_commit_lends_what_it_may_need(
+    made: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bases, "pin_of", lambda package, version, dependency: "2.6.0")
+    recipe = resolve("vllm@main")
+    assert recipe.overlay is not None
+    assert recipe.overlay.base.name == "vllm-0.3"
+    assert recipe.overlay.version == f"0.3.dev2+g{made.git('rev-parse', 'main')[:7]}"  # of its own day, not of the base
+    made.git("tag", "v0.3", "main")
+    assert bases.reported_version(recipe.overlay.source, "0.3") == f"0.3+g{made.git('rev-parse', 'main')[:7]}"
+    names._base_release.cache_clear()
+    before = resolve("vllm-0.3+vllm@main~1").overlay
+    assert before is not None
+    assert before.version == f"0.3.dev1+g{made.git('rev-parse', 'main~1')[:7]}"
+
+
 def test_missing_requirements_make_a_base_that_commits_share(made: Maker, cache: EnvironmentCache) -> None:
     more = {"requirements/common.txt": "numpy\nmsgspec >= 0.18\nzeta-x\n"}
     made.commit("needs zeta (#5)", more)

@@ -310,6 +310,12 @@ def test_unknown_interpreter(make_case: MakeCase) -> None:
         runs.check_environments(runs.plan([make_case("a")], ["/nowhere/python"]))
 
 
+def test_output_goes_to_standard_error_where_ours_is_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-c", "import sys; print('said'); print('warned', file=sys.stderr)"]
+    assert runs.run_command(command, os.environ, to_stderr=True) == 0
+    assert capfd.readouterr() == ("", "said\nwarned\n")
+
+
 def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
     """SIGTERM and SIGKILL to the runner both end the command it runs, and SIGTERM lets the command clean up first."""
     child = (

@@ -1,0 +1,205 @@
+"""``validate --commits``: the commit that a case names is compared with the one that its own test finds. Runs are a stand-in's."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.bisection.documented import Ends, ends_of
+from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.impostors import LEAST
+from pytest_vllm_regress.cases.model import Case, load_case
+from pytest_vllm_regress.cases.proof import Proof, Shown
+from pytest_vllm_regress.environments import bases
+from pytest_vllm_regress.environments.sources import use
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner import runner as runs
+from tests.helpers.histories import StandIn, mended_by_a_merge
+from tests.helpers.repositories import Maker
+from tests.unit.bisection.test_bisect import CASE
+
+RIGHT = "https://github.com/vllm-project/vllm/pull/7"
+OTHER = "https://github.com/vllm-project/vllm/pull/8"
+Validate = Callable[..., int]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Maker:
+    made = mended_by_a_merge(tmp_path / "clone")
+    use([str(made.place)])
+    return made
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    """Of demo, with evidence of vllm 0.1 and 0.2."""
+    case = dataclasses.replace(CASE, old=("vllm-0.1",), new=("vllm-0.2",)).write(tmp_path / "cases")
+    proof.write(case, evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2")))
+    return case
+
+
+def evidence(case: Case, *told: tuple[str, str, str], package: str = "vllm") -> Proof:
+    shown = (
+        Shown(
+            environment=environment,
+            role=role,
+            verdict=proof.WANTED[role].value,
+            device="sim",
+            date="2025-04-01",
+            lock="0" * 16,
+            versions={package: version},
+            trials=1,
+            tests={proof.WANTED[role].value: 1},
+            control="passed",
+            impostors=LEAST,
+        )
+        for environment, role, version in told
+    )
+    return Proof(case.id, proof.fingerprint(case), tuple(shown))
+
+
+@pytest.fixture
+def validate(case: Case, made: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Validate:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(proof.check, "__defaults__", (lambda environment: "0" * 16,))
+    monkeypatch.setattr(bases, "newest_release", lambda package, day: "0.1")
+    monkeypatch.setattr(bases, "releases", lambda package: ())
+
+    def run(stand_in: StandIn, *more: str) -> int:
+        monkeypatch.setattr(runs, "Runner", lambda build, options, say: stand_in)
+        monkeypatch.setattr(runs, "build_with_cache", lambda say: lambda name: None)
+        return cli.main(["--cases", str(case.directory.parent), "validate", "--commits", "demo", *more])
+
+    return run
+
+
+def say(case: Case, line: str) -> None:
+    """Put a line at the head of case.toml."""
+    case.path.write_text(f"{line}\n{case.path.read_text()}")
+
+
+def test_the_commit_that_the_case_names_is_recorded_and_kept(
+    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(case, f'fixed-by = ["{OTHER}", "{RIGHT}"]')
+    stand_in = StandIn(made)
+    assert validate(stand_in) == 0
+    assert f"TRACED      demo: fix {RIGHT}, {len(stand_in.ran)} runs" in capsys.readouterr().out
+    (found,) = proof.read(case.directory / proof.FILE).commits
+    assert found.commit == made.git("rev-parse", "main~1")
+    assert (found.kind, found.package, found.address, found.candidates) == ("fix", "vllm", RIGHT, 5)
+    assert proof.check(load_case(case.path)) == []
+    anew = evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2"))
+    assert proof.with_commits(case, anew).commits == (found,)
+    assert proof.with_commits(case, dataclasses.replace(anew, fingerprint="1" * 16)).commits == ()
+
+
+def test_another_one_is_an_error_and_correcting_it_runs_nothing_twice(
+    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(case, f'fixed-by = ["{OTHER}"]')
+    before = (case.directory / proof.FILE).read_bytes()
+    assert validate(StandIn(made)) == 1
+    said = capsys.readouterr().out
+    assert f"{case.path}: fixed-by names {OTHER}, and it was {made.git('rev-parse', 'main~1')[:10]}" in said
+    assert f'write fixed-by = ["{RIGHT}"]' in said
+    assert (case.directory / proof.FILE).read_bytes() == before
+    case.path.write_text(case.path.read_text().replace(OTHER, RIGHT))
+    again = StandIn(made)
+    assert validate(again) == 0
+    assert again.ran == []
+    case.path.write_text(case.path.read_text().replace(f'"{RIGHT}"', f'"{OTHER}"'))
+    (wrong,) = proof.check(load_case(case.path))
+    assert f"fixed-by names {OTHER}, and it was" in wrong
+    assert proof.check(load_case(case.path), commits=False) == []
+
+
+def test_a_break_is_compared_with_broken_by(case: Case, made: Maker, validate: Validate) -> None:
+    made.git("tag", "v0.3", "main")
+    culprit = made.commit("broken again (#12)", {"vllm/core/engine.py": "broken = True\n"})
+    made.commit("more (#13)", {"vllm/even_more.py": ""})
+    made.git("tag", "v0.4")
+    proof.write(case, evidence(case, ("vllm-0.2", "fixed", "0.3"), ("vllm-0.1", "affected", "0.4")))
+    assert validate(StandIn(made)) == 1
+    say(case, 'broken-by = ["https://github.com/vllm-project/vllm/pull/12"]')
+    assert validate(StandIn(made)) == 0
+    document = json.loads((case.directory / proof.FILE).read_text())
+    assert [(each["kind"], each["commit"]) for each in document["commits"]] == [("break", culprit)]
+
+
+@pytest.mark.parametrize(
+    ("url", "right"),
+    [
+        (RIGHT, True),
+        ("https://github.com/vllm-project/vllm/commit/" + "a" * 40, True),
+        ("https://github.com/vllm-project/vllm/commit/aaaaaaa", True),
+        ("https://github.com/vllm-project/vllm/commit/aaaaaa", False),
+        ("https://github.com/vllm-project/vllm/commit/", False),
+        ("https://github.com/else/vllm/commit/aaaaaaa", False),
+        (OTHER, False),
+    ],
+)
+def test_a_commit_is_named_by_its_pull_request_or_its_id(url: str, right: bool) -> None:
+    assert proof.names_commit([url], RIGHT, "a" * 40) is right
+
+
+def test_nothing_is_recorded_without_a_clear_answer(
+    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(case, f'fixed-by = ["{RIGHT}"]')
+    assert validate(StandIn(made, chance=lambda run: run < 4)) == 1  # shows in the search, and then no more
+    assert "is not confirmed" in capsys.readouterr().out
+    assert proof.read(case.directory / proof.FILE).commits == ()
+
+
+def test_interrupted_it_goes_on(case: Case, made: Maker, validate: Validate) -> None:
+    say(case, f'fixed-by = ["{RIGHT}"]')
+    first, second, whole = StandIn(made, interrupt_at=2), StandIn(made), StandIn(made)
+    assert validate(first) == 130
+    assert validate(second) == 0
+    assert validate(whole) == 0
+    assert len(first.ran) + len(second.ran) == len(whole.ran)
+
+
+def test_bad_input_ends_with_its_own_words(
+    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    beginning = ["--cases", str(case.directory.parent), "validate"]
+    for arguments, words in (
+        (["--commits"], "name cases"),
+        (["--commits", "--all"], "name cases"),
+        (["demo", "--env", "vllm-0.1"], "--env and --branch are for --commits"),
+    ):
+        assert cli.main([*beginning, *arguments]) == 2
+        assert words in capsys.readouterr().err
+    use([str(tmp_path)])
+    assert validate(StandIn(made)) == 2
+    assert "not a git repository" in capsys.readouterr().err
+    (case.directory / proof.FILE).unlink()
+    assert validate(StandIn(made)) == 1
+    assert "evidence.json: missing" in capsys.readouterr().out
+
+
+def test_ends_are_neighbours_of_the_evidence(case: Case) -> None:
+    told = (
+        ("e", "fixed", "0.8.5"),
+        ("a", "affected", "0.10.2"),
+        ("b", "affected", "0.9.2+cpu"),
+        ("c", "fixed", "0.33.0"),
+    )
+    assert ends_of(case, evidence(case, *told)) == (
+        Ends("vllm", "0.8.5", "0.9.2", False),
+        Ends("vllm", "0.10.2", "0.33.0", True),
+    )
+    for useless in (
+        (("a", "affected", "0.8.4"),),
+        (("a", "affected", "0.8.4"), ("b", "fixed", "0.8.4")),
+        (("a", "affected", ""), ("b", "fixed", "x")),
+    ):
+        with pytest.raises(UsageError, match="there is nothing to search between"):
+            ends_of(case, evidence(case, *useless))
