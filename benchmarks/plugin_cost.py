@@ -32,7 +32,11 @@ def environment(folder: Path, *wanted: str) -> Path:
 def milliseconds(python: Path, project: Path, *options: str, autoload: bool = True) -> float:
     """Processor time of one collection that finds nothing; without ``autoload`` only the plugins that ``options`` name are there."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST") and name != "PYTHONDONTWRITEBYTECODE"
+    }
     variables |= {} if autoload else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [python, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *options]
     done = subprocess.run(command, cwd=project, env=variables, capture_output=True, check=False)

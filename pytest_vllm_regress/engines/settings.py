@@ -15,10 +15,15 @@ DEVICES: tuple[Device, ...] = get_args(Device)
 ASKED_DEVICES = ("auto", *DEVICES)
 """What may be asked for; auto chooses by what is installed."""
 
+MEMORY_SHARE = 0.9
+
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts."""
+    """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts.
+
+    ``memory_bytes`` None: nine tenths of the machine's memory, or of the container's.
+    """
 
     session_s: float | None = None
     memory_bytes: float | None = None
@@ -27,8 +32,10 @@ class Limits:
 
     def as_request(self, until: float | None) -> dict[str, float]:
         """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
+        from ..processes.shortages import all_memory
+
         known = {
-            "memory": self.memory_bytes,
+            "memory": self.memory_bytes or MEMORY_SHARE * all_memory(),
             "processes": self.processes,
             "log": self.log_bytes,
             "until": until,

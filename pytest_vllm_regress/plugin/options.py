@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,11 +14,8 @@ from ..errors import UsageError
 from ..util.deadline import PHASES, Timeouts
 from ..util.sizes import GIB, MIB
 
-_MEMORY_SHARE = 0.9
 
-
-@dataclasses.dataclass(frozen=True)
-class _Option:
+class _Option(NamedTuple):
     name: str
     help: str
     metavar: str | None = None
@@ -199,18 +194,10 @@ def _limits(config: pytest.Config) -> Limits:
     session_s = _number(config, "vllm_session_timeout", 0.0)
     return Limits(
         session_s=session_s or None,
-        memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or _MEMORY_SHARE * memory_of_machine(),
+        memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
         processes=int(_number(config, "vllm_max_processes", Limits.processes)),
         log_bytes=_number(config, "vllm_max_log", Limits.log_bytes / MIB) * MIB,
     )
-
-
-def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup/memory.max")) -> float:
-    """Bytes of the machine, or of the container where that has fewer."""
-    total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    with contextlib.suppress(OSError, ValueError):  # none, or "max"
-        return min(total, float(int(cgroup.read_text())))
-    return total
 
 
 def check(settings: Settings) -> None:

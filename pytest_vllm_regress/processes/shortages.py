@@ -60,6 +60,12 @@ def look(
     return Room(free, size, limit, kills, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
+def all_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """Bytes of the machine, or of the container where that has fewer."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(total, _memory(cgroups, own)[0] or total)
+
+
 def shortage(before: Room, now: Room, log: str, *, status: int | None = None, silent: bool = False) -> str:
     """What the failure may be for want of, in a sentence; empty where nothing was short.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.results import read
-from pytest_vllm_regress.plugin.options import memory_of_machine
 from tests.integration.plugin.conftest import Demo
 
 BUDGET = """
@@ -38,11 +37,3 @@ def test_bad_values(pytester: pytest.Pytester, option: str) -> None:
     ran = pytester.runpytest_subprocess(f"--vllm-max-{option}=lots")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines([f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"])
-
-
-@pytest.mark.parametrize(("content", "share"), [("1048576\n", 1048576.0), ("max\n", None), ("", None), (None, None)])
-def test_memory_of_a_container(tmp_path: Path, content: str | None, share: float | None) -> None:
-    file = tmp_path / "memory.max"
-    if content is not None:
-        file.write_text(content)
-    assert memory_of_machine(file) == (share or memory_of_machine(tmp_path / "none"))

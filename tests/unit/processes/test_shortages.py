@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.gpus.fit import LEAST_SHM
-from pytest_vllm_regress.processes.shortages import FILES, Room, look, shortage
+from pytest_vllm_regress.processes.shortages import FILES, Room, all_memory, look, shortage
 from pytest_vllm_regress.util.sizes import GIB, MIB
 
 PLENTY = Room(8 * GIB, 8 * GIB, None, 0, FILES)
@@ -87,3 +87,12 @@ def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
     found = look(tmp_path / "no", tmp_path / "no", tmp_path / "no")
     assert (found.shm_free, found.memory_limit, found.oom_kills) == (None, None, 0)
     assert shortage(found, found, "No space left on device", silent=True) == "" and "files" in str(found)
+
+
+@pytest.mark.parametrize(("content", "share"), [("1048576\n", 1048576), ("max\n", None), ("", None), (None, None)])
+def test_memory_of_a_container(tmp_path: Path, content: str | None, share: int | None) -> None:
+    own = tmp_path / "own"
+    own.write_text("0::/a\n")
+    if content is not None:
+        (tmp_path / "memory.max").write_text(content)
+    assert all_memory(tmp_path, own) == (share or all_memory(tmp_path / "none", own))
