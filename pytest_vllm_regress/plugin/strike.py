@@ -24,6 +24,8 @@ SHORT_S = 3.0
 LEFT_ALONE = ("/health", "/metrics")
 _NOBODY = "no_such_argument"
 _EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
+_WRONG = dict.fromkeys(("max_tokens", "tokens", "encoding_format"), "many")
+"""One of these is refused at every address that a request may go to; addresses ignore what is another's."""
 _ASKED_BY_TESTS = ("generate", "chat", "call")
 _BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
 
@@ -120,7 +122,7 @@ class _Transport(httpx.BaseTransport):
             case Impostor.UNRELATED_EXCEPTION:
                 raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
             case Impostor.WRONG_ARGUMENT:
-                body = {**json.loads(request.read() or b"{}"), "max_tokens": "many", "tokens": "many"}
+                body = {**json.loads(request.read() or b"{}"), **_WRONG}
                 headers = {name: value for name, value in request.headers.items() if name != "content-length"}
                 wrong = httpx.Request(
                     request.method, request.url, headers=headers, json=body, extensions=request.extensions

@@ -1,0 +1,41 @@
+"""Impostors between a test and a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from pytest_vllm_regress.cases.impostors import Impostor
+from pytest_vllm_regress.cases.model import load_case
+from pytest_vllm_regress.plugin.strike import Strike, _Transport
+
+CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
+
+
+@pytest.mark.parametrize(
+    ("address", "refused"),
+    [
+        ("/v1/chat/completions", "max_tokens"),
+        ("/v1/completions", "max_tokens"),
+        ("/detokenize", "tokens"),
+        ("/v1/embeddings", "encoding_format"),
+    ],
+)
+def test_a_wrong_argument_is_one_that_the_address_knows(address: str, refused: str) -> None:
+    strike = Strike(Impostor.WRONG_ARGUMENT, load_case(CASE), "")
+    transport = _Transport(strike, cast(Any, SimpleNamespace(child=None)))
+    seen: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(json.loads(request.read()))
+        return httpx.Response(400)
+
+    transport._real = cast(Any, httpx.MockTransport(answer))
+    with httpx.Client(base_url="http://localhost", transport=transport) as client:
+        client.post(address, json={"model": "m", refused: 1})
+    assert strike.struck and [body[refused] for body in seen] == ["many"]
