@@ -38,7 +38,6 @@ RESOLUTION = "resolution.txt"
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
-_BYTECODE = "vllm-regress-bytecode"
 _SAID: set[Path] = set()
 """Caches of which it was said that they cannot be written."""
 _FORMAT = 2
@@ -287,7 +286,7 @@ def bytecode_folder(python: Path) -> Path | None:
     uv installs none. What an environment's processes import is compiled once, the rest never: tens of megabytes instead of gigabytes.
     """
     place = python.parent.parent
-    folder = place / _BYTECODE
+    folder = place / overlay.BYTECODE
     if not (place / _MARKER).exists():
         return None
     return folder if folder.exists() or os.access(place, os.W_OK) else None

@@ -28,6 +28,8 @@ from .recipes import RELEASE, Overlay, Recipe
 _MAX_ABOUT = 64 * 1024
 
 ABOUT = "vllm-regress-source.json"
+BYTECODE = "vllm-regress-bytecode"
+"""Where an environment keeps its compiled modules."""
 _BASE_PTH = "000-vllm-regress-base.pth"
 _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 
@@ -111,9 +113,24 @@ def lay_over(overlay: Overlay, base: Path, place: Path) -> None:
     (site / _BASE_PTH).write_text(f"{below}\n", encoding="utf-8")
     for each in below.glob("*.pth"):
         (site / each.name).symlink_to(each)
+    _share_bytecode(base, place)
     code = source.commit.id + (f" with the changes in {source.tree}" if source.changed else "")
     noted = About(project.distribution, code, overlay.version, overlay.remarks)
     (place / ABOUT).write_text(json.dumps(dataclasses.asdict(noted)), encoding="utf-8")
+
+
+def _share_bytecode(base: Path, place: Path) -> None:
+    """Modules of the base and of Python are compiled once for all that lies over it: else 90 MB for each commit, and most of its import."""
+    below = base.parent.parent
+    for shared in (below, base.resolve().parent.parent):
+        inside = shared.absolute().relative_to("/")
+        kept, link = below / BYTECODE / inside, place / BYTECODE / inside
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue  # a base that cannot be written to keeps none
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(kept)
 
 
 def _lent(overlay: Overlay, below: Path, there: set[str]) -> list[str]:

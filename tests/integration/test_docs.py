@@ -15,6 +15,7 @@ import typer
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.environments.sources import PROJECTS
 from tests.helpers import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -27,10 +28,26 @@ def commands(page: Path) -> list[str]:
     return [line.partition("vllm-regress")[2] for line in lines if re.match(r"(\S*/)?vllm-regress ", line)]
 
 
-@pytest.mark.parametrize("name", ["reference", "verdicts"])
-def test_what_is_generated_is_as_the_code_gives_it(name: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "name"), [("reference", "reference"), ("verdicts", "verdicts"), ("bisections", "bisect")]
+)
+def test_what_is_generated_is_as_the_code_gives_it(script: str, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert builder(f"build_{name}").built(page) == page, f"run `python docs/build_{name}.py`"
+    assert builder(f"build_{script}").built(page) == page, f"run `python docs/build_{script}.py`"
+
+
+def test_commits_that_were_found_are_those_that_cases_name() -> None:
+    cases = {case.id: case for case in find_cases(ROOT / "cases")}
+    found = builder("build_bisections").recorded()
+    assert found
+    for each in found:
+        case = cases[each["case"]]
+        assert each["changes"], case.id
+        for change in each["changes"]:
+            named = case.fixed_by if change["kind"] == "fix" else case.broken_by
+            address = f"{PROJECTS[each['package']].repository}/commit/{change['commit']}"
+            assert change["confirmed"], case.id
+            assert proof.names_commit(named, change["pull_request"] or address, change["commit"]), (case.id, named)
 
 
 def test_verdicts_by_version_contradict_no_proof() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from pytest_vllm_regress.engines import device
 from pytest_vllm_regress.engines.target import BORROWED, Target
 from pytest_vllm_regress.environments import bases, names, overlay, sources
 from pytest_vllm_regress.environments import cache as envbuild
-from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.cache import EnvironmentCache, bytecode_folder
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.installed import read_installed
 from pytest_vllm_regress.environments.names import resolve
@@ -119,6 +120,12 @@ def test_the_interpreter_imports_the_commit_and_the_rest_of_the_base(made: Maker
     said = subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.split()
     version = recipe.overlay.version
     assert said[:3] == ["2", version, version]
+    kept = bytecode_folder(python)
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(kept), "PYTHONDONTWRITEBYTECODE": ""}
+    subprocess.run([python, "-c", "import vllm, numpy"], env=environment, check=True)
+    compiled = {each.parent.name for each in (cache.place(recipe.overlay.base) / overlay.BYTECODE).rglob("*.pyc")}
+    assert ("numpy" in compiled, "vllm" in compiled) == (True, False)  # the commit's own are its own
+    assert list((python.parent.parent / overlay.BYTECODE).rglob("vllm/old.*.pyc"))
     assert Path(said[3]).is_relative_to(cache.place(recipe.overlay.base))
     assert said[4:] == ["True", "['vllm']"]
 
@@ -281,7 +288,7 @@ def test_a_shallow_clone_says_so(made: Maker, tmp_path: Path) -> None:
     (tmp_path / "shallow/vllm/old.py").write_text("value = 3\n")
     recipe = resolve(
         f"vllm@{tmp_path / 'shallow'}"
-    )  # a work tree is enough; only its distance from the release is not known
+    )  # a work tree is enough; its distance from the release is not known
     assert recipe.overlay is not None
     assert recipe.overlay.version.startswith("0.3.dev0+g")
 
