@@ -40,6 +40,14 @@ def test_load_and_unload(vllm_server: Server) -> None:
         vllm_server.chat(HELLO, model="mine", **GREEDY)
 
 
+def test_replace(vllm_server: Server) -> None:
+    said = []
+    for seed in (1, 2):
+        vllm_server.load_adapter(Adapter("replaced", rank=4, seed=seed), replace=seed > 1)
+        said.append(vllm_server.chat(HELLO, model="replaced", **GREEDY)["choices"][0]["message"]["content"])
+    assert said[0] != said[1]
+
+
 def test_rank_too_high(vllm_server: Server) -> None:
     with pytest.raises(RemoteError, match=r"(?i)rank|HTTP (400|500)"):
         vllm_server.load_adapter(Adapter("wide", rank=16))

@@ -74,6 +74,13 @@ def test_200_at_once(vllm_server: Server) -> None:
     assert [answer.json()["usage"]["completion_tokens"] for answer in answers] == [8] * 200
 
 
+@pytest.mark.vllm_engine(extra={"enable_prefix_caching": True}, server_options={"enable_prompt_tokens_details": True})
+def test_cached_tokens(vllm_server: Server) -> None:
+    prompt = "a prompt of several blocks, which no other check asks about; " * 3
+    first, again = (vllm_server.cached_tokens(prompt) for _ in range(2))
+    assert first == 0 and 0 < again < len(prompt)
+
+
 @pytest.mark.vllm_engine(fresh=True)
 def test_stop(vllm_server: Server) -> None:
     assert vllm_server.stop() == ()

@@ -13,6 +13,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .checkpoints.adapters import Adapter
+    from .dialogue.images import png_url
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
     from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "checkpoints.adapters": ("Adapter",),
+    "dialogue.images": ("png_url",),
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
     "engines.engine": (
@@ -122,6 +124,7 @@ __all__ = [
     "invalid_instances",
     "json_schemas",
     "near_misses",
+    "png_url",
     "valid_instances",
 ]
 

@@ -86,6 +86,11 @@ class RunningEngine:
             "call", self._deadline("request", timeout), file=str(file), function=function, arguments=arguments
         )
 
+    def adapter_path(self, adapter: Adapter) -> str:
+        """Where the forged adapter lies, for a function of ``probe.py`` that loads it itself; written when it is not there yet."""
+        model = Path(str(self.started.kwargs["model"]))
+        return str(ensure_adapter(adapter, model, cache_root() / "checkpoints"))
+
     def check(self) -> None:
         """Prove that the engine still works: one token is generated. Raises what ``generate`` raises, and ``RemoteError`` where none came."""
         (answer,) = self._generate(PROMPT, {"max_tokens": 1}, None, None)
@@ -123,8 +128,7 @@ class RunningEngine:
 
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
-        path = ensure_adapter(adapter, Path(str(self.started.kwargs["model"])), cache_root() / "checkpoints")
-        return {"name": adapter.name, "number": number, "path": str(path)}
+        return {"name": adapter.name, "number": number, "path": self.adapter_path(adapter)}
 
     def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
         self.scripts.admit(arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
@@ -15,7 +16,7 @@ import psutil
 from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
-from ..errors import ChildError, RemoteError, Unsupported
+from ..errors import ChildError, RemoteError, Unsupported, UsageError
 from ..processes import family
 from ..processes.child import Child
 from ..processes.leftover import Leftover
@@ -118,7 +119,14 @@ class Server:
         self._port = port
         self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
-        self.client = httpx.Client(base_url=self.root_url, headers={"Authorization": f"Bearer {key}"}, trust_env=False)
+        # A connection for each request: where a request broke the server's handler (status 500), uvicorn closes the connection behind the
+        # answer, and whoever asks again over it would be told of a broken connection.
+        self.client = httpx.Client(
+            base_url=self.root_url,
+            headers={"Authorization": f"Bearer {key}"},
+            trust_env=False,
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     @property
     def base_url(self) -> str:
@@ -198,11 +206,35 @@ class Server:
         data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
         return [float(each["score"]) for each in sorted(data, key=lambda each: int(each["index"]))]
 
-    def load_adapter(self, adapter: Adapter, *, timeout: float | None = None) -> None:
-        """Load a forged LoRA adapter: ``model=adapter.name`` asks for it. The server needs ``extra={"enable_lora": True}``. Errors as of ``chat``."""
+    def cached_tokens(self, prompt: str, *, timeout: float | None = None, **options: Any) -> int:
+        """How many of the prompt's tokens came from the prefix cache. The server needs ``server_options={"enable_prompt_tokens_details": True}``.
+
+        ``options`` of the completion, for example ``model``, the name of an adapter. Errors as of ``chat``; ``UsageError`` without the option.
+        """
+        if ("enable_prompt_tokens_details", "true") not in self.spec.server_options:
+            raise UsageError(
+                'cached_tokens: a server tells them only with server_options={"enable_prompt_tokens_details": True}'
+            )
+        body = {"model": self.model, "prompt": prompt, "max_tokens": 1, **options}
+        usage = self._json(self.post("/v1/completions", body, timeout=timeout))["usage"]
+        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+    def load_adapter(
+        self, adapter: Adapter, *, folder: Path | None = None, replace: bool = False, timeout: float | None = None
+    ) -> None:
+        """Load a forged LoRA adapter: ``model=adapter.name`` asks for it. The server needs ``extra={"enable_lora": True}``. Errors as of ``chat``.
+
+        ``folder``: it is written there, over what is there, and loaded from there (default: a folder of its own). ``replace``: in place of the loaded
+        one of this name; ``Unsupported`` where this vLLM loads none in place.
+        """
         path = ensure_adapter(adapter, self.model_path, cache_root() / "checkpoints")
-        body = {"lora_name": adapter.name, "lora_path": str(path)}
-        self._done(self.post("/v1/load_lora_adapter", body, timeout=timeout))
+        if folder is not None:
+            path = Path(shutil.copytree(path, folder, dirs_exist_ok=True))
+        body = {"lora_name": adapter.name, "lora_path": str(path), **({"load_inplace": True} if replace else {})}
+        answer = self.post("/v1/load_lora_adapter", body, timeout=timeout)
+        if replace and answer.status_code == 400 and "already been loaded" in answer.text:
+            raise Unsupported("it loads no adapter in place of another", refused_by="this vLLM (HTTP 400)")
+        self._done(answer)
 
     def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:
         """Unload an adapter by its name. Errors as of ``chat``."""

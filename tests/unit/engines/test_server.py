@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,19 +12,12 @@ import pytest
 
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.errors import Kind, RemoteError
+from pytest_vllm_regress.errors import Kind, RemoteError, UsageError
 from pytest_vllm_regress.util.deadline import Deadline
 
 
-def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
-    """Answers every request with the status ``answer``, and /health with ``health`` or that error."""
-
-    def respond(request: httpx.Request) -> httpx.Response:
-        if request.url.path != "/health":
-            return httpx.Response(answer, json={"error": "said"})
-        if isinstance(health, int):
-            return httpx.Response(health)
-        raise health("no answer")
+def unconnected(port: int, **spec: Any) -> Server:
+    """What a test holds, for whatever listens at ``port``."""
 
     def failure(message: str, *, phase: str, died: bool, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
@@ -33,7 +28,20 @@ def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
     def deadline_for(phase: str, seconds: float | None = None) -> Deadline:
         return Deadline.after(phase, 5)
 
-    made = Server(child, EngineSpec(), SimpleNamespace(number=9), "key", deadline_for, scripts)  # type: ignore[arg-type]
+    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", deadline_for, scripts)  # type: ignore[arg-type]
+
+
+def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
+    """Answers every request with the status ``answer``, and /health with ``health`` or that error."""
+    made = unconnected(9)
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/health":
+            return httpx.Response(answer, json={"error": "said"})
+        if isinstance(health, int):
+            return httpx.Response(health)
+        raise health("no answer")
+
     made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
     return made
 
@@ -57,3 +65,49 @@ def test_an_engine_is_dead_when_its_server_says_so(
     with pytest.raises(RemoteError, match=f"HTTP {answer}") as caught:
         server(answer, health).check()
     assert caught.value.kind is kind
+
+
+class OneAnswer(BaseHTTPRequestHandler):
+    """Answers one request of each connection and says nothing of closing it, as uvicorn does where a handler broke (status 500)."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(500)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        self.rfile.readline()  # the next request, if one comes over this connection, finds it closed
+        self.close_connection = True
+
+
+def test_a_connection_that_was_closed_behind_an_answer_harms_no_later_request() -> None:
+    """Was red: "the server broke the connection" for the request after one that had got status 500."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneAnswer) as listening:
+        listening.daemon_threads = True
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        asked = unconnected(listening.server_port)
+        assert [asked.get("/").status_code for _ in range(3)] == [500] * 3
+        asked.client.close()
+        listening.shutdown()
+
+
+def told(usage: dict[str, Any], **spec: Any) -> int:
+    made = unconnected(9, **spec)
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, json={"usage": usage}))
+    made.client = httpx.Client(base_url=made.root_url, transport=answer)
+    return made.cached_tokens("prompt", model="mine")
+
+
+@pytest.mark.parametrize(
+    ("details", "count"),
+    [({"cached_tokens": 16}, 16), ({"cached_tokens": 0}, 0), ({"cached_tokens": None}, 0), (None, 0)],
+)
+def test_cached_tokens_are_counted_however_a_version_says_none(details: dict[str, Any] | None, count: int) -> None:
+    usage = {"prompt_tokens": 20, "prompt_tokens_details": details}
+    assert told(usage, server_options={"enable_prompt_tokens_details": True}) == count
+
+
+@pytest.mark.parametrize("options", [{}, {"enable_prompt_tokens_details": False}])
+def test_cached_tokens_are_no_zero_where_the_server_does_not_tell_them(options: dict[str, bool]) -> None:
+    with pytest.raises(UsageError, match="enable_prompt_tokens_details"):
+        told({"prompt_tokens": 20}, server_options=options)

@@ -24,6 +24,7 @@ CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
         ("/v1/completions", "max_tokens"),
         ("/detokenize", "tokens"),
         ("/v1/embeddings", "encoding_format"),
+        ("/rerank", "truncate_prompt_tokens"),
     ],
 )
 def test_a_wrong_argument_is_one_that_the_address_knows(address: str, refused: str) -> None:

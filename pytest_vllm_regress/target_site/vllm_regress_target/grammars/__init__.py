@@ -6,7 +6,10 @@ One module per backend, named after its distribution; each sets the backend up a
 import abc
 import importlib
 import json
+import os
 from typing import Any, Collection, Dict, List, Optional
+
+from .. import Unsupported
 
 BACKENDS = {
     "lm-format-enforcer": "lmformatenforcer",
@@ -117,6 +120,17 @@ def load(name: str, vocabulary: Vocabulary) -> Backend:
     module = importlib.import_module("." + name.replace("-", "_"), __name__)
     backend: Backend = module.create(vocabulary)
     return backend
+
+
+def takes(backend: str, tokenizer: str, schema: Dict[str, Any], text: str) -> bool:
+    """Whether the grammar that a backend makes of ``schema`` takes the whole of ``text``, character by character. For probes of cases.
+
+    ``tokenizer``: a checkpoint's path. Raises what the backend raises, and ``Unsupported`` where it is not installed.
+    """
+    if not installed(backend):
+        raise Unsupported("{} is not installed".format(backend), needs=backend)
+    working = load(backend, Vocabulary(os.path.join(tokenizer, "tokenizer.json")))
+    return working.refused_at(working.compile(schema), text) is None
 
 
 def bits(words: Any, size: int) -> List[int]:

@@ -1,0 +1,36 @@
+"""vllm#43941: a refused request leaves no trace in the cache of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from pytest_vllm_regress import AtWork, Server, png_url
+
+pytestmark = [
+    pytest.mark.vllm_case("vllm-43941"),
+    pytest.mark.vllm_engine(front="serve", model="vision", generation="V1", max_model_len=1024, fresh=True),
+]
+REFUSED: dict[str, dict[str, Any]] = {"logit bias": {"logit_bias": {"999999999": 5}}, "min tokens": {"min_tokens": 50}}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_image_of_a_refused_request(vllm_server: Server, vllm_at_work: AtWork, wrong: str) -> None:
+    def ask(width: int, **options: Any) -> httpx.Response:
+        content = [{"type": "image_url", "image_url": {"url": png_url(width, 56)}}]
+        messages = [{"role": "user", "content": content}]
+        body = {"model": vllm_server.model, "messages": messages, "max_tokens": 2, **options}
+        return vllm_server.post("/v1/chat/completions", body)
+
+    seen = [ask(56).status_code for _ in range(2)]
+    refused = ask(84, **REFUSED[wrong]).status_code
+    vllm_at_work(
+        "images are answered, again too, and the wrong request is refused", [*seen, refused] == [200, 200, 400]
+    )
+    again = ask(84)
+    assert again.status_code == 200, (
+        f"expected an answer about the image of the refused request, got {again.status_code}: {again.text[:200]}"
+    )
+    vllm_server.check()

@@ -1,0 +1,25 @@
+"""xgrammar#800: a string with a limit has the same escapes as one without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import AtWork, Probe
+
+LIMITS: list[dict[str, Any]] = [{"maxLength": 80}, {"minLength": 1}, {"pattern": "^.*$"}]
+
+
+@pytest.mark.vllm_case("xgrammar-800")
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
+@pytest.mark.parametrize("escape", ["\\n", '\\"', "\\u00fc"], ids=["newline", "quote", "unicode"])
+def test_escape(
+    vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, limit: dict[str, Any], escape: str
+) -> None:
+    asked: dict[str, Any] = {"backend": "xgrammar", "tokenizer": vllm_model_path}
+    schema, text = {"type": "string", **limit}, f'"a{escape}b"'
+    unlimited = vllm_probe("takes", schema={"type": "string"}, text=text, **asked)
+    limited = vllm_probe("takes", schema=schema, text='"ab"', **asked)
+    vllm_at_work("the escape is taken without a limit, and plain text with it", unlimited and limited)
+    assert vllm_probe("takes", schema=schema, text=text, **asked), f"xgrammar refuses an escape in {text} for {schema}"
