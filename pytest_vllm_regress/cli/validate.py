@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -128,6 +129,11 @@ def validate(
         say(f"NOT PROVEN  {name}\n    symptom.pattern {why}")
     cases = tuple(case for case in cases if case.id not in refused)
     wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
+    plain = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
+
+    def run(planned: Sequence[runs.Job], options: runs.Options) -> runs.Outcome:
+        return side_by_side(planned, jobs or machine_room(), runs.build_with_cache(say), options, say)
+
     found: list[list[TestResult]] = []
     outcome = None
     with terminate_as_interrupt():
@@ -135,8 +141,7 @@ def validate(
             todo = [case for case in cases if wanted[case.id] > trial]
             planned = runs.plan(todo, all_evidence=True)
             runs.check_environments(planned)
-            options = runs.Options(device, None, (*FULL, *ours.pytest_args), ours.cases_dir)
-            outcome = side_by_side(planned, jobs or machine_room(), runs.build_with_cache(say), options, say)
+            outcome = run(planned, dataclasses.replace(plain, pytest_args=(*FULL, *ours.pytest_args)))
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:
@@ -146,7 +151,7 @@ def validate(
     proofs = {case.id: proof.prove(case, found[: wanted[case.id]], again=again[case.id]) for case in cases}
     shown = [case for case in cases if not proofs[case.id][1]]
     with terminate_as_interrupt():
-        met = try_impostors(shown, runs.build_with_cache(say), say, device)
+        met = try_impostors(shown, plain, run, say)
     failed = bool(refused)
     for case in cases:
         made, wrong = proofs[case.id]

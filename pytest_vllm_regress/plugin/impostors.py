@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,10 +23,10 @@ from .strike import Strike
 
 
 class Trials:
-    """The trials of one pytest run, written to the file that the hidden option ``--vllm-impostors`` names."""
+    """The trials of one pytest run, written to a file in the folder that the hidden option ``--vllm-impostors`` names."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / f"{os.getpid()}.json"
         self._found: list[Trial] = []
         self._floods: dict[Path, str] = {}
 
@@ -75,8 +76,8 @@ TRIALS: pytest.StashKey[Trials] = pytest.StashKey()
 
 def trials_of(config: pytest.Config) -> Trials | None:
     """The trials of this run; None where none are asked for (``--vllm-impostors``)."""
-    file = config.getoption("vllm_impostors")
-    return config.stash.setdefault(TRIALS, Trials(Path(file))) if file else None
+    folder = config.getoption("vllm_impostors")
+    return config.stash.setdefault(TRIALS, Trials(Path(folder))) if folder else None
 
 
 def report_of(item: pytest.Item, faults: list[str]) -> pytest.TestReport:

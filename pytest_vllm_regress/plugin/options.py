@@ -124,7 +124,7 @@ OPTIONS = (
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option and its ini twin."""
     group = parser.getgroup("vllm-regress", "vLLM regression harness")
-    group.addoption("--vllm-impostors", dest="vllm_impostors", metavar="FILE", default=None, help=argparse.SUPPRESS)
+    group.addoption("--vllm-impostors", dest="vllm_impostors", metavar="FOLDER", default=None, help=argparse.SUPPRESS)
     for option in OPTIONS:
         if option.flag:
             group.addoption(

@@ -21,9 +21,8 @@ def test_demo(vllm_probe):
 
 def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, Trial]]:
     """pytest's result, and the trials of the run by impostor."""
-    done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-impostors=met.json")
-    file = pytester.path / "met.json"
-    return done, {trial.impostor: trial for trial in read(file)} if file.exists() else {}
+    done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-impostors=met")
+    return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read(file)}
 
 
 NARROW = {

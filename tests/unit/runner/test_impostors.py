@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from pytest_vllm_regress.cases import impostors
 from pytest_vllm_regress.cases.impostors import Impostor, Trial
 from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import BuildError
 from pytest_vllm_regress.runner.impostors import try_impostors
-from pytest_vllm_regress.runner.runner import Options
+from pytest_vllm_regress.runner.runner import Job, Options, Outcome
 from tests.helpers import ROOT
 
 CASES = tuple(case for case in find_cases(ROOT / "cases") if case.id in ("vllm-17173", "lmfe-124"))
 
 
-class FakePytest:
-    """Writes one trial for each run, but for the environment that it keeps silent about."""
+class FakeRun:
+    """Each job writes one trial, but the one in the environment that it keeps silent about."""
 
-    def __init__(self, silent: str = "") -> None:
-        self.silent = silent
-        self.seen: list[tuple[str, list[str]]] = []
+    def __init__(self, silent: str = "", interrupted: bool = False) -> None:
+        self.silent, self.interrupted = silent, interrupted
+        self.seen: list[Job] = []
 
-    def __call__(self, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
-        name = options["--vllm-env"]
-        self.seen.append((name, [case.id for case in CASES if str(case.directory.resolve()) in command]))
-        if name != self.silent:
-            found = Trial("demo", name, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
-            impostors.write(Path(options["--vllm-impostors"]), [found])
-        return 0
+    def __call__(self, jobs: Sequence[Job], options: Options) -> Outcome:
+        assert options.device == "sim"
+        (folder,) = (Path(each.partition("=")[2]) for each in options.pytest_args)
+        for number, job in enumerate(jobs):
+            self.seen.append(job)
+            if job.environment != self.silent:
+                found = Trial("demo", job.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
+                impostors.write(folder / f"{number}.json", [found])
+        return Outcome(RunResult(), interrupted=self.interrupted)
+
+
+def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[Trial, ...]:
+    return try_impostors(cases, Options("sim"), run, lambda line: None)
 
 
 def firsts(cases: Sequence[Case]) -> set[str]:
@@ -39,27 +46,25 @@ def firsts(cases: Sequence[Case]) -> set[str]:
 
 
 def test_the_first_environment_of_each_side() -> None:
-    start = FakePytest()
-    trials = try_impostors(CASES, lambda name: None, lambda line: None, start=start)
-    assert {name for name, _ in start.seen} == firsts(CASES) == {trial.environment for trial in trials}
-    assert all(ids for _, ids in start.seen)
+    run = FakeRun()
+    trials = met(run)
+    assert {job.environment for job in run.seen} == firsts(CASES) == {trial.environment for trial in trials}
+    assert all(job.cases for job in run.seen)
 
 
-def test_what_left_no_record_or_was_not_built_has_no_trials() -> None:
-    silent, unbuilt = sorted(firsts(CASES))[:2]
+def test_what_left_no_record_has_no_trials() -> None:
+    silent = min(firsts(CASES))
+    assert {trial.environment for trial in met(FakeRun(silent))} == firsts(CASES) - {silent}
 
-    def build(name: str) -> None:
-        if name == unbuilt:
-            raise BuildError("no such wheel")
 
-    said: list[str] = []
-    trials = try_impostors(CASES, build, said.append, start=FakePytest(silent))
-    assert {trial.environment for trial in trials} == firsts(CASES) - {silent, unbuilt}
-    assert f"{unbuilt}: no such wheel" in said
+def test_an_interrupted_run_proves_nothing() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        met(FakeRun(interrupted=True))
 
 
 def test_no_cases_need_no_run() -> None:
-    assert try_impostors((), lambda name: None, lambda line: None, start=FakePytest()) == ()
+    run = FakeRun()
+    assert met(run, ()) == () and not run.seen
 
 
 def test_a_repeat_line_leads_to_the_same_cases() -> None:
