@@ -23,6 +23,8 @@ from ..util.validation import shown
 
 if TYPE_CHECKING:
     from ..cases.model import Case
+    from ..runner.carrier import Carrier
+    from ..runner.runner import Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -33,6 +35,18 @@ Jobs = Annotated[
 Shard = Annotated[
     str | None,
     typer.Option("--shard", metavar="K/N", help="Only part K of N, divided by recorded durations; `report` merges."),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="ray|ray://HOST|HOST:PORT",
+        help="Run the cells on that Ray cluster (ray: RAY_ADDRESS, else the one on this machine).",
+    ),
+]
+GpusEach = Annotated[
+    int | None,
+    typer.Option("--gpus", min=1, metavar="N", help="With --on and GPUs: how many an environment gets (default 1)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -149,6 +163,23 @@ def end_if_idle(jobs: Sequence[object], shard: str | None, destination: Path | N
         say(f"shard {shard} has nothing to do")
         keep(RunResult(), destination, writable_root() / "results", say)
         raise typer.Exit(OK)
+
+
+def carrier(on: str | None, gpus: int | None, jobs: int | None, tell: Say) -> Carrier:
+    """What runs the jobs: the cluster that was named, else this machine's threads. Raises ``UsageError`` for what does not go together."""
+    from ..runner.carrier import LocalThreads
+    from ..runner.runner import build_with_cache
+    from ..runner.slots import machine_room
+
+    if on is None:
+        if gpus is not None:
+            raise UsageError("--gpus goes with --on: here GPUs are leased as tests ask for them")
+        return LocalThreads(build_with_cache(tell), jobs or machine_room(), tell)
+    from ..runner.on_ray.carrier import RayCarrier
+
+    if jobs is not None:
+        raise UsageError("--jobs and --on contradict each other: how much runs at a time is the cluster's to say")
+    return RayCarrier(on, tell, gpus)
 
 
 def on_a_terminal() -> bool:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .context import HELP, OK, UNEXPECTED, AsJson, print_columns, print_json, say
+from .context import HELP, OK, UNEXPECTED, AsJson, On, print_columns, print_json, say
 
-if TYPE_CHECKING:
-    from ..processes.leftovers import Trace
-
+Found = dict[str, str | int | float | bool]
 EPILOG = "Exit codes: 0 nothing is left behind (any more); 1 something is; 2 usage; 4 internal error."
 _UNITS = ("B", "KiB", "MiB", "GiB")
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -20,41 +18,42 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 @app.command(epilog=EPILOG)
 def doctor(
     remove: Annotated[bool, typer.Option("--remove", help="Remove it.")] = False,
+    on: On = None,
     as_json: AsJson = False,
 ) -> None:
     """What did earlier runs leave behind? Shows processes, shared memory, run directories and half-built environments that are provably of
     runs that have ended; what belongs to a living run, or cannot be proven to be ours, is neither shown nor touched."""
-    from ..processes.leftovers import of_builds, of_runs
-
-    found = [*of_runs(), *of_builds()]
-    removed = [trace.remove() for trace in found] if remove else [False] * len(found)
+    found = _here(remove) if on is None else _on_cluster(on, remove)
     if as_json:
-        print_json([_plain(trace, gone) for trace, gone in zip(found, removed, strict=True)])
+        print_json(found)
     elif not found:
         say("nothing is left behind")
     else:
-        rows = [_row(trace, gone, remove) for trace, gone in zip(found, removed, strict=True)]
-        print_columns(("what", "size", "since", "left by", "", "name"), rows)
+        where = [] if on is None else ["node"]
+        rows = [[*(str(each["node"]) for _ in where), *_row(each, remove)] for each in found]
+        print_columns((*where, "what", "size", "since", "left by", "", "name"), rows)
         if not remove:
             say("`vllm-regress doctor --remove` removes it")
-    raise typer.Exit(OK if all(removed) else UNEXPECTED)
+    raise typer.Exit(OK if all(each["removed"] for each in found) else UNEXPECTED)
 
 
-def _row(trace: Trace, gone: bool, asked: bool) -> tuple[str, ...]:
-    done = "removed" if gone else "could not be removed" if asked else ""
-    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(trace.since))
-    return trace.what, human(trace.size), since, trace.owner, done, trace.name
+def _here(remove: bool) -> list[Found]:
+    from ..processes.leftovers import of_builds, of_runs
+
+    return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
 
 
-def _plain(trace: Trace, gone: bool) -> dict[str, str | int | float | bool]:
-    return {
-        "what": trace.what,
-        "name": trace.name,
-        "owner": trace.owner,
-        "since": trace.since,
-        "size": trace.size,
-        "removed": gone,
-    }
+def _on_cluster(address: str, remove: bool) -> list[Found]:
+    """The same from every living node."""
+    from ..runner.on_ray.cluster import leftovers
+
+    return leftovers(address, remove)
+
+
+def _row(found: Found, asked: bool) -> tuple[str, ...]:
+    done = "removed" if found["removed"] else "could not be removed" if asked else ""
+    since = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(found["since"])))
+    return str(found["what"]), human(float(found["size"])), since, str(found["owner"]), done, str(found["name"])
 
 
 def human(size: float) -> str:

@@ -11,21 +11,22 @@ import typer
 from ..cases.model import select
 from ..reporting.table import print_to_console
 from ..runner import runner as runs
-from ..runner.carrier import LocalThreads
 from ..runner.journal import Journal
 from ..runner.matrix import Matrix, named_environments
 from ..runner.shards import MOST, System, job_matrix, take
-from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import (
     HELP,
     OK,
+    GpusEach,
     Jobs,
+    On,
     Shard,
     Source,
     WheelIndex,
     Yes,
+    carrier,
     check_device,
     confirm_downloads,
     end_if_idle,
@@ -59,6 +60,8 @@ def matrix(
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
     jobs: Jobs = None,
+    on: On = None,
+    gpus: GpusEach = None,
     shard: Shard = None,
     plan: Annotated[
         System | None,
@@ -101,8 +104,10 @@ def matrix(
         raise typer.Exit(OK)
     planned = take(whole, shard)
     end_if_idle(planned, shard, destination)
-    runs.check_environments(planned)
-    confirm_downloads([job.environment for job in planned], yes=yes)
+    chosen = carrier(on, gpus, jobs, say)
+    if on is None:
+        runs.check_environments(planned)
+        confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
     key = [
         *(case.id for case in cases),
@@ -115,8 +120,7 @@ def matrix(
     if fresh:
         journal.close()
     with terminate_as_interrupt():
-        carrier = LocalThreads(runs.build_with_cache(say), jobs or machine_room(), say)
-        outcome = Matrix(carrier, options, journal, say).run(planned)
+        outcome = Matrix(chosen, options, journal, say).run(planned)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:

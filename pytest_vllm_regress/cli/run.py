@@ -11,11 +11,14 @@ from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
 from .context import (
     HELP,
+    GpusEach,
     Jobs,
+    On,
     Shard,
     Source,
     WheelIndex,
     Yes,
+    carrier,
     check_device,
     confirm_downloads,
     end_if_idle,
@@ -51,6 +54,8 @@ def run(
         str | None, typer.Option("-n", metavar="N", help="pytest-xdist workers: a number or auto.")
     ] = None,
     jobs: Jobs = None,
+    on: On = None,
+    gpus: GpusEach = None,
     shard: Shard = None,
     yes: Yes = False,
 ) -> None:
@@ -64,22 +69,27 @@ def run(
     from ..cases.model import select
     from ..reporting.table import print_to_console
     from ..runner import runner as runs
-    from ..runner.matrix import side_by_side
+    from ..runner.matrix import in_order, side_by_side
     from ..runner.shards import take
     from ..runner.slots import machine_room
     from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
-    _check_run(env, all_evidence, device, workers)
+    _check_run(env, all_evidence, device, workers, on)
     ours = invocation(context)
     planned = take(runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence), shard)
     end_if_idle(planned, shard, destination)
-    runs.check_environments(planned)
-    confirm_downloads([job.environment for job in planned], yes=yes)
+    chosen = carrier(on, gpus, jobs, say)
+    if on is None:
+        runs.check_environments(planned)
+        confirm_downloads([job.environment for job in planned], yes=yes)
     options = runs.Options(device, workers, ours.pytest_args, ours.cases_dir)
     with terminate_as_interrupt():
-        at_once = jobs or (1 if workers else machine_room())
-        outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say)
+        if on is None:
+            at_once = jobs or (1 if workers else machine_room())
+            outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say)
+        else:
+            outcome = in_order(planned, chosen, options, say)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)
     print_to_console(outcome.run)
     if written is not None:
@@ -89,9 +99,13 @@ def run(
     raise typer.Exit(outcome.exit_code)
 
 
-def _check_run(env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None) -> None:
+def _check_run(
+    env: list[str] | None, all_evidence: bool, device: str | None, workers: str | None, on: str | None
+) -> None:
     if env and all_evidence:
         raise UsageError("--env and --all-evidence contradict each other: give one of them")
+    if on and workers:
+        raise UsageError("-n and --on contradict each other: the cluster runs environments, one pytest each")
     check_device(device)
     if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
         raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")

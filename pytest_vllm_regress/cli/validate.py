@@ -14,7 +14,7 @@ from ..cases.results import TestResult
 from ..errors import UsageError
 from ..runner import runner as runs
 from ..runner.impostors import try_impostors
-from ..runner.matrix import side_by_side
+from ..runner.matrix import in_order, side_by_side
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
@@ -25,8 +25,10 @@ from .context import (
     UNEXPECTED,
     Invocation,
     Jobs,
+    On,
     Source,
     WheelIndex,
+    carrier,
     check_device,
     invocation,
     say,
@@ -66,6 +68,7 @@ def validate(
         typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
     ] = None,
     jobs: Jobs = None,
+    on: On = None,
     commits: Annotated[
         bool,
         typer.Option(
@@ -94,6 +97,7 @@ def validate(
 
     Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts, and observations.json, what was seen, for
     `vllm-regress judge`; commit both with the case.
+    With --on the runs are on the cluster, and impostors are tried here.
     A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
 
     With --commits the cases named are not proven anew: the commits at which their failures came and went are searched for, confirmed, compared with
@@ -115,6 +119,7 @@ def validate(
     if commits:
         traced = [_traced(case, ours, env, branch, trials, device) for case in cases]
         raise typer.Exit(OK if all(traced) else UNEXPECTED)
+    chosen = carrier(on, None, jobs, say)
     if check or stale:
         faults = {case.id: _faults(case, ours.command("validate", case.id)) for case in cases}
         for line in (line for found in faults.values() for line in found):
@@ -140,8 +145,10 @@ def validate(
         for trial in range(max(wanted.values(), default=0)):
             todo = [case for case in cases if wanted[case.id] > trial]
             planned = runs.plan(todo, all_evidence=True)
-            runs.check_environments(planned)
-            outcome = run(planned, dataclasses.replace(plain, pytest_args=(*FULL, *ours.pytest_args)))
+            if on is None:
+                runs.check_environments(planned)
+            proving = dataclasses.replace(plain, pytest_args=(*FULL, *ours.pytest_args))
+            outcome = run(planned, proving) if on is None else in_order(planned, chosen, proving, say)
             found.append(list(outcome.run.results))
             runs.keep(outcome.run, results, writable_root() / "results", say)
             if outcome.interrupted:

@@ -57,7 +57,10 @@ def main(node: str = "") -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    # Whoever started us may have blocked signals, as Ray's workers do: neither we nor pytest would ever end.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_watch, daemon=True).start()
     about = facts(node)
 

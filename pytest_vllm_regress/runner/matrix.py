@@ -103,7 +103,8 @@ class Matrix:
         todo = [left for job in jobs if (left := self._journal.remaining(job)) is not None]
         unbuilt: dict[str, None] = {}
         ended: set[str] = set()
-        started, total, done = self._clock(), sum(len(job.cases) for job in todo), 0
+        started, total = self._clock(), sum(len(job.cases) for job in todo)
+        done: set[tuple[str, str]] = set()
         try:
             with contextlib.closing(self._carrier.carry(todo, self._options, self._journal)) as arrivals:
                 for each in arrivals:
@@ -111,11 +112,11 @@ class Matrix:
                         found.append(self._keep(each))
                         unbuilt |= dict.fromkeys([each.job.environment] if each.state is State.UNBUILT else [])
                         ended |= {each.job.environment} if each.last else set()
-                        done += len({result.case_id for result in found[-1].results})
+                        done |= {(each.job.environment, result.case_id) for result in found[-1].results}
                     if self._show is not None:
                         self._show(ended)
                     elif each is not None and each.run.results:
-                        self._say(_progress(each, found[-1], done, total, self._clock() - started))
+                        self._say(_progress(each, found[-1], len(done), total, self._clock() - started))
         except KeyboardInterrupt:
             return runs.Outcome(results.merge(map(self._cut_short, jobs)), tuple(unbuilt), interrupted=True)
         return runs.Outcome(results.merge(found), tuple(unbuilt))

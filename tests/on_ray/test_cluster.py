@@ -1,0 +1,100 @@
+"""The matrix on a cluster: the same verdicts as alone, and whatever is killed: the whole page, no cell twice, nothing left."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import MakeTarget
+from tests.helpers.waiting_cases import version_case
+from tests.on_ray.conftest import Cluster, kill, wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+LEFT_S = 10.0
+CASES, OLD, NEW = 10, 3, 3
+
+
+def environments(make_target: MakeTarget, old: int, new: int) -> list[str]:
+    return [str(make_target(vllm=version)) for version in (*["0.8.4"] * old, *["0.8.5"] * new)]
+
+
+def named(targets: list[str]) -> list[str]:
+    return [part for target in targets for part in ("--env", target)]
+
+
+def page(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["results"]
+    return found
+
+
+def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Sorted; a cell that is there twice is there twice."""
+    return sorted((each["environment"], each["case_id"], each["verdict"]) for each in found)
+
+
+def expected(targets: list[str], old: int, cases: int) -> list[tuple[str, str, str]]:
+    return sorted(
+        (target, f"case-{number}", "REPRODUCED" if place < old else "FIXED")
+        for place, target in enumerate(targets)
+        for number in range(cases)
+    )
+
+
+@pytest.mark.sample
+def test_the_same_verdicts_as_alone(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    targets = environments(make_target, OLD, NEW)
+    for number in range(CASES):
+        version_case(tmp_path / "cases", f"case-{number}")
+    for name, where in (("there", ["--on", cluster.address]), ("here", ["--jobs", "2"])):
+        result = str(tmp_path / f"{name}.json")
+        done = cluster.run(cluster.command(tmp_path / "cases", "matrix", *where, *named(targets), "--results", result))
+        assert done.returncode == 0, done.stdout + done.stderr
+    here, there = page(tmp_path / "here.json"), page(tmp_path / "there.json")
+    assert verdicts(here) == verdicts(there) == expected(targets, OLD, CASES)
+    assert len({each["node"]["node"] for each in there}) > 1
+    assert all("node" not in each for each in here)
+    wait_for(lambda: not cluster.left(), "\n".join(cluster.left()), LEFT_S)
+
+
+@pytest.mark.parametrize("victim", ["worker", "raylet", "driver"])
+def test_whatever_is_killed_the_page_is_whole(
+    cluster: Cluster, make_target: MakeTarget, tmp_path: Path, victim: str
+) -> None:
+    targets = environments(make_target, 2, 2)
+    flag, note, first, result = (tmp_path / name for name in ("flag", "note", "first", "r.json"))
+    flag.touch()
+    version_case(tmp_path / "cases", "case-0", note=first)
+    version_case(tmp_path / "cases", "case-1", note=note, flag=flag)
+    version_case(tmp_path / "cases", "case-2")
+    command = cluster.command(
+        tmp_path / "cases", "matrix", "--on", cluster.address, *named(targets), "--results", str(result)
+    )
+    driver = cluster.start(command)
+    journal = Path(cluster.ours["VLLM_REGRESS_CACHE"]) / "matrix"
+    wait_for(lambda: note.exists() and list(journal.rglob("*.json")), "a cell has come back, and the next one waits")
+    probe = int(note.read_text().split()[0])
+    if victim == "driver":
+        driver.kill()
+        driver.communicate()
+        wait_for(lambda: not psutil.pid_exists(probe), "the cells end with their driver", LEFT_S)
+        wait_for(lambda: not cluster.left(), f"left: {cluster.left()}", LEFT_S)
+        ran = len(first.read_text().split())
+        flag.unlink()
+        done = cluster.run(command)
+        out = done.stdout + done.stderr
+        known = re.search(r"(\d+) cells? (?:is|are) finished by an interrupted run", out)
+        assert known, out
+        assert len(first.read_text().split()) == ran + len(targets) - int(known[1])  # those that were finished ran once
+    else:
+        kill(cluster.worker_above(probe) if victim == "worker" else cluster.raylet_above(probe))
+        wait_for(lambda: not psutil.pid_exists(probe), "its cells end", LEFT_S)
+        flag.unlink()
+        out, _ = driver.communicate(timeout=300)
+        assert "unfinished cells go elsewhere" in out, out
+    assert verdicts(page(result)) == expected(targets, 2, 3), out
+    wait_for(lambda: not cluster.left(), f"left: {cluster.left()}", LEFT_S)
