@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,12 +59,20 @@ def test_cells_come_back_one_by_one_with_their_node(
     assert "documented failures" in last.log
 
 
-def test_without_its_asker_it_ends_and_cleans_up(tmp_path: Path, around: dict[str, str], affected_target: Path) -> None:
+@pytest.mark.parametrize("blocked", [set(), {signal.SIGINT, signal.SIGTERM}], ids=["plain", "signals blocked"])
+def test_without_its_asker_it_ends_and_cleans_up(
+    tmp_path: Path, around: dict[str, str], affected_target: Path, blocked: set[signal.Signals]
+) -> None:
+    """Ray's workers block signals, and what they start inherits that."""
     flag, note = tmp_path / "flag", tmp_path / "note"
     flag.touch()
     case = version_case(tmp_path / "cases", "one", flag=flag, note=note)
     request = pack(Job(str(affected_target), (case,), {}), Options())
-    assert list(ask(request, around, go_on=lambda: not note.exists())) == []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        assert list(ask(request, around, go_on=lambda: not note.exists())) == []
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     probe = int(note.read_text())
     wait_for(lambda: not psutil.pid_exists(probe), "the probe has ended")
     wait_for(lambda: not list((tmp_path / "tmp").glob(f"{PREFIX}*")), "no folder is left")

@@ -129,7 +129,8 @@ def test_a_matrix_keeps_what_any_carrier_finished_and_only_that(
     assert outcome.interrupted
     assert [each.case_id for each in outcome.run.results] == ["one"]
     assert said[0].startswith("[1/3] a on n1: one FIXED; about ")
-    again = FakeCarrier(Arrival(job, lost, State.LOST))
+    said.clear()
+    again = FakeCarrier(Arrival(job, lost, State.LOST, last=False), Arrival(job, lost, State.LOST))
     outcome = run(again)
     assert again.asked == [("a", ("two", "three"))]
     assert {each.case_id: each.verdict for each in outcome.run.results} == {
@@ -137,3 +138,4 @@ def test_a_matrix_keeps_what_any_carrier_finished_and_only_that(
         "two": Verdict.INCONCLUSIVE,
     }
     assert outcome.exit_code == 1
+    assert [line.partition("]")[0] for line in said[1:]] == ["[1/2", "[1/2"]  # a cell that is told again counts once
