@@ -70,10 +70,17 @@ def main(node: str = "") -> None:
             answers.flush()
 
     try:
-        _answer(line, about, tell)
+        tell(_answer(line, about, tell))  # the last one when all is cleaned up: whoever has it closes our lifeline
     except KeyboardInterrupt:
-        sweep()
+        _clean_up()
     os._exit(0)  # whoever asked may be gone, and with it the other end of every stream
+
+
+def _clean_up() -> None:
+    """Remove what the ended pytest left; again while what it left is still ending."""
+    until = time.monotonic() + GRACE_S
+    while sweep() and time.monotonic() < until:
+        time.sleep(LOOK_S)
 
 
 def facts(node: str = "") -> dict[str, str]:
@@ -90,48 +97,48 @@ def facts(node: str = "") -> dict[str, str]:
     }
 
 
-def answer(request: CellRequest, about: Mapping[str, str], tell: Tell) -> None:
-    """Run the request; ``tell`` gets an outcome when cells have ended, and a last one. The working directory is changed while it lasts."""
+def answer(request: CellRequest, about: Mapping[str, str], tell: Tell) -> CellOutcome:
+    """Run the request; ``tell`` gets an outcome when cells have ended, and the last one is returned, when nothing of it is left here.
+
+    The working directory is changed while it lasts.
+    """
     if (room := shutil.disk_usage(writable_root()).free) < request.needs.disk_bytes:
         why = f"{writable_root()} has {room / GIB:.1f} GiB free, and {request.needs.disk_bytes / GIB:.1f} are asked for"
-        return tell(CellOutcome(State.LOST, why=why, node=about))
+        return CellOutcome(State.LOST, why=why, node=about)
     before = Path.cwd()
     with scratch() as folder:
         os.chdir(folder)
         try:
-            _run(request, folder, about, tell)
+            return _run(request, folder, about, tell)
         except BuildError as error:
-            state = State.LOST if _is_full() else State.UNBUILT
-            tell(CellOutcome(state, why=str(error), node=about))
+            return CellOutcome(State.LOST if _is_full() else State.UNBUILT, why=str(error), node=about)
         except (RegressError, OSError) as error:
-            tell(CellOutcome(State.LOST, why=str(error), node=about))
+            return CellOutcome(State.LOST, why=str(error), node=about)
         finally:
             os.chdir(before)
-    return None
 
 
-def _answer(line: bytes, about: Mapping[str, str], tell: Tell) -> None:
+def _answer(line: bytes, about: Mapping[str, str], tell: Tell) -> CellOutcome:
     try:
-        answer(CellRequest.from_text(line), about, tell)
+        return answer(CellRequest.from_text(line), about, tell)
     except UsageError as error:
-        tell(CellOutcome(State.LOST, why=str(error), node=about))
+        return CellOutcome(State.LOST, why=str(error), node=about)
 
 
-def _run(request: CellRequest, folder: Path, about: Mapping[str, str], tell: Tell) -> None:
+def _run(request: CellRequest, folder: Path, about: Mapping[str, str], tell: Tell) -> CellOutcome:
     job, options = packing.unpack(request, folder)
     runs.check_environments([job])
     runs.build_with_cache(lambda line: None)(job.environment)
     if not job.cases:
-        return tell(CellOutcome(node=about))
-    watched = _Watched(
-        folder / "log", folder / "report.json", request.deadline_s, lambda run: tell(_outcome(run, about))
-    )
-    found = runs.run_job(job, options, watched.start, folder / "report.json")
+        return CellOutcome(node=about)
+    report = folder / "report.json"
+    watched = _Watched(folder / "log", report, request.deadline_s, lambda run: tell(_outcome(run, about)))
+    found = runs.run_job(job, options, watched.start, report)
     log = log_tail(folder / "log", MAX_LOG)
     if watched.late or (_is_full() and not all(each.verdict.expected for each in found.results)):
         why = watched.late or f"{writable_root()} or the temporary directory is full"
-        return tell(CellOutcome(State.LOST, why=why, node=about, log=log))
-    return tell(_outcome(found, about, log=log, last=True))
+        return CellOutcome(State.LOST, why=why, node=about, log=log)
+    return _outcome(found, about, log=log, last=True)
 
 
 class _Watched:

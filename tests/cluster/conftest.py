@@ -24,8 +24,8 @@ READY_S = 120.0
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`pytest tests` runs a sample, `pytest tests/on_ray` all."""
-    if any("on_ray" in argument for argument in config.args):
+    """`pytest tests` runs a sample, `pytest tests/cluster` all."""
+    if any("cluster" in argument for argument in config.args):
         return
     left_out = [item for item in items if item.get_closest_marker("cluster") and not item.get_closest_marker("sample")]
     items[:] = [item for item in items if item not in left_out]
@@ -82,10 +82,17 @@ class Cluster:
         """What is left of cells: processes with our tag or in our folders, and folders for temporary files."""
         folder = self.ours["TMPDIR"]
         found = [str(each) for each in Path(folder).glob("vr-*")]
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            line = " ".join(process.info["cmdline"] or [])
-            if "cell_process" in line or f"{folder}/vr-" in line:
-                found.append(f"{process.info['pid']} {line[:200]}")
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if "RAY_RAYLET_PID" not in (around := process.environ()) and around.get("TMPDIR", "").startswith(
+                    folder
+                ):
+                    line = " ".join(process.cmdline())
+                    found += (
+                        [f"{process.pid} {line[:200]}"]
+                        if "cell_process" in line or "vllm_regress_target" in line
+                        else []
+                    )
         return found
 
 

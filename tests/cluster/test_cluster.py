@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.cluster.conftest import Cluster, kill, wait_for
 from tests.conftest import MakeTarget
 from tests.helpers.waiting_cases import version_case
-from tests.on_ray.conftest import Cluster, kill, wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 LEFT_S = 10.0
