@@ -262,7 +262,8 @@ class Session:
         return _Start(child, request, scripts, timeout, lambda: self._note(target, lease, child))
 
     def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
-        """An engine has started: on GPUs its processes are known now, its kernels compiled."""
+        """An engine has started: what it shares is known now, on GPUs its processes, too, and its kernels are compiled."""
+        child.note_shared_memory()
         if lease is not None:
             lease.claim([process.pid for process in child.processes()])
             child.gpu = self._gpus.facts(lease, child)

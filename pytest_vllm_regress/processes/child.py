@@ -221,7 +221,7 @@ class Child:
             self.kill()
             return self.leftovers
         self.witness.begin()
-        self._shm |= family.shared_memory(self.processes())
+        self.note_shared_memory()
         self.expect(deadline)
         try:
             if by_signal:
@@ -240,6 +240,10 @@ class Child:
         finally:
             self.kill()
         return self.leftovers
+
+    def note_shared_memory(self) -> None:
+        """Remember what the family has mapped: should somebody kill all of it at once, nobody else knows whose that was."""
+        self._shm |= family.shared_memory(self.processes())
 
     def terminate(self) -> None:
         """Send TERM to the child process alone."""

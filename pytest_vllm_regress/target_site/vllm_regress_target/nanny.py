@@ -184,15 +184,18 @@ class Segments:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._there: Set[str] = set()
+        self._there: Set[str] = set()  # at the last look
+        self._known: Set[str] = (
+            set()
+        )  # at the last look and the one before: a file is mapped a moment after it was made
         self._noted: Dict[str, int] = {}
 
     def note(self) -> None:
-        """Look at the family's maps, when files have come to /dev/shm since the last time."""
+        """Look at the family's maps, when files have come to /dev/shm: twice for each file."""
         there = set(os.listdir("/dev/shm"))
-        if there <= self._there:
+        known, self._known, self._there = self._known, there & self._there, there
+        if there <= known:
             return
-        self._there = there
         new = mapped_shm(descendants(os.getpid())) - set(self._noted)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolErro
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments
 from pytest_vllm_regress.util.deadline import Deadline
 
 PROBE = Path(__file__).with_name("probe.py")
@@ -119,6 +125,44 @@ def test_shared_memory_left_behind_is_removed(child: Child) -> None:
     path = ask(child, "leave_shared_memory")
     assert [each.name for each in child.stop(Deadline.after("stop", 10))] == [path]
     assert not Path(path).exists()
+
+
+def test_shared_memory_of_a_family_that_somebody_kills_is_removed(child: Child) -> None:
+    """All at once, before the nanny has looked: an engine's processes that the kernel ends for memory."""
+    psutil.Process(child._nanny).suspend()
+    path = Path(ask(child, "leave_shared_memory"))
+    child.note_shared_memory()
+    family.send(child.processes(), signal.SIGKILL)
+    child.kill()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("made", ["before the first look", "between looks"])
+def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, made: str) -> None:
+    """``note`` looks at this process's children, and one of them maps a file that the first look saw unmapped."""
+    segments = Segments(str(tmp_path / "noted"))
+    if made == "between looks":
+        segments.note()
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.truncate(4096)
+        segments.note()
+        assert not (tmp_path / "noted").exists() or file.name not in (tmp_path / "noted").read_text()
+        with mapping(file.name):
+            segments.note()
+        assert f"{os.stat(file.name).st_ino} {file.name}" in (tmp_path / "noted").read_text().splitlines()
+
+
+@contextlib.contextmanager
+def mapping(path: str) -> Iterator[None]:
+    """A process below this one that has mapped the file."""
+    program = "import mmap, os, sys; kept = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+        process.communicate("\n")
 
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
