@@ -32,6 +32,7 @@ from .spec import EngineSpec
 T = TypeVar("T")
 _POLL_S = 0.1
 _PROBE_S = 3.0
+_TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
 
 class ChatMessage(TypedDict):
@@ -113,20 +114,17 @@ class Server:
         self.notes: tuple[str, ...] = ()
         self.argv: tuple[str, ...] = ()
         self.model = ""
+        self._tells_cached = False
         self.model_path = Path()
         self.schemas = SchemaFilter()
         self.scripts = scripts
         self._port = port
         self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
-        # A connection for each request: where a request broke the server's handler (status 500), uvicorn closes the connection behind the
-        # answer, and whoever asks again over it would be told of a broken connection.
-        self.client = httpx.Client(
-            base_url=self.root_url,
-            headers={"Authorization": f"Bearer {key}"},
-            trust_env=False,
-            limits=httpx.Limits(max_keepalive_connections=0),
-        )
+        # A connection for each request: uvicorn closes one behind a status 500 that a broken handler gave, and the next request would break.
+        alone = httpx.Limits(max_keepalive_connections=0)
+        headers = {"Authorization": f"Bearer {key}"}
+        self.client = httpx.Client(base_url=self.root_url, headers=headers, trust_env=False, limits=alone)
 
     @property
     def base_url(self) -> str:
@@ -209,15 +207,19 @@ class Server:
     def cached_tokens(self, prompt: str, *, timeout: float | None = None, **options: Any) -> int:
         """How many of the prompt's tokens came from the prefix cache. The server needs ``server_options={"enable_prompt_tokens_details": True}``.
 
-        ``options`` of the completion, for example ``model``, the name of an adapter. Errors as of ``chat``; ``UsageError`` without the option.
+        ``options`` of the completion. Errors as of ``chat``; ``Unsupported`` where a prompt asked twice shows none: some versions never tell.
         """
         if ("enable_prompt_tokens_details", "true") not in self.spec.server_options:
-            raise UsageError(
-                'cached_tokens: a server tells them only with server_options={"enable_prompt_tokens_details": True}'
-            )
-        body = {"model": self.model, "prompt": prompt, "max_tokens": 1, **options}
-        usage = self._json(self.post("/v1/completions", body, timeout=timeout))["usage"]
-        return int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+            raise UsageError('cached_tokens needs server_options={"enable_prompt_tokens_details": True}')
+
+        def count(body: Mapping[str, Any]) -> int:
+            answer = self.post("/v1/completions", {"model": self.model, "max_tokens": 1, **body}, timeout=timeout)
+            return int((self._json(answer)["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+        if not self._tells_cached and not (count({"prompt": _TWICE}) or count({"prompt": _TWICE})):
+            raise Unsupported("it tells no cached tokens, or has no prefix cache", refused_by="this vLLM")
+        self._tells_cached = True
+        return count({"prompt": prompt, **options})
 
     def load_adapter(
         self, adapter: Adapter, *, folder: Path | None = None, replace: bool = False, timeout: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.errors import Kind, RemoteError, UsageError
+from pytest_vllm_regress.errors import Kind, RemoteError, Unsupported, UsageError
 from pytest_vllm_regress.util.deadline import Deadline
 
 
@@ -91,23 +92,38 @@ def test_a_connection_that_was_closed_behind_an_answer_harms_no_later_request() 
         listening.shutdown()
 
 
-def told(usage: dict[str, Any], **spec: Any) -> int:
-    made = unconnected(9, **spec)
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, json={"usage": usage}))
-    made.client = httpx.Client(base_url=made.root_url, transport=answer)
-    return made.cached_tokens("prompt", model="mine")
+def asking(*details: dict[str, Any] | None, **spec: Any) -> tuple[Server, list[str]]:
+    """A server whose completions tell ``details``, one after the other, and the prompts that it is asked."""
+    made, told, prompts = unconnected(9, **spec), iter(details), []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        prompts.append(json.loads(request.content)["prompt"])
+        return httpx.Response(200, json={"usage": {"prompt_tokens": 20, "prompt_tokens_details": next(told)}})
+
+    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
+    return made, prompts
 
 
-@pytest.mark.parametrize(
-    ("details", "count"),
-    [({"cached_tokens": 16}, 16), ({"cached_tokens": 0}, 0), ({"cached_tokens": None}, 0), (None, 0)],
-)
-def test_cached_tokens_are_counted_however_a_version_says_none(details: dict[str, Any] | None, count: int) -> None:
-    usage = {"prompt_tokens": 20, "prompt_tokens_details": details}
-    assert told(usage, server_options={"enable_prompt_tokens_details": True}) == count
+DETAILS = {"server_options": {"enable_prompt_tokens_details": True}}
+
+
+def test_cached_tokens_are_counted_however_a_version_says_none() -> None:
+    server, prompts = asking(
+        None, {"cached_tokens": 96}, {"cached_tokens": 0}, {"cached_tokens": 16}, {"cached_tokens": None}, **DETAILS
+    )
+    assert [server.cached_tokens(text) for text in "abc"] == [0, 16, 0]
+    assert prompts[0] == prompts[1] and prompts[2:] == ["a", "b", "c"]  # whether it tells is asked once
+
+
+def test_a_version_that_tells_no_cached_tokens_is_not_applicable() -> None:
+    """Was red: 0, which says that nothing was cached. Up to 0.9 completions never tell."""
+    server, _ = asking(None, None, **DETAILS)
+    with pytest.raises(Unsupported, match="no cached tokens"):
+        server.cached_tokens("a")
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_prompt_tokens_details": False}])
 def test_cached_tokens_are_no_zero_where_the_server_does_not_tell_them(options: dict[str, bool]) -> None:
+    server, _ = asking(server_options=options)
     with pytest.raises(UsageError, match="enable_prompt_tokens_details"):
-        told({"prompt_tokens": 20}, server_options=options)
+        server.cached_tokens("a")
