@@ -81,7 +81,7 @@ class Cluster:
     def left(self) -> list[str]:
         """What is left of cells: processes with our tag or in our folders, and folders for temporary files."""
         folder = self.ours["TMPDIR"]
-        found = [str(each) for each in Path(folder).glob("vr-*")]
+        found = [f"{each}: {sorted(file.name for file in each.rglob('*'))}" for each in Path(folder).glob("vr-*")]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if "RAY_RAYLET_PID" not in (around := process.environ()) and around.get("TMPDIR", "").startswith(
