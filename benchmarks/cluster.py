@@ -1,7 +1,7 @@
 """How long a matrix takes on 1 to 64 nodes: ``python benchmarks/cluster.py [--cores-each N]``. A simulation from recorded durations; no engine runs.
 
 Batches are those that ``--on`` makes. A node takes the next one when it has room, as Ray's queue gives them; an environment costs its
-price on every node that meets it for the first time. What a task costs beside its cells was measured on a cluster (docs/cluster.md).
+price on every node that meets it for the first time. What an environment and the start of a batch cost is assumed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_vllm_regress.runner.shards import ENVIRONMENT_S, recorded
 ROOT = Path(__file__).resolve().parent.parent
 NODES = (1, 2, 4, 8, 16, 32, 64)
 START_S = 3.0
-"""A pytest with its agent, until the first cell begins; measured with stand-in interpreters."""
+"""A pytest with its agent, until the first cell begins: assumed, not measured."""
 
 
 def makespan(
