@@ -66,7 +66,7 @@ def test_demo(vllm_probe, vllm_leg):
 PROBE = """
 import sys
 from vllm_regress_target import Unsupported
-from vllm_regress_target.known import lacks
+from vllm_regress_target.dialect.known import lacks
 
 def fine(): return 8
 def says(words): print(words, flush=True)

@@ -40,6 +40,7 @@ class FakeChild:
     leaves: tuple[Leftover, ...] = ()
     awaited: Awaited | None = None
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
+    noted: bool = False
 
     def request(self, operation: str, deadline: Deadline, **arguments: Any) -> Any:
         if operation != "start":
@@ -49,6 +50,9 @@ class FakeChild:
 
     def take(self) -> None:
         pass
+
+    def note_shared_memory(self) -> None:
+        self.noted = bool(self.spec)
 
     def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
         self.alive = False
@@ -125,7 +129,7 @@ def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, mak
     assert engine(run, user="t2") is shared
     assert engine(run, user="t2", fresh=True) is not shared
     assert engine(run, OTHER, user="t3") is not shared
-    assert [child.alive for child in agent.children] == [True, True, True]
+    assert [(child.alive, child.noted) for child in agent.children] == [(True, True)] * 3
     run.drop(target(), ONE, "offline")
     assert not agent.children[0].alive and engine(run, user="t4") is not shared
 

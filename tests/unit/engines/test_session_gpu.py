@@ -68,6 +68,9 @@ class FakeChild:
     def take(self) -> None:
         pass
 
+    def note_shared_memory(self) -> None:
+        pass
+
     def kill(self) -> None:
         self.alive = False
         if self.on_end is not None:
