@@ -83,11 +83,10 @@ def newest_release(package: str, day: datetime.date) -> str | None:
     """The newest release of ``package`` that had a wheel for this platform by the end of ``day``; None when there was none."""
 
     def find() -> str:
-        after = (day + datetime.timedelta(days=1)).isoformat()
         asking = ["--no-header", "--no-annotate", "--only-binary", ":all:", "--python-version", "3.11"]
         try:
             said = uv.run(
-                ["pip", "compile", "-", "--quiet", "--no-deps", *asking, "--exclude-newer", after],
+                ["pip", "compile", "-", "--quiet", "--no-deps", *asking, "--exclude-newer", day.isoformat()],
                 doing=f"looking for the newest {package} of {day}",
                 stdin=package,
             )

@@ -79,6 +79,8 @@ elif words[1] == "compile":
     if value("--exclude-newer") and value("-o") is None:
         if value("--exclude-newer") < (state / "released").read_text():
             sys.exit(says["unresolvable"])
+        asked = sys.stdin.read().strip()
+        print(asked if "==" in asked else f"{{asked}}==1.0")
     if value("-o"):
         pathlib.Path(value("-o")).write_text((state / "pylock").read_text())
 """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.environments import index
 from pytest_vllm_regress.environments import locks as resolution
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
@@ -79,6 +80,13 @@ class TestReleaseDate:
             "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01"
             in " ".join(install)
         )
+
+
+class TestNewestRelease:
+    @pytest.mark.parametrize(("day", "newest"), [(27, None), (28, "1.0")])
+    def test_is_of_the_day_and_not_of_the_next(self, fake: Fake, day: int, newest: str | None) -> None:
+        (fake.folder / "released").write_text("2025-04-28")
+        assert index.newest_release("vllm", datetime.date(2025, 4, day)) == newest
 
 
 class TestLockText:
