@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.environments import index
+from pytest_vllm_regress.environments import index, uv
 from pytest_vllm_regress.environments import locks as resolution
-from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import RELEASE
 from pytest_vllm_regress.errors import BuildError
