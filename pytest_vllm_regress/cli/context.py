@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -123,6 +123,14 @@ class Invocation:
             return self.cases()
         except UsageError:
             return ()
+
+
+def releases_of(cases: Sequence[Case]) -> list[dict[str, Any]]:
+    """What the cases say of each release that has a lock, for the page; nothing where there are no cases."""
+    from ..audit.releases import overview
+    from ..environments.recipes import find_file, load
+
+    return [each.to_json() for each in overview(cases, load(find_file()).locks)] if cases else []
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -32,6 +32,7 @@ from .context import (
     end_if_idle,
     invocation,
     print_json,
+    releases_of,
     say,
     warn,
 )
@@ -128,7 +129,7 @@ def matrix(
     if html is not None:
         from ..reporting.html import write_page
 
-        say(f"page: {write_page(html, outcome.run, ours.cases())}")
+        say(f"page: {write_page(html, outcome.run, every := ours.cases(), releases_of(every))}")
     if outcome.interrupted:
         warn("interrupted: the same command goes on from here")
     else:

@@ -9,7 +9,7 @@ import typer
 
 from ..errors import UsageError
 from ..util.paths import cache_root
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say
+from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, releases_of, say
 
 app = typer.Typer(context_settings=HELP)
 
@@ -49,7 +49,8 @@ def report(
     if html is not None:
         from ..reporting.html import write_page
 
-        say(f"page: {write_page(html, merged, invocation(context).cases_if_any())}")
+        cases = invocation(context).cases_if_any()
+        say(f"page: {write_page(html, merged, cases, releases_of(cases))}")
     if markdown == Path("-"):
         say(markdown_text(merged))
     elif markdown is not None:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -108,14 +108,24 @@ class Row:
     cells: tuple[tuple[Entry, ...], ...]
 
 
-def write_page(path: Path, run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -> Path:
+def write_page(
+    path: Path, run: RunResult, cases: Sequence[Case] = (), releases: Sequence[Mapping[str, Any]] = ()
+) -> Path:
     """Write the page. Raises ``UsageError`` when the place cannot be written."""
-    write_whole(path, page(run, cases, now))
+    write_whole(path, page(run, cases, releases))
     return path
 
 
-def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -> str:
-    """The page's HTML. ``cases`` give titles, ranges and links; ``now`` in seconds since the epoch."""
+def page(
+    run: RunResult,
+    cases: Sequence[Case] = (),
+    releases: Sequence[Mapping[str, Any]] = (),
+    now: float | None = None,
+) -> str:
+    """The page's HTML. ``cases`` give titles, ranges and links; ``now`` in seconds since the epoch.
+
+    ``releases``: what is known of each release, as ``audit --releases --json`` has it.
+    """
     known = {case.id: case for case in cases}
     found = cells(run.results)
     sparse = is_sparse(found)
@@ -141,6 +151,7 @@ def page(run: RunResult, cases: Sequence[Case] = (), now: float | None = None) -
         entries=[entry for row in rows for cell in row.cells for entry in cell],
         counts=[(v.value, SIGNS[v], text, counts[v]) for v, text in VERDICTS.items() if counts[v]],
         unexpected=sum(not cell.expected for cell in found),
+        releases=releases,
         problems=[_shown(problem, MAX_TEXT) for problem in run.problems],
         simulated=any(cell.device == "sim" for cell in found),
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)),

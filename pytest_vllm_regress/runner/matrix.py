@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from itertools import chain
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -95,8 +96,8 @@ class Matrix:
 
     def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
         """All jobs; what an earlier run finished is taken from the journal."""
-        found = [self._journal.finished(job) for job in jobs]
-        known = sum(len(cells(each.results)) for each in found)
+        found = {job.environment: [self._journal.finished(job)] for job in jobs}  # in their order, whichever ends first
+        known = sum(len(cells(each.results)) for (each,) in found.values())
         if known:
             are = "cell is" if known == 1 else "cells are"
             self._say(f"{known} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
@@ -109,17 +110,18 @@ class Matrix:
             with contextlib.closing(self._carrier.carry(todo, self._options, self._journal)) as arrivals:
                 for each in arrivals:
                     if each is not None:
-                        found.append(self._keep(each))
+                        kept = self._keep(each)
+                        found[each.job.environment].append(kept)
                         unbuilt |= dict.fromkeys([each.job.environment] if each.state is State.UNBUILT else [])
                         ended |= {each.job.environment} if each.last else set()
-                        done |= {(each.job.environment, result.case_id) for result in found[-1].results}
+                        done |= {(each.job.environment, result.case_id) for result in kept.results}
                     if self._show is not None:
                         self._show(ended)
                     elif each is not None and each.run.results:
-                        self._say(_progress(each, found[-1], len(done), total, self._clock() - started))
+                        self._say(_progress(each, kept, len(done), total, self._clock() - started))
         except KeyboardInterrupt:
             return runs.Outcome(results.merge(map(self._cut_short, jobs)), tuple(unbuilt), interrupted=True)
-        return runs.Outcome(results.merge(found), tuple(unbuilt))
+        return runs.Outcome(results.merge(chain.from_iterable(found.values())), tuple(unbuilt))
 
     def _keep(self, arrival: Arrival) -> RunResult:
         """What arrived, judged. What a machine or a build failed at is not finished: it is run again."""

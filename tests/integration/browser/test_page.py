@@ -16,12 +16,14 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
+from pytest_vllm_regress.audit.releases import overview
 from pytest_vllm_regress.cases.model import find_cases
 from pytest_vllm_regress.reporting.html import page
 from tests.helpers import ROOT, hostile
 from tests.unit.reporting.test_formats import RUN
 
 CASES = find_cases(ROOT / "cases")
+RELEASES = [each.to_json() for each in overview(CASES, ROOT / "locks")]
 # Without the network flags a browser asks its maker's servers first.
 FLAGS = (
     "--headless",
@@ -113,7 +115,7 @@ def test_keyboard_alone_goes_there_and_back(shown: Any) -> None:
 
 @pytest.mark.parametrize("texts", [RUN, hostile.run()], ids=["plain", "hostile"])
 def test_a_phone_needs_no_sideways_scrolling(shown: Any, texts: Any) -> None:
-    browser = shown(page(texts, CASES), width=375)
+    browser = shown(page(texts, CASES, RELEASES), width=375)
     browser.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
 
@@ -137,7 +139,7 @@ def test_text_has_contrast(shown: Any, dark: bool) -> None:
 
 
 def test_everything_has_a_name(shown: Any) -> None:
-    browser = shown(page(RUN, CASES))
+    browser = shown(page(RUN, CASES, RELEASES))
     tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
     named = {"link", "button", "columnheader", "rowheader", "heading", "table", "DisclosureTriangle"}
     roles = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored")]

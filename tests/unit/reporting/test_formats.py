@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.audit.releases import overview
 from pytest_vllm_regress.cases.model import find_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -241,3 +242,16 @@ def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
     assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
     assert read(tmp_path / "in" / "a.json").results == RUN.results[:1]
+
+
+def test_the_page_says_what_is_known_of_each_release() -> None:
+    """In each row its number of failures, the families, and what the next release is rid of."""
+    known = overview(CASES, ROOT / "locks")
+    shown = [each.to_json() for each in known]
+    words = [word for each in Tags(page(RUN, CASES, shown)).words if (word := each.strip())]
+    at = words.index("Gone in the next") + 1
+    first = shown[0]
+    families = ", ".join(f"{name} {count}" for name, count in first["families"].items())
+    assert words[at : at + 3] == [first["vllm"], str(len(first["failures"])), families]
+    assert "By release" not in page(RUN, CASES)
+    assert len(shown) >= 10 and all(each["vllm"] in words for each in shown)
