@@ -50,9 +50,8 @@ def main(node: str = "") -> None:
     """``node``: what this machine is called in results (default: its host name)."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.set_inheritable(answers.fileno(), False)
-    os.dup2(
-        os.open(os.devnull, os.O_RDWR), sys.stdout.fileno()
-    )  # nothing that is started here can hold the answers open
+    # Nothing that is started here can hold the answers open.
+    os.dup2(os.open(os.devnull, os.O_RDWR), sys.stdout.fileno())
     line = sys.stdin.buffer.readline()
     if os.fork():
         os._exit(0)

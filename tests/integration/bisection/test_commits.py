@@ -24,21 +24,14 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.environments.sources import PROJECTS, use
+from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import runner as runs
-from tests.helpers.histories import BROKEN, WORKS, StandIn, mended_by_a_merge
+from tests.helpers.histories import BROKEN, WORKS, StandIn
 from tests.helpers.repositories import Maker
 from tests.unit.bisection.test_bisect import CASE
 
 VLLM = PROJECTS["vllm"]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Maker:
-    made = mended_by_a_merge(tmp_path / "clone")
-    use([str(made.place)])
-    return made
 
 
 @pytest.fixture

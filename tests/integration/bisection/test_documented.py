@@ -19,20 +19,13 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.sources import use
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import runner as runs
-from tests.helpers.histories import StandIn, mended_by_a_merge
+from tests.helpers.histories import StandIn
 from tests.helpers.repositories import Maker
 from tests.unit.bisection.test_bisect import CASE
 
 RIGHT = "https://github.com/vllm-project/vllm/pull/7"
 OTHER = "https://github.com/vllm-project/vllm/pull/8"
 Validate = Callable[..., int]
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Maker:
-    made = mended_by_a_merge(tmp_path / "clone")
-    use([str(made.place)])
-    return made
 
 
 @pytest.fixture
