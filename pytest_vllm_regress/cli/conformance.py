@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..conformance.record import merged, read_faults, read_record, unexplained
+from ..conformance.record import add, merged, read_faults, read_record, unexplained, write_record
 from ..conformance.suite import ON_GPU, asks_for_gpu, run_suite, suite_directory
 from ..conformance.table import table
-from ..errors import BuildError
+from ..errors import BuildError, UsageError
 from ..runner.runner import build_with_cache
 from ..util.files import write_whole
 from ..util.signals import terminate_as_interrupt
@@ -34,6 +33,18 @@ def conformance(
         typer.Argument(metavar="NAME", help="Environments to run; without any, only the table is written."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run those that the record has already.")] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "-k",
+            metavar="EXPRESSION",
+            help="Run only these checks, as pytest's -k selects them; the record keeps the others.",
+        ),
+    ] = None,
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE.json", help="Take in what this other record has: its cells replace the same ones."),
+    ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     record: Annotated[
@@ -43,21 +54,28 @@ def conformance(
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
 
-    An interrupted run goes on where it stopped: environments that the record has are left out. Arguments after -- go to pytest; what
-    they select then replaces its cells alone (`--again NAME -- -k serve`).
+    An interrupted run goes on where it stopped: environments that the record has are left out, but not with -k. Arguments after -- go to pytest;
+    what they select then replaces its cells alone (`--again NAME -- -m smoke`).
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
     runs = read_record(record)
+    for file in merge or ():
+        if not file.exists():
+            raise UsageError(f"--merge {file}: there is no such file")
+        for ran in read_record(file).values():
+            runs[ran.key] = merged(runs[ran.key], ran) if ran.key in runs else ran
+    if merge:
+        write_record(record, runs)
     build = build_with_cache(say)
     unbuilt = []
-    selection = invocation(context).pytest_args
+    selection = [*(("-k", only) if only else ()), *invocation(context).pytest_args]
     on_gpu = asks_for_gpu(selection)
-    part = [each for each in selection if each not in ON_GPU]
+    part = any(each not in ON_GPU for each in selection)
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
             known = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
-            if known and not again:
+            if known and known[0].whole and not (again or only):
                 say(f"{name} on {known[0].device}: in the record since {known[0].at}; --again runs it anew")
                 continue
             try:
@@ -66,9 +84,8 @@ def conformance(
                 warn(f"{name}: {error}")
                 unbuilt.append(name)
                 continue
-            found = run_suite(name, suite, selection)
-            runs[found.key] = merged(runs[found.key], found) if part and found.key in runs else found
-            write_whole(record, json.dumps([dataclasses.asdict(runs[each]) for each in sorted(runs)], indent=1) + "\n")
+            add(runs, dataclasses.replace(run_suite(name, suite, selection), whole=not part))
+            write_record(record, runs)
     write_whole(write, "".join(f"{line}\n" for line in table(runs.values(), faults)))
     red = unexplained(runs.values(), faults)
     for ran, cell in red:

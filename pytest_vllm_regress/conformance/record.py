@@ -19,6 +19,7 @@ from packaging.version import Version
 from ..errors import UsageError
 from ..util import patterns
 from ..util.documents import load_json, load_toml
+from ..util.files import write_whole
 from ..util.masking import mask
 from ..util.versions import version_of
 
@@ -42,7 +43,10 @@ class CheckResult:
 
 @dataclasses.dataclass(frozen=True)
 class SuiteRun:
-    """The suite in one environment on one device. ``versions`` by distribution; ``at`` is the day; ``gpu``: on GPUs, what the engines ran on."""
+    """The suite in one environment on one device. ``versions`` by distribution; ``at`` is the day; ``gpu``: on GPUs, what the engines ran on.
+
+    ``whole``: every check has run; else only those that somebody selected.
+    """
 
     environment: str
     device: str
@@ -51,6 +55,7 @@ class SuiteRun:
     at: str
     cells: tuple[CheckResult, ...]
     gpu: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    whole: bool = True
 
     @property
     def key(self) -> tuple[str, str]:
@@ -89,7 +94,14 @@ def merged(before: SuiteRun, found: SuiteRun) -> SuiteRun:
     if (before.versions, before.device) != (found.versions, found.device):
         return found
     cells = {(cell.section, cell.check, cell.generation): cell for cell in (*before.cells, *found.cells)}
-    return dataclasses.replace(found, cells=tuple(cells.values()))
+    gpu = {**before.gpu, **found.gpu}
+    return dataclasses.replace(found, cells=tuple(cells.values()), gpu=gpu, whole=before.whole or found.whole)
+
+
+def add(runs: dict[tuple[str, str], SuiteRun], found: SuiteRun) -> None:
+    """Take ``found`` into a record: a whole run in place of what is there, a part of one over it."""
+    before = runs.get(found.key)
+    runs[found.key] = found if found.whole or before is None else merged(before, found)
 
 
 def read_report(name: str, report: Path) -> SuiteRun:
@@ -100,7 +112,7 @@ def read_report(name: str, report: Path) -> SuiteRun:
     }
     cells = tuple(_cell(case) for case in root.iter("testcase"))
     if not cells or "device" not in properties:
-        raise UsageError(f"{name}: the suite ran no test: see its output above")
+        raise UsageError(f"{name}: the suite ran no test: see its output above; what is selected (-k) may match none")
     versions = {key: value for key, value in json.loads(properties["versions"]).items() if key in ("vllm", *SHOWN)}
     machine = f"{platform.machine()}, Python {properties['python']}"
     return SuiteRun(name, properties["device"], versions, machine, time.strftime("%Y-%m-%d"), cells, _gpu_of(root))
@@ -147,6 +159,11 @@ def read_record(path: Path) -> dict[tuple[str, str], SuiteRun]:
         raise UsageError(
             f"{path}: not a record of vllm-regress conformance: {error!r}. Give another file by --record"
         ) from None
+
+
+def write_record(path: Path, runs: Mapping[tuple[str, str], SuiteRun]) -> None:
+    """Write the runs where ``read_record`` finds them."""
+    write_whole(path, json.dumps([dataclasses.asdict(runs[each]) for each in sorted(runs)], indent=1) + "\n")
 
 
 def read_faults(path: Path) -> tuple[Fault, ...]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from .record import ABSENT, FAILED, PASSED, SHOWN, CheckResult, Fault, SuiteRun
 
+NOT_RUN = "-"
+
 
 def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
     """The page, as lines of Markdown (ASCII)."""
@@ -18,6 +20,7 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
         "",
         "What works on which vLLM, as the suite `conformance` found it through the fixtures: a row for each version and engine generation.",
         "`ok`: the check passed. `n/a`: this vLLM or device does not do it, for the reason given. `FAIL`: done wrong; the note says what is known.",
+        f"`{NOT_RUN}`: the check is younger than the last run there, or was not selected: nothing is known.",
         "`vllm-regress conformance NAME...` runs the suite in environments and writes this page; the record is `docs/records/conformance.json`.",
     ]
     for section in dict.fromkeys(cell.section for ran in ordered for cell in ran.cells):
@@ -49,7 +52,7 @@ def _section(section: str, runs: Sequence[SuiteRun], faults: Sequence[Fault]) ->
         words = []
         for check in checks:
             cell = cells.get((key, generation, check))
-            words.append("" if cell is None else _word(ran, cell, faults, notes))
+            words.append(NOT_RUN if cell is None else _word(ran, cell, faults, notes))
         lines.append(f"| {ran.vllm} {generation} {ran.device} | {' | '.join(words)} |")
     return lines + ([""] if notes else []) + [f"{number}. {note}" for note, number in notes.items()]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.cli import conformance as command
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.conformance import record
 from pytest_vllm_regress.conformance.suite import suite_directory
@@ -71,7 +73,7 @@ def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_rea
     ran: record.SuiteRun, faults: tuple[record.Fault, ...]
 ) -> None:
     page = "\n".join(table([ran], faults))
-    assert "| 0.8.4 V1 sim | ok |  |" in page and "V0 sim" not in page
+    assert "| 0.8.4 V1 sim | ok | - |" in page and "V0 sim" not in page
     assert "| 0.8.4 V1 sim | FAIL [1] |" in page and "1. one of eight (upstream#1)" in page
     assert page.isascii()
 
@@ -81,6 +83,58 @@ def test_cells_that_were_run_again_replace_the_earlier(ran: record.SuiteRun) -> 
     assert [cell.outcome for cell in record.merged(ran, again).cells] == ["ok", "n/a", "ok"]
     other = dataclasses.replace(again, versions={"vllm": "0.8.5"})
     assert record.merged(ran, other) == other
+
+
+def test_selected_checks_are_laid_over_a_record_and_make_no_whole_run(ran: record.SuiteRun) -> None:
+    part = dataclasses.replace(ran, cells=ran.cells[:1], whole=False)
+    runs: dict[tuple[str, str], record.SuiteRun] = {}
+    record.add(runs, part)
+    assert not runs[ran.key].whole
+    record.add(runs, ran)
+    record.add(runs, dataclasses.replace(part, cells=(dataclasses.replace(ran.cells[0], check="new"),)))
+    assert runs[ran.key].whole
+    assert [cell.check for cell in runs[ran.key].cells] == ["n 8", "start", "abort", "new"]
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """In place of the suite: what it is asked for. It has two checks, of which ``-k`` selects the second."""
+    asked: dict[str, list[str]] = {}
+
+    def run(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> record.SuiteRun:
+        asked[name] = list(pytest_args)
+        cells = [record.CheckResult("serve", check, "V1", "ok") for check in ("one", "two")]
+        return record.SuiteRun(name, "sim", {"vllm": "1.0"}, "m", "2026-01-01", tuple(cells[bool(pytest_args) :]))
+
+    monkeypatch.setattr(command, "run_suite", run)
+    monkeypatch.setattr(command, "build_with_cache", lambda say: lambda name: None)
+    return asked
+
+
+def test_only_selected_checks_run_also_where_the_record_has_others(suite: dict[str, list[str]], tmp_path: Path) -> None:
+    file, page = tmp_path / "record.json", tmp_path / "page.md"
+    places = ["--record", str(file), "--write", str(page)]
+    assert main(["conformance", *places, "-k", "two", "a"]) == 0
+    assert suite == {"a": ["-k", "two"]} and not record.read_record(file)["a", "sim"].whole
+    assert main(["conformance", *places, "a", "b"]) == 0  # a part is not the whole, so "a" is run as "b" is
+    assert suite == {"a": [], "b": []}
+    suite.clear()
+    assert main(["conformance", *places, "a", "b"]) == 0 and suite == {}
+    assert main(["conformance", *places, "-k", "two", "b"]) == 0 and suite == {"b": ["-k", "two"]}
+    assert [cell.check for cell in record.read_record(file)["b", "sim"].cells] == ["one", "two"]
+
+
+def test_a_record_of_selected_checks_is_merged_into_another(ran: record.SuiteRun, tmp_path: Path) -> None:
+    mine, theirs, page = (tmp_path / name for name in ("mine.json", "theirs.json", "page.md"))
+    new = dataclasses.replace(ran, whole=False, cells=(dataclasses.replace(ran.cells[0], check="new"),))
+    other = dataclasses.replace(new, environment="other")
+    record.write_record(theirs, {ran.key: dataclasses.replace(ran, cells=ran.cells[:2])})
+    record.write_record(mine, {each.key: each for each in (new, other)})
+    assert main(["conformance", "--merge", str(mine), "--record", str(theirs), "--write", str(page)]) == 0
+    runs = record.read_record(theirs)
+    assert [cell.check for cell in runs[ran.key].cells] == ["n 8", "start", "new"] and runs[ran.key].whole
+    assert runs[other.key] == other
+    assert main(["conformance", "--merge", str(tmp_path / "none.json"), "--record", str(theirs)]) == 2
 
 
 def test_record_is_read_back_as_it_was(ran: record.SuiteRun, tmp_path: Path) -> None:
