@@ -13,13 +13,14 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .checkpoints.adapters import Adapter
+    from .dialogue.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
     from .dialogue.images import png_url
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
     from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
     from .engines.health import Health
     from .engines.probe import AtWork, Probe
-    from .engines.server import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage, Server
+    from .engines.server import Server
     from .engines.spec import EngineSpec
     from .engines.standalone import Engines, engine
     from .engines.target import Target
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "checkpoints.adapters": ("Adapter",),
+    "dialogue.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
     "dialogue.images": ("png_url",),
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
@@ -61,7 +63,7 @@ _NAMES = {
     ),
     "engines.health": ("Health",),
     "engines.probe": ("AtWork", "Probe"),
-    "engines.server": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage", "Server"),
+    "engines.server": ("Server",),
     "engines.spec": ("EngineSpec",),
     "engines.standalone": ("Engines", "engine"),
     "engines.target": ("Target",),

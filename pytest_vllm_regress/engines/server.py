@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, TypeVar, cast
+from typing import Any, cast
 
 import httpx
 import psutil
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
+from ..dialogue.chat import ChatChunk, ChatCompletion, Messages
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, RemoteError, Unsupported, UsageError
@@ -23,136 +23,20 @@ from ..processes.leftover import Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.paths import cache_root
-from . import health as watcher
 from .engine import PROMPT
+from .http.pooling import PoolingRequests
 from .ports import HOST, PortLease
-from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
-T = TypeVar("T")
 _POLL_S = 0.1
 _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
 
-class ChatMessage(TypedDict):
-    """What the model said. ``content`` is None where it called tools instead."""
-
-    role: str
-    content: str | None
-    tool_calls: NotRequired[list[dict[str, Any]]]
-    reasoning_content: NotRequired[str | None]
-
-
-class ChatChoice(TypedDict):
-    """One of the ``n`` answers."""
-
-    index: int
-    message: ChatMessage
-    finish_reason: str | None
-    stop_reason: NotRequired[int | str | None]
-    logprobs: NotRequired[Any]
-
-
-class ChatCompletion(TypedDict):
-    """A chat completion as OpenAI's API has it; ``usage`` counts tokens by kind."""
-
-    id: str
-    model: str
-    created: int
-    choices: list[ChatChoice]
-    usage: Any
-
-
-class ChatDelta(TypedDict, total=False):
-    """What a chunk adds to a message."""
-
-    role: str
-    content: str | None
-    tool_calls: list[dict[str, Any]]
-    reasoning_content: str | None
-
-
-class ChatChunkChoice(TypedDict):
-    """What a chunk adds to one of the ``n`` answers."""
-
-    index: int
-    delta: ChatDelta
-    finish_reason: NotRequired[str | None]
-    stop_reason: NotRequired[int | str | None]
-    logprobs: NotRequired[Any]
-
-
-class ChatChunk(TypedDict):
-    """One chunk of a streamed chat completion; the last may have no choices and tell the ``usage``."""
-
-    id: str
-    model: str
-    created: int
-    choices: list[ChatChunkChoice]
-    usage: NotRequired[Any]
-
-
-Messages = Sequence[Mapping[str, Any]]
-
-
-class Server:
+class Server(PoolingRequests):
     """A server that answers. Tests get it from the fixture ``vllm_server``."""
 
-    def __init__(
-        self,
-        child: Child,
-        spec: EngineSpec,
-        port: PortLease,
-        key: str,
-        deadline_for: DeadlineFor,
-        scripts: ScriptWatch,
-    ) -> None:
-        self.child = child
-        self.spec = spec
-        self.api_key = key
-        self.notes: tuple[str, ...] = ()
-        self.argv: tuple[str, ...] = ()
-        self.model = ""
-        self._tells_cached = False
-        self.model_path = Path()
-        self.schemas = SchemaFilter()
-        self.scripts = scripts
-        self._port = port
-        self._deadline = deadline_for
-        self.root_url = f"http://{HOST}:{port.number}"
-        # A connection for each request: uvicorn closes one behind a status 500 that a broken handler gave, and the next request would break.
-        alone = httpx.Limits(max_keepalive_connections=0)
-        headers = {"Authorization": f"Bearer {key}"}
-        self.client = httpx.Client(base_url=self.root_url, headers=headers, trust_env=False, limits=alone)
-
-    @property
-    def base_url(self) -> str:
-        """The OpenAI-compatible base URL."""
-        return self.root_url + "/v1"
-
-    def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
-        """A client of one's own for asynchronous code, ``async with server.async_client() as client``: it belongs to the event loop that uses it.
-
-        ``timeout`` in seconds for each request (default: the request phase's). What it asks goes past deadlines and dossiers.
-        """
-        seconds = self._deadline("request", timeout).allowed_s
-        headers = dict(self.client.headers)
-        return httpx.AsyncClient(base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds)
-
-    def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
-        """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
-        self.scripts.admit(body)
-        sent = self.schemas.apply(body)
-        return self._exchange(
-            lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout)
-        )
-
-    def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
-        """GET; as ``post``."""
-        return self._exchange(
-            lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
-        )
+    _tells_cached = False
 
     def chat(self, messages: Messages, *, timeout: float | None = None, **options: Any) -> ChatCompletion:
         """A chat completion's JSON. An HTTP error status is ``RemoteError`` with the body, and from 500 on with the end of the server's log."""
@@ -192,17 +76,6 @@ class Server:
     def respond(self, asked: str | Messages, *, timeout: float | None = None, **options: Any) -> dict[str, Any]:
         """The JSON of ``/v1/responses``. Raises ``Unsupported`` where this vLLM has no such address, else errors as ``chat``."""
         return self._asked("/v1/responses", {"input": asked, **options}, timeout)
-
-    def embed(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[list[float]]:
-        """The vector of each text, in their order; for servers with ``task="embed"``. Errors as of ``chat``."""
-        several = [texts] if isinstance(texts, str) else list(texts)
-        data = self._asked("/v1/embeddings", {"input": several, **options}, timeout)["data"]
-        return [list(each["embedding"]) for each in sorted(data, key=lambda each: int(each["index"]))]
-
-    def score(self, text: str, others: Sequence[str], *, timeout: float | None = None, **options: Any) -> list[float]:
-        """How alike ``text`` and each of ``others`` are, in the order of those; for servers with ``task="embed"``. Errors as of ``chat``."""
-        data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
-        return [float(each["score"]) for each in sorted(data, key=lambda each: int(each["index"]))]
 
     def cached_tokens(self, prompt: str, *, timeout: float | None = None, **options: Any) -> int:
         """How many of the prompt's tokens came from the prefix cache. The server needs ``server_options={"enable_prompt_tokens_details": True}``.
@@ -247,30 +120,9 @@ class Server:
         body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
         return list(self._asked("/tokenize", body, timeout)["tokens"])
 
-    def post_all(
-        self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
-    ) -> list[httpx.Response]:
-        """POST every body at once, each over a connection of its own; the answers in the order of the bodies. Errors as of ``post``."""
-        for body in bodies:
-            self.scripts.admit(body)
-        sent = [self.schemas.apply(body) for body in bodies]
-
-        async def ask(seconds: float) -> list[httpx.Response]:
-            limits = httpx.Limits(max_connections=None)
-            async with httpx.AsyncClient(
-                base_url=self.root_url, headers=self.client.headers, trust_env=False, timeout=seconds, limits=limits
-            ) as client:
-                return await asyncio.gather(*(client.post(path, json=body) for body in sent))
-
-        return self._exchange(lambda seconds: asyncio.run(ask(seconds)), self._deadline("request", timeout))
-
     def engine_processes(self) -> list[psutil.Process]:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
         return [each for each in self.child.processes() if each.pid != self.child.pid and not family.is_helper(each)]
-
-    def health(self) -> watcher.Health:
-        """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
-        return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated, or one prompt pooled."""
@@ -285,55 +137,6 @@ class Server:
             return self.child.stop(self._deadline("stop", timeout), by_signal=True)
         finally:
             self._port.release()
-
-    def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
-        try:
-            answer = ask(max(0.1, deadline.left_s))
-        except httpx.TimeoutException:
-            health = self.health().text
-            raise self.child.hung(
-                deadline,
-                f"no HTTP answer within {deadline.allowed_s:g} s; {health}",
-                answer=f"no HTTP answer: {health}",
-            ) from None
-        except httpx.TransportError as error:
-            self.child.check_alive(deadline)
-            raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
-        self.child.replied(deadline.phase)
-        self.scripts.check()
-        return answer
-
-    def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        response = self.post(path, {"model": self.model, **body}, timeout=timeout)
-        if response.status_code == 404:
-            raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        return self._json(response)
-
-    def _json(self, response: httpx.Response) -> dict[str, Any]:
-        self._done(response)
-        value = response.json()
-        assert isinstance(value, dict)
-        return value
-
-    def _done(self, response: httpx.Response) -> None:
-        if response.is_error:
-            message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
-            # the body of a 5xx seldom says what went wrong
-            ours = response.status_code >= 500
-            log = self.child.log_tail() if ours else ""
-            status = f"http.{response.status_code}"
-            raise self.child.failure(
-                message, phase="request", detail=log, type_name=status, died=ours and self._has_died(), answer=message
-            )
-
-    def _has_died(self) -> bool:
-        """Whether the server says that its engine is dead, or is gone itself: sooner than its processes show it. Silence says nothing."""
-        try:
-            return self.client.get("/health", timeout=watcher.LOOK_S).is_server_error
-        except httpx.TimeoutException:
-            return False
-        except httpx.TransportError:
-            return True
 
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""

@@ -1,0 +1,151 @@
+"""HTTP with a server that a child process holds: requests under deadlines, and what their failures are taken for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+
+from ...dialogue.script import ScriptWatch
+from ...errors import Unsupported
+from ...processes.child import Child
+from ...util import masking
+from ...util.deadline import Deadline, DeadlineFor
+from .. import health as watcher
+from ..ports import HOST, PortLease
+from ..schema_filter import SchemaFilter
+from ..spec import EngineSpec
+
+T = TypeVar("T")
+
+
+class Transport:
+    """What every request over HTTP needs. ``client`` is httpx's own, past deadlines and dossiers."""
+
+    def __init__(
+        self,
+        child: Child,
+        spec: EngineSpec,
+        port: PortLease,
+        key: str,
+        deadline_for: DeadlineFor,
+        scripts: ScriptWatch,
+    ) -> None:
+        self.child = child
+        self.spec = spec
+        self.api_key = key
+        self.notes: tuple[str, ...] = ()
+        self.argv: tuple[str, ...] = ()
+        self.model = ""
+        self.model_path = Path()
+        self.schemas = SchemaFilter()
+        self.scripts = scripts
+        self._port = port
+        self._deadline = deadline_for
+        self.root_url = f"http://{HOST}:{port.number}"
+        # A connection for each request: uvicorn closes one behind a status 500 that a broken handler gave, and the next request would break.
+        alone = httpx.Limits(max_keepalive_connections=0)
+        headers = {"Authorization": f"Bearer {key}"}
+        self.client = httpx.Client(base_url=self.root_url, headers=headers, trust_env=False, limits=alone)
+
+    @property
+    def base_url(self) -> str:
+        """The OpenAI-compatible base URL."""
+        return self.root_url + "/v1"
+
+    def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
+        """A client of one's own for asynchronous code, ``async with server.async_client() as client``: it belongs to the event loop that uses it.
+
+        ``timeout`` in seconds for each request (default: the request phase's). What it asks goes past deadlines and dossiers.
+        """
+        seconds = self._deadline("request", timeout).allowed_s
+        headers = dict(self.client.headers)
+        return httpx.AsyncClient(base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds)
+
+    def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
+        """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
+        self.scripts.admit(body)
+        sent = self.schemas.apply(body)
+        return self._exchange(
+            lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout)
+        )
+
+    def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
+        """GET; as ``post``."""
+        return self._exchange(
+            lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
+        )
+
+    def post_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> list[httpx.Response]:
+        """POST every body at once, each over a connection of its own; the answers in the order of the bodies. Errors as of ``post``."""
+        for body in bodies:
+            self.scripts.admit(body)
+        sent = [self.schemas.apply(body) for body in bodies]
+
+        async def ask(seconds: float) -> list[httpx.Response]:
+            limits = httpx.Limits(max_connections=None)
+            async with httpx.AsyncClient(
+                base_url=self.root_url, headers=self.client.headers, trust_env=False, timeout=seconds, limits=limits
+            ) as client:
+                return await asyncio.gather(*(client.post(path, json=body) for body in sent))
+
+        return self._exchange(lambda seconds: asyncio.run(ask(seconds)), self._deadline("request", timeout))
+
+    def health(self) -> watcher.Health:
+        """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
+        return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
+
+    def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
+        try:
+            answer = ask(max(0.1, deadline.left_s))
+        except httpx.TimeoutException:
+            health = self.health().text
+            raise self.child.hung(
+                deadline,
+                f"no HTTP answer within {deadline.allowed_s:g} s; {health}",
+                answer=f"no HTTP answer: {health}",
+            ) from None
+        except httpx.TransportError as error:
+            self.child.check_alive(deadline)
+            raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
+        self.child.replied(deadline.phase)
+        self.scripts.check()
+        return answer
+
+    def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
+        """The JSON that ``path`` answers. Raises ``Unsupported`` where this vLLM has no such address."""
+        response = self.post(path, {"model": self.model, **body}, timeout=timeout)
+        if response.status_code == 404:
+            raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
+        return self._json(response)
+
+    def _json(self, response: httpx.Response) -> dict[str, Any]:
+        self._done(response)
+        value = response.json()
+        assert isinstance(value, dict)
+        return value
+
+    def _done(self, response: httpx.Response) -> None:
+        if response.is_error:
+            message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
+            # the body of a 5xx seldom says what went wrong
+            ours = response.status_code >= 500
+            log = self.child.log_tail() if ours else ""
+            status = f"http.{response.status_code}"
+            raise self.child.failure(
+                message, phase="request", detail=log, type_name=status, died=ours and self._has_died(), answer=message
+            )
+
+    def _has_died(self) -> bool:
+        """Whether the server says that its engine is dead, or is gone itself: sooner than its processes show it. Silence says nothing."""
+        try:
+            return self.client.get("/health", timeout=watcher.LOOK_S).is_server_error
+        except httpx.TimeoutException:
+            return False
+        except httpx.TransportError:
+            return True
