@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..target_site.vllm_regress_target.script import END, START
+from .shapes import Words, padded, written
 
 SPECIALS = (
     "<|endoftext|>",
@@ -121,10 +122,24 @@ def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
     }
 
 
-def tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
+def byte_level(*, vision: bool = False) -> Words:
+    """The tokenizer of Qwen's models."""
+    words, merges = vocabulary()
+    ids = added_tokens()
+    documents = {
+        "tokenizer.json": tokenizer(words, merges, ids),
+        "tokenizer_config.json": tokenizer_config(ids, vision=vision),
+        "vocab.json": words,
+    }
+    files = {name: written(content) for name, content in documents.items()}
+    files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
+    return Words(ids, padded(len(words) + len(ids)), files, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
+
+
+def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
     return {
         # The processor of the vision model insists on its own class; the neutral one loads under transformers 4 and 5 alike.
-        "tokenizer_class": "Qwen2Tokenizer" if kind == "vision" else "PreTrainedTokenizerFast",
+        "tokenizer_class": "Qwen2Tokenizer" if vision else "PreTrainedTokenizerFast",
         "added_tokens_decoder": {str(number): _flags(content) for content, number in ids.items()},
         "additional_special_tokens": [*SPECIALS[1:], START, END],
         "bos_token": None,
@@ -134,7 +149,7 @@ def tokenizer_config(kind: str, ids: dict[str, int]) -> dict[str, Any]:
         "model_max_length": 4096,
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
-        **({"processor_class": "Qwen2_5_VLProcessor"} if kind == "vision" else {}),
+        **({"processor_class": "Qwen2_5_VLProcessor"} if vision else {}),
     }
 
 

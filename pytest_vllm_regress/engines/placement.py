@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ..checkpoints.forge import KINDS
+from ..checkpoints.kinds import KINDS
 from ..environments.installed import open_interpreter
 from ..errors import UsageError
 from ..gpus import compiled

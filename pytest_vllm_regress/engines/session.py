@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
-from ..checkpoints.forge import KINDS, NEEDS, architectures_of, ensure_checkpoint
+from ..checkpoints.forge import architectures_of, ensure_checkpoint
+from ..checkpoints.kinds import KINDS, needed_by
 from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
@@ -117,7 +118,7 @@ class Session:
                 )
 
     def model_path(self, kind: str, device: str = "sim") -> str:
-        """The checkpoint for ``kind`` (text or vision): forged once per machine, or what --vllm-model names; a path stays as it is.
+        """The checkpoint for ``kind`` (text, vision and others): forged once per machine, or what --vllm-model names; a path stays as it is.
         On gpu its heads are wider, for CUDA's attention backends."""
         if self.settings.model is not None:
             return self.settings.model
@@ -238,7 +239,7 @@ class Session:
             )
         if target.device == "none":
             raise Unsupported(f"{target.name} has no engines", needs="vLLM")
-        needed = NEEDS.get(spec.model)
+        needed = needed_by(spec.model)
         if needed and self.settings.model is None and needed not in target.versions:
             raise Unsupported(f"{target.name} cannot load the {spec.model} model", needs=needed)
         agent = self._agent(target)

@@ -129,7 +129,7 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         made._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
         monkeypatch.setattr(Session, "_agent", lambda self, target: machine)
-        monkeypatch.setattr(session, "NEEDS", {})
+        monkeypatch.setattr(session, "needed_by", lambda model: None)
         return made
 
     return start

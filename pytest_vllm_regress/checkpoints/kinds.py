@@ -1,0 +1,37 @@
+"""The kinds of checkpoints there are, by the name that a test gives as ``model``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ..errors import UsageError
+from . import qwen
+from .shapes import Kind
+from .tokenizers import byte_level
+
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "text": Kind("Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation),
+        "vision": Kind(
+            *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
+            *(functools.partial(byte_level, vision=True), qwen.vision_files),
+            needs="torchvision",  # its processor comes with it
+        ),
+    }
+)
+
+
+def kind_named(name: str) -> Kind:
+    """The kind of this name. Raises ``UsageError`` naming those there are."""
+    if name not in KINDS:
+        raise UsageError(
+            f"no forged model is called {name!r}; there are {', '.join(KINDS)}. A real one is named by --vllm-model"
+        )
+    return KINDS[name]
+
+
+def needed_by(model: str) -> str | None:
+    """The package that a target must have beside vLLM for this kind; None for anything else than a kind."""
+    return KINDS[model].needs if model in KINDS else None
