@@ -87,6 +87,23 @@ def is_helper(process: psutil.Process) -> bool:
     return "multiprocessing.resource_tracker" in command or _RAY.search(command) is not None
 
 
+def how_it_ended(process: psutil.Process) -> str:
+    """``killed by SIGKILL`` or ``exit status 1``; empty when nobody knows any more: the kernel tells until the parent has asked (proc(5), stat)."""
+    with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
+        if process.is_running() and process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            fields = Path(f"/proc/{process.pid}/stat").read_bytes().split()
+            return ending(os.waitstatus_to_exitcode(int(fields[-1])))
+    return ""
+
+
+def ending(code: int) -> str:
+    """The end that an exit code tells, in words; a signal is negative."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit status {code}"
+
+
 def lives(process: psutil.Process) -> bool:
     """It runs, and is no zombie."""
     try:
