@@ -72,7 +72,9 @@ class Session:
         self.settings = settings
         self._controller = controller
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
-        self.early = NEVER if settings.full_deadlines else Early()  # what may end a wait of the test that runs before its deadline
+        self.early = (
+            NEVER if settings.full_deadlines else Early()
+        )  # what may end a wait of the test that runs before its deadline
         self.on_waited: Callable[[], None] = lambda: None  # called after others were waited for
         self._deadline = deadline_for
         self.progress = progress

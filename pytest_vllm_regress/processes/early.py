@@ -15,7 +15,7 @@ from .witness import Witness
 Clock = Callable[[], float]
 _KEPT_S = 180.0
 _QUIET_S = 1.5  # nothing comes of those that are left: vLLM will not tell of the death itself
-_TELL_S = 5.0  # in which it may, though it works: workers may spin for a peer that has died
+_TELL_S = 5.0  # in which it may, though it works: an engine core may spin for a worker that has died
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Deaths:
 
     def __init__(self, family: Family, witness: Witness, clock: Clock = time.monotonic) -> None:
         self._witness, self._clock = witness, clock
-        self._eyes = Eyes(family.nanny, family.owing)
+        self._eyes = Eyes(family.nanny, family.owing, orphans=False)
         self._logs = Logs(family.log, family.ray_dir)
         self._looks: list[Look] = []
 

@@ -29,10 +29,10 @@ _RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
 
 
 class Eyes:
-    """Looks at a family: everything below ``nanny``; ``owing`` is the process that owes the answer."""
+    """Looks at a family: everything below ``nanny``, or only at ``owing``, the process that owes the answer, and what is below that."""
 
-    def __init__(self, nanny: int, owing: int) -> None:
-        self._nanny, self._owing = nanny, owing
+    def __init__(self, nanny: int, owing: int, *, orphans: bool = True) -> None:
+        self._nanny, self._owing, self._orphans = nanny, owing, orphans
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
         self._census_at = float("-inf")
@@ -40,7 +40,8 @@ class Eyes:
     def look(self, now: float, logs: Logs) -> Look:
         """What there is to see at the moment ``now``; of the logs what was read of them last."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
-            self._pids, self._census_at = descendants(self._nanny), now
+            self._census_at = now
+            self._pids = descendants(self._nanny) if self._orphans else [self._owing, *descendants(self._owing)]
         members = {}
         reaped = 0
         for pid in (self._nanny, *self._pids):
