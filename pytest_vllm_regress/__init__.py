@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from .dialogue.images import png_url
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
-    from .engines.engine import AsyncEngine, CompletionOutput, Engine, Prompt, RequestOutput, Sampling, StartReport
+    from .engines.engine import (
+        AsyncEngine,
+        Beam,
+        CompletionOutput,
+        Engine,
+        Prompt,
+        RequestOutput,
+        Sampling,
+        StartReport,
+    )
     from .engines.health import Health
     from .engines.probe import AtWork, Probe
     from .engines.server import Server
@@ -59,7 +68,7 @@ _NAMES = {
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
     "engines.engine": (
-        *("AsyncEngine", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
+        *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
     "engines.health": ("Health",),
     "engines.probe": ("AtWork", "Probe"),
@@ -83,6 +92,7 @@ __all__ = [
     "Adapter",
     "AsyncEngine",
     "AtWork",
+    "Beam",
     "Budget",
     "BuildError",
     "CaseFileError",

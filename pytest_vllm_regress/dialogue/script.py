@@ -103,7 +103,7 @@ class ScriptWatch:
 
     def admit(self, asked: object) -> None:
         """Raise ``Unsupported`` where ``asked`` holds a script that this engine cannot say."""
-        if self._refusal and any(START in text for text in _texts(asked)):
+        if self._refusal and holds_script(asked):
             raise Unsupported(self._refusal, needs="the simulated device and a forged checkpoint")
 
     def check(self) -> None:
@@ -119,6 +119,11 @@ class ScriptWatch:
         self._read = start + len(whole)
         if whole:
             raise ScriptError("\n".join(_fault(line) for line in whole.decode(errors="replace").splitlines()))
+
+
+def holds_script(asked: object) -> bool:
+    """Whether a prompt, or what holds prompts, has a script in it."""
+    return any(START in text for text in _texts(asked))
 
 
 def _fault(line: str) -> str:

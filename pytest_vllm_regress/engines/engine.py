@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
-from ..dialogue.script import ScriptWatch
+from ..dialogue.script import ScriptWatch, holds_script
 from ..errors import RemoteError, UsageError
 from ..processes.child import Child
 from ..processes.leftover import Leftover
@@ -18,11 +18,15 @@ from .schema_filter import SchemaFilter
 from .spec import EngineSpec, Front
 
 Prompt = str | dict[str, Any]
-"""A prompt: text, or ``{"prompt": text, "image": {"size": [w, h]}}``."""
+"""A prompt: text; or a mapping with ``prompt`` (text) and ``image`` (``{"size": [w, h]}``), ``images`` (several of these) or ``audio``
+(``{"seconds": 1.5}``, a tone); or ``{"embeds": {"length": 9, "seed": 0}}``, embeddings of as many tokens in place of text; or what vLLM itself
+takes, as far as it is JSON."""
 Sampling = Mapping[str, Any]
 """Sampling parameters: vLLM's SamplingParams by name, with ``structured_outputs`` worded for every version alike."""
 Adapters = Adapter | Sequence[Adapter | None]
 """A LoRA adapter for every prompt, or one (or None) for each."""
+Priority = int | Sequence[int]
+"""A priority for every prompt, or one for each: the lower number is served first. The engine needs ``extra={"scheduling_policy": "priority"}``."""
 PROMPT = "Are you there?"
 """What proves that an engine works. Not shorter: of a few tokens some CPU builds die (docs/devices.md), whatever else they can do."""
 
@@ -49,9 +53,23 @@ class CompletionOutput(TypedDict):
     logprobs: list[dict[str, float] | None] | None
 
 
-class RequestOutput(TypedDict):
-    """What a request gave so far, as vLLM's class of that name; the last one is ``finished``. ``prompt_logprobs`` has None for the first token."""
+class Beam(TypedDict):
+    """One text that beam search found, as vLLM's ``BeamSearchSequence``: text and tokens have the prompt in front."""
 
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float
+    finish_reason: str | None
+    stop_reason: int | str | None
+
+
+class RequestOutput(TypedDict):
+    """What a request gave so far, as vLLM's class of that name; the last one is ``finished``. ``prompt_logprobs`` has None for the first token.
+
+    ``arrival`` is ours: which of all the results of an asynchronous engine it was, from 1 (0 from other engines).
+    """
+
+    arrival: int
     request_id: str
     finished: bool
     prompt_token_ids: list[int]
@@ -98,6 +116,19 @@ class RunningEngine:
         if not any(output["token_ids"] for output in last["outputs"]):
             raise RemoteError(f"a request for one token brought none: {last}", phase="request")
 
+    def sleep(self, level: int = 1, *, timeout: float | None = None) -> None:
+        """Give up the KV cache; level 1 moves the weights away, level 2 gives up them, too. The engine needs
+        ``extra={"enable_sleep_mode": True}``; no request may be under way. Errors as of ``generate``."""
+        self.child.request("sleep", self._deadline("request", timeout), level=level)
+
+    def wake_up(self, *, timeout: float | None = None) -> None:
+        """Take back what sleeping gave up. Errors as of ``generate``."""
+        self.child.request("wake_up", self._deadline("request", timeout))
+
+    def reset_prefix_cache(self, *, timeout: float | None = None) -> None:
+        """Use no block of an earlier prompt again. Errors as of ``generate``."""
+        self.child.request("reset_prefix_cache", self._deadline("request", timeout))
+
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """vLLM's own shutdown; returns what it left behind (already removed)."""
         return self.child.stop(self._deadline("stop", timeout))
@@ -109,16 +140,18 @@ class RunningEngine:
         output_kind: str | None,
         timeout: float | None,
         adapters: Adapters | None = None,
+        priority: Priority | None = None,
         **arguments: Any,
     ) -> list[Any]:
-        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        several = _several(prompts)
         if adapters is not None:
             each = [adapters] * len(several) if isinstance(adapters, Adapter) else list(adapters)
-            if len(each) != len(several):
-                raise UsageError(
-                    f"{len(several)} prompts, but {len(each)} adapters: give one, or one (or None) for each prompt"
-                )
+            _same_number(several, each, "adapters")
             arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in each]
+        if priority is not None:
+            ranks = [priority] * len(several) if isinstance(priority, int) else list(priority)
+            _same_number(several, ranks, "priorities")
+            arguments["priority"] = ranks
         given: Any
         if sampling is None or isinstance(sampling, Mapping):
             given = self.schemas.apply(sampling or {})
@@ -152,7 +185,7 @@ class Engine(RunningEngine):
 
     def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
         """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
-        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        several = _several(prompts)
         return self._list("embed", timeout, prompts=several)
 
     def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
@@ -166,18 +199,39 @@ class Engine(RunningEngine):
         *,
         output_kind: str | None = None,
         adapters: Adapters | None = None,
+        priority: Priority | None = None,
         timeout: float | None = None,
     ) -> list[RequestOutput]:
         """Generate for every prompt; one result for each, in their order.
 
-        ``prompts``: text, or ``{"prompt": text, "image": {"size": [w, h]}}``. ``sampling``: SamplingParams by name, with
+        ``prompts``: as of ``Prompt``. ``sampling``: SamplingParams by name, with
         ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
         all in one batch. ``output_kind``: cumulative, delta or final_only. ``adapters``: a forged LoRA adapter, or one (or None) for each prompt;
-        the engine needs ``extra={"enable_lora": True}``. ``timeout`` in seconds replaces the request phase's.
+        the engine needs ``extra={"enable_lora": True}``. ``priority``: as of ``Priority``. ``timeout`` in seconds replaces the request phase's.
         Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError`` where a scripted answer
         could not be said.
         """
-        return self._generate(prompts, sampling, output_kind, timeout, adapters)
+        return self._generate(prompts, sampling, output_kind, timeout, adapters, priority)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        beam_width: int,
+        max_tokens: int,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> list[list[Beam]]:
+        """``LLM.beam_search``: for each prompt, in their order, the ``beam_width`` best texts, the best first.
+
+        ``params``: of vLLM's BeamSearchParams, by name. Errors as of ``generate``, and ``UsageError`` for a scripted prompt: beams are sent as new
+        prompts, in which the simulated model cannot tell what it has said.
+        """
+        several = _several(prompts)
+        if holds_script(several):
+            raise UsageError("beam_search: a script cannot be followed, since beams are sent as prompts of their own")
+        asked = {"beam_width": beam_width, "max_tokens": max_tokens, **params}
+        return self._list("beam_search", timeout, prompts=several, params=asked)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None
@@ -201,17 +255,31 @@ class AsyncEngine(RunningEngine):
         output_kind: str | None = None,
         abort_after: int | None = None,
         adapters: Adapters | None = None,
+        priority: Priority | None = None,
+        in_turn: bool = False,
         timeout: float | None = None,
     ) -> list[list[RequestOutput]]:
         """Generate for every prompt, all at the same time; for each, in their order, the list of results that were streamed.
 
-        Arguments and errors as of ``Engine.generate``. ``abort_after``: each request is aborted after that many results.
+        Arguments and errors as of ``Engine.generate``. ``abort_after``: each request is aborted after that many results. ``in_turn``: each is sent
+        when the one before it has given its first result.
         """
-        aborted = {} if abort_after is None else {"abort_after": abort_after}
-        return self._generate(prompts, sampling, output_kind, timeout, adapters, **aborted)
+        more: dict[str, Any] = {} if abort_after is None else {"abort_after": abort_after}
+        if in_turn:
+            more["in_turn"] = True
+        return self._generate(prompts, sampling, output_kind, timeout, adapters, priority, **more)
 
 
 E = TypeVar("E", Engine, AsyncEngine)
+
+
+def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    return [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+
+
+def _same_number(prompts: Sequence[Prompt], given: Sequence[object], what: str) -> None:
+    if len(given) != len(prompts):
+        raise UsageError(f"{len(prompts)} prompts, but {len(given)} {what}: give one, or one for each prompt")
 
 
 def start_engine(

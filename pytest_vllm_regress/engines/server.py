@@ -25,6 +25,7 @@ from ..util.deadline import Deadline, DeadlineFor
 from ..util.paths import cache_root
 from .engine import PROMPT
 from .http.pooling import PoolingRequests
+from .http.upkeep import UpkeepRequests
 from .ports import HOST, PortLease
 from .spec import EngineSpec
 
@@ -33,7 +34,7 @@ _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
 
-class Server(PoolingRequests):
+class Server(PoolingRequests, UpkeepRequests):
     """A server that answers. Tests get it from the fixture ``vllm_server``."""
 
     _tells_cached = False
@@ -48,15 +49,14 @@ class Server(PoolingRequests):
         self.scripts.admit(messages)
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
-        def read(seconds: float) -> tuple[httpx.Response, list[str]]:
+        def read(seconds: float) -> list[str]:
             with self.client.stream("POST", "/v1/chat/completions", json=body, timeout=seconds) as response:
                 if response.is_error:
                     response.read()
-                    return response, []
-                return response, list(response.iter_lines())
+                    self._json(response)
+                return list(response.iter_lines())
 
-        response, lines = self._exchange(read, self._deadline("request", timeout))
-        self._done(response)
+        lines = self._exchange(read, self._deadline("request", timeout))
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
             said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
@@ -169,7 +169,7 @@ class Server(PoolingRequests):
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
         while not deadline.passed:
             self.child.check_alive(deadline)
-            self.child.check_early(deadline)
+            self.child.check_still(deadline)
             yield
             self.child.pause(min(_POLL_S, deadline.left_s))
 

@@ -21,12 +21,13 @@ from ..errors import (
     UsageError,
 )
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
-from ..util.deadline import Deadline, HasDescriptor, wait_readable
+from ..util.deadline import Deadline, wait_readable
 from ..util.masking import mask
 from . import dossier, family
 from .dossier import Dossier
-from .early import NEVER, Early, Family, Vigil
 from .leftover import Leftover
+from .sampling import Watch
+from .stillness import LOOK_S, Awaited
 from .witness import Witness
 
 _GRACE_S = 1.0
@@ -64,7 +65,7 @@ class Child:
         self.on_reply: Callable[[str], None] | None = None
         self.border: Callable[[str, Deadline, dict[str, Any]], Any] | None = None
         """What requests go through instead of straight to the target; it may ask the target itself (``ask``)."""
-        self.early: Early = NEVER  # what may end a wait before its deadline
+        self.awaited: Awaited | None = None  # the text of a hang that may be told early
         self._nanny = nanny_pid
         self._channel = channel
         self._lifeline = lifeline
@@ -75,7 +76,7 @@ class Child:
         self._interrupted = False
         self._orphaned = False
         self._process: psutil.Process | None = None
-        self._vigil = Vigil()
+        self._watch: Watch | None = None
         self.witness = Witness(log, ray_dir)
 
     @property
@@ -104,7 +105,7 @@ class Child:
         try:
             self._channel.send({"op": operation, **arguments}, timeout_s=deadline.left_s)
         except FrameTimeout:
-            raise self.hung(deadline, "the child does not read its requests") from None
+            raise self._hung(deadline, "the child does not read its requests") from None
         except PeerClosed:
             raise self._died(deadline, "it closed its channel") from None
         try:
@@ -150,42 +151,29 @@ class Child:
                 if accept(frame):
                     return frame
                 continue
-            if not wait_readable(deadline, self._channel, self._lifeline, at_most_s=self._vigil.pace):
+            if not wait_readable(
+                deadline, self._channel, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s
+            ):
                 if deadline.passed:
-                    raise self.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
-                self.check_early(deadline)
+                    raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+                self.check_still(deadline)
             if not self.alive:
                 frame = self._last_frame()
                 if frame is not None and accept(frame):
                     return frame
                 raise self._died(deadline, "it ended without the reply it owed")
 
-    def wait_for(self, call: HasDescriptor, deadline: Deadline) -> bool:
-        """Wait until ``call``, which asks the family past the channel, can be read; False when the deadline came first. Raises as ``request``."""
-        while not deadline.passed:
-            if not wait_readable(deadline, call, self._lifeline, at_most_s=self._vigil.pace):
-                self.check_early(deadline, call)
-            elif wait_readable(deadline, call, at_most_s=0.0 if self.alive else _GRACE_S):
-                return True
-            elif not self.alive:
-                raise self._died(deadline, "it ended without the answer it owed")
-        return False
-
-    def check_early(self, deadline: Deadline, call: HasDescriptor | None = None) -> None:
-        """Raise ahead of time what is sure: the documented hang (its text was seen, and nothing moves), or the death of the engine."""
-        hang, death = self._vigil.hang(), self._vigil.death()
-        if not (hang or death) or wait_readable(deadline, call or self._channel, self._lifeline, at_most_s=0.0):
-            return
-        if death:
-            raise self._died(deadline, death=death)
-        raise self.hung(deadline, f"{hang}; the deadline of {deadline.allowed_s:g} s was not waited for")
+    def check_still(self, deadline: Deadline) -> None:
+        """Raise ``DeadlineExceeded`` ahead of time, when the hang that the case documents is there: its text was seen and nothing moves."""
+        words = self._watch.look() if self._watch is not None else ""
+        if words and not wait_readable(deadline, self._channel, self._lifeline, at_most_s=0.0):
+            raise self._hung(deadline, f"{words}; the deadline of {deadline.allowed_s:g} s was not waited for")
 
     def expect(self, deadline: Deadline) -> None:
         """A wait begins: what the family logs from now on may be the text of the documented hang."""
-        self._vigil = Vigil()
-        if self.alive and self.pid is not None:
-            family = Family(self._nanny, self.pid, self.log, self._ray_dir)
-            self._vigil = Vigil.over(family, deadline.phase, self.early, self.witness)
+        self._watch = None
+        if self.awaited is not None and deadline.phase in self.awaited.phases and self.alive and self.pid is not None:
+            self._watch = Watch(self.awaited, self._nanny, self.pid, self.log, self._ray_dir)
 
     def check_alive(self, deadline: Deadline) -> None:
         """Raise ``ChildDied`` when the child has ended."""
@@ -195,6 +183,10 @@ class Child:
     def pause(self, seconds: float) -> None:
         """Sleep, but no longer than the child lives."""
         wait_readable(Deadline.after("pause", seconds), self._lifeline)
+
+    def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
+        """Take the dossier, end the family, and return the error to raise; ``more`` are parts. For waits that do not go over the channel (HTTP)."""
+        return self._hung(deadline, why, **more)
 
     def processes(self) -> list[psutil.Process]:
         """The child and everything below its nanny, or below itself when the nanny is gone."""
@@ -219,8 +211,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""
-        text = mask(dossier.log_tail(self.log))
-        return f"\n-- log\n{text}" if text else ""
+        return _section("log", mask(dossier.log_tail(self.log)))
 
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
         """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
@@ -240,10 +231,10 @@ class Child:
                 self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
             while self.alive:
                 # Not the channel: once the child is gone that is readable for ever.
-                if not wait_readable(deadline, self._lifeline, at_most_s=self._vigil.pace):
+                if not wait_readable(deadline, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s):
                     if deadline.passed:
-                        raise self.hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
-                    self.check_early(deadline, self._lifeline)
+                        raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+                    self.check_still(deadline)
         except (FrameTimeout, PeerClosed):
             pass
         finally:
@@ -337,27 +328,24 @@ class Child:
         if self._closed:
             raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
 
-    def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
-        """Take the dossier, end the family, and return the error to raise; ``more`` are parts of it."""
+    def _hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
         looked = self._look(f"{self.name} gave no answer in phase {deadline.phase}")
         parts = self.witness.parts(stacks=looked.stack_text, **more)
         short = self.witness.shortage() if deadline.phase in ("start", "ready") else ""
         late = deadline.clock() - deadline.at
-        # a machine that is slow to tell gets no further time
-        self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))
+        self.kill(
+            grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
+        )  # a machine that is slow to tell gets no further time
         what = "missed its deadline" if deadline.passed else "hangs"
         return DeadlineExceeded(
             f"{self.name} {what}: {why}{short}", phase=deadline.phase, detail=str(looked), parts=parts
         )
 
-    def _died(self, deadline: Deadline, why: str = "", *, death: str = "") -> ChildDied | LimitExceeded:
-        """Take the dossier, end the family, and return the error to raise. ``death``: not the child has ended, but its engine."""
-        while not death and self.alive and wait_readable(Deadline.after("settle", _GRACE_S), self._lifeline):
-            pass  # the channel may close a moment before the nanny reports the exit
+    def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
+        self._settle()
         looked = self._look(f"{self.name} died in phase {deadline.phase}")
-        how = "" if death else self._how_it_ended()
-        words = death + self.witness.shortage() if death else f"{why} ({how}){self._root_cause()}"
-        parts = self.witness.parts(stacks=looked.stack_text, exit=self.limit or how)
+        cause = self._root_cause()
+        parts = self.witness.parts(stacks=looked.stack_text, exit=self.limit or self._how_it_ended())
         self.kill()
         self._check_gap()
         if self.limit:
@@ -365,7 +353,7 @@ class Child:
                 f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=str(looked), parts=parts
             )
         return ChildDied(
-            f"{self.name} died: {words}",
+            f"{self.name} died: {why} ({self._how_it_ended()}){cause}",
             phase=deadline.phase,
             detail=str(looked),
             parts=parts,
@@ -393,7 +381,19 @@ class Child:
             parts=parts,
         )
 
+    def _settle(self) -> None:
+        """The channel may close a moment before the nanny reports the exit; give that report a short while."""
+        while self.alive and wait_readable(Deadline.after("settle", _GRACE_S), self._lifeline):
+            pass
+
     def _how_it_ended(self) -> str:
         if self.exit_status is None:
             return "its nanny was killed" if self._orphaned else "its end was not reported"
-        return family.ending(self.exit_status)
+        if self.exit_status < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-self.exit_status).name}"
+        return f"exit status {self.exit_status}"
+
+
+def _section(title: str, text: str) -> str:
+    return f"\n-- {title}\n{text}" if text else ""

@@ -7,7 +7,6 @@ this vLLM cannot do raises ``Unsupported`` with the reason. A version newer than
 import contextlib
 import dataclasses
 import importlib
-import importlib.metadata
 import importlib.util
 import inspect
 import json
@@ -19,7 +18,9 @@ import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from .. import Unsupported, gpu, spawning
-from . import known
+from . import known, speculation
+from .installed import can_sleep, has_v0, has_v1, known_environment
+from .installed import version as version
 
 Spec = Dict[str, Any]
 
@@ -82,9 +83,14 @@ def plan(spec: Spec, front: str) -> Plan:
     _tokenizer_pool(spec, fields, made)
     _structured_output(spec, fields, made)
     for name, value in spec.get("extra", {}).items():
-        if name not in fields:
+        if name == speculation.ARGUMENT:
+            made.kwargs.update(speculation.worded(value, spec, fields))
+        elif name not in fields:
             raise known.lacks(name, version())
-        made.kwargs[name] = value
+        else:
+            made.kwargs[name] = value
+    if made.kwargs.get("enable_sleep_mode") and not can_sleep():
+        raise Unsupported("vLLM {} lets no engine sleep on this platform".format(version()), device=spec["device"])
     if "enforce_eager" in fields:
         made.kwargs.setdefault("enforce_eager", True)  # a spec that wants CUDA graphs says False
     if spec["device"] == "gpu":
@@ -129,31 +135,12 @@ def _spawns(front: str) -> bool:
     return device == "cpu" or (device == "sim" and front == "serve")
 
 
-def version() -> str:
-    """The installed vLLM's version."""
-    import vllm
-
-    return str(vllm.__version__)
-
-
 def engine_fields(front: str = "offline") -> Set[str]:
     """Names of the engine arguments that this vLLM takes."""
     from vllm.engine import arg_utils
 
     kind = arg_utils.EngineArgs if front == "offline" else arg_utils.AsyncEngineArgs
     return {field.name for field in dataclasses.fields(kind)}
-
-
-def has_v1() -> bool:
-    """V1 is usable: the engine is there and the switch or the default leads to it."""
-    return importlib.util.find_spec("vllm.v1") is not None and ("VLLM_USE_V1" in _known_environment() or not has_v0())
-
-
-def has_v0() -> bool:
-    """V0 is there: LLMEngine is not an alias of V1's."""
-    from vllm.engine.llm_engine import LLMEngine
-
-    return not LLMEngine.__module__.startswith("vllm.v1")
 
 
 def make_offline(made: Plan) -> Any:
@@ -194,7 +181,7 @@ def _generation_is_read_at_import() -> bool:
     """0.7: modules decide between V0 and V1 when they are imported, so the warm agent must leave them to its children."""
     from vllm.engine.arg_utils import EngineArgs
 
-    return "VLLM_USE_V1" in _known_environment() and not hasattr(EngineArgs, "_is_v1_supported_oracle")
+    return "VLLM_USE_V1" in known_environment() and not hasattr(EngineArgs, "_is_v1_supported_oracle")
 
 
 def generation_of(engine: Any) -> str:
@@ -264,7 +251,7 @@ def _generation(spec: Spec, front: str, made: Plan) -> None:
         raise known.without("the V1 engine", version())
     if wanted == "V0" and not has_v0():
         raise known.without("the V0 engine", version())
-    if wanted != "auto" and "VLLM_USE_V1" in _known_environment():
+    if wanted != "auto" and "VLLM_USE_V1" in known_environment():
         made.env["VLLM_USE_V1"] = "1" if wanted == "V1" else "0"
     if wanted == "V1" and spec.get("pipeline_parallel_size", 1) > 1 and _v1_refuses_pipelines():
         raise known.without("pipeline parallelism in V1", version())
@@ -370,12 +357,6 @@ def _cpu(made: Plan) -> None:
     if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(made.kwargs):  # the variable would hide them
         made.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     made.kwargs.setdefault("dtype", "float32")  # in bfloat16 several wheels die on CPUs with AMX: docs/devices.md
-
-
-def _known_environment() -> Dict[str, Any]:
-    from vllm import envs
-
-    return dict(getattr(envs, "environment_variables", {}))
 
 
 def _choose_vector_instructions() -> None:

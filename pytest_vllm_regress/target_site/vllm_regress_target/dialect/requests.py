@@ -32,6 +32,13 @@ def sampling_params(given: Dict[str, Any], output_kind: Optional[str] = None) ->
     return SamplingParams(**arguments)
 
 
+def beam_search_params(given: Dict[str, Any]) -> Any:
+    """BeamSearchParams from a dictionary."""
+    from vllm.sampling_params import BeamSearchParams
+
+    return BeamSearchParams(**given)
+
+
 def adapter(given: Dict[str, Any]) -> Any:
     """vLLM's LoRARequest of an adapter: name, number and path."""
     from vllm.lora.request import LoRARequest

@@ -1,32 +1,32 @@
 """The engine role: one real vLLM engine in this process, answering the controller."""
 
 import asyncio
-import base64
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
 from .. import Unsupported, calls
 from ..dialect import engines, requests
 from ..protocol import FrameSocket
+from .inputs import Json, Prompt, as_prompt
+from .upkeep import Upkeep
 
-Json = Dict[str, Any]
-Prompt = Union[str, Json]
 
-
-class EngineHost:
+class EngineHost(Upkeep):
     """Holds an ``LLM`` (front offline) or an asynchronous engine (front async)."""
 
     def __init__(self, channel: FrameSocket) -> None:
         self._channel = channel
         self._engine: Any = None
         self._front = ""
+        self._model = ""
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._requests = 0
+        self._results = 0
 
     def start(self, spec: Json, front: str) -> Json:
         """Start the engine; the reply says how."""
         made = engines.plan(spec, front)
         engines.enter(made, front)
-        self._front = front
+        self._front, self._model = front, str(made.kwargs["model"])
         if front == "offline":
             self._engine = engines.make_offline(made)
         else:
@@ -43,19 +43,42 @@ class EngineHost:
         output_kind: Optional[str] = None,
         abort_after: Optional[int] = None,
         adapters: Optional[List[Optional[Json]]] = None,
+        priority: Optional[List[int]] = None,
+        in_turn: bool = False,
     ) -> List[Any]:
-        """Offline: one result per prompt. Async: per prompt the list of results as they were streamed."""
+        """Offline: one result per prompt. Async: per prompt the list of results as they were streamed.
+
+        ``in_turn``: each request is sent when the one before it has begun (async only).
+        """
         each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
         if len(each) != len(prompts):
             raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(each)))
         params = [requests.sampling_params(one, output_kind) for one in each]
-        inputs = [_input(prompt) for prompt in prompts]
-        loras = [each and requests.adapter(each) for each in adapters or [None] * len(prompts)]
+        inputs = [self._input(prompt) for prompt in prompts]
+        more: Json = {}  # for every request, by vLLM's name of the argument
+        if adapters and any(adapters):
+            more["lora_request"] = [one and requests.adapter(one) for one in adapters]
+        if priority is not None:
+            more["priority"] = priority
         with engines.refusals():
             if self._front == "offline":
-                asked = {"lora_request": loras} if any(loras) else {}
-                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **asked)]
-            return self._run(self._gather(inputs, params, loras, abort_after))  # type: ignore[no-any-return]
+                return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **more)]
+            asked = [
+                (prompt, its, {name: values[number] for name, values in more.items()})
+                for number, (prompt, its) in enumerate(zip(inputs, params))
+            ]
+            return self._run(self._gather(asked, abort_after, in_turn))  # type: ignore[no-any-return]
+
+    def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
+        """``LLM.beam_search`` (offline only): the best texts of each prompt, the best one first."""
+        if self._front != "offline":
+            raise Unsupported(
+                "beam_search is a method of the offline engine, and of completions over HTTP", needs="another front"
+            )
+        inputs = [{"prompt": each} if isinstance(each, str) else self._input(each) for each in prompts]
+        with engines.refusals():
+            found = self._engine.beam_search(inputs, requests.beam_search_params(params))
+        return [[_beam(sequence) for sequence in each.sequences] for each in found]
 
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""
@@ -70,7 +93,7 @@ class EngineHost:
 
     def embed(self, prompts: List[Prompt]) -> List[List[float]]:
         """The vector of each prompt (offline only)."""
-        outputs = self._pooled("embed", [_input(prompt) for prompt in prompts])
+        outputs = self._pooled("embed", [self._input(prompt) for prompt in prompts])
         return [[float(number) for number in output.outputs.embedding] for output in outputs]
 
     def score(self, text: str, others: List[str]) -> List[float]:
@@ -106,19 +129,27 @@ class EngineHost:
         engines.shut_down_async(engine)
         return None
 
-    async def _gather(
-        self, inputs: List[Any], params: List[Any], loras: List[Any], abort_after: Optional[int]
-    ) -> List[Any]:
-        streams = (self._stream(each, its, lora, abort_after) for each, its, lora in zip(inputs, params, loras))
+    async def _gather(self, asked: List[Any], abort_after: Optional[int], in_turn: bool) -> List[Any]:
+        streams: List[Any] = []
+        for prompt, params, more in asked:
+            begun = asyncio.Event()
+            streams.append(asyncio.ensure_future(self._stream(prompt, params, more, abort_after, begun)))
+            if in_turn:
+                waiting = asyncio.ensure_future(begun.wait())
+                await asyncio.wait({waiting, streams[-1]}, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
         return list(await asyncio.gather(*streams))
 
-    async def _stream(self, each: Any, params: Any, lora: Any, abort_after: Optional[int]) -> List[Json]:
+    async def _stream(
+        self, prompt: Any, params: Any, more: Json, abort_after: Optional[int], begun: asyncio.Event
+    ) -> List[Json]:
         self._requests += 1
         request_id = "regress-{}".format(self._requests)
         results: List[Json] = []
-        asked = {"lora_request": lora} if lora else {}
-        async for output in self._engine.generate(each, params, request_id, **asked):
-            results.append(_result(output))
+        async for output in self._engine.generate(prompt, params, request_id, **more):
+            self._results += 1
+            begun.set()
+            results.append(_result(output, self._results))
             if abort_after is not None and len(results) >= abort_after:
                 aborted = self._engine.abort(request_id)
                 if asyncio.iscoroutine(aborted):
@@ -126,30 +157,28 @@ class EngineHost:
                 break
         return results
 
+    def _input(self, prompt: Prompt) -> Any:
+        return as_prompt(prompt, self._model)
+
     def _run(self, coroutine: Awaitable[Any]) -> Any:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
 
 
-def _input(prompt: Prompt) -> Any:
-    """A prompt as vLLM takes it; an image comes as {"size": [w, h], "color": [r, g, b]} or as base64 data."""
-    if isinstance(prompt, str) or "image" not in prompt:
-        return prompt
-    from PIL import Image
-
-    given = prompt["image"]
-    if "base64" in given:
-        import io
-
-        image = Image.open(io.BytesIO(base64.b64decode(given["base64"])))
-    else:
-        image = Image.new("RGB", tuple(given["size"]), tuple(given.get("color", (127, 127, 127))))
-    return {"prompt": prompt["prompt"], "multi_modal_data": {"image": image}}
-
-
-def _result(output: Any) -> Json:
+def _beam(sequence: Any) -> Json:
     return {
+        "text": sequence.text,
+        "token_ids": list(sequence.tokens),
+        "cumulative_logprob": float(sequence.cum_logprob),
+        "finish_reason": sequence.finish_reason,
+        "stop_reason": sequence.stop_reason,
+    }
+
+
+def _result(output: Any, arrival: int = 0) -> Json:
+    return {
+        "arrival": arrival,
         "request_id": output.request_id,
         "finished": output.finished,
         "prompt_token_ids": list(output.prompt_token_ids or []),

@@ -13,6 +13,7 @@ from vllm.v1.worker import gpu_input_batch
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from .compat import feed, first_attribute, takes
+from .embedded import prompt_tokens
 from .pooling import Pooling
 
 
@@ -21,12 +22,14 @@ class Batch:
 
     Attributes:
         requests: every request the scheduler has told of and not yet finished, by id.
+        prompts: the tokens of each; what was given as an embedding has a number below zero.
         rows: vLLM's InputBatch: those scheduled in the current step, in the order of the logits' rows.
     """
 
     def __init__(self, vllm_config: Any, device: torch.device, vocab_size: int, block_size: int) -> None:
         self.device = device
         self.requests: Dict[str, Any] = {}
+        self.prompts: Dict[str, List[int]] = {}
         scheduler, model = vllm_config.scheduler_config, vllm_config.model_config
         blocks = -(-model.max_model_len // block_size) + 1
         per_group = takes(InputBatch, "block_sizes")
@@ -46,7 +49,7 @@ class Batch:
                 "kernel_block_sizes": _kernel_block_sizes(block_size),
                 "logitsprocs": logitsprocs,
                 "logitsprocs_need_output_token_ids": True,
-                "is_spec_decode": False,
+                "is_spec_decode": getattr(vllm_config, "speculative_config", None) is not None,
             },
         )
 
@@ -55,6 +58,7 @@ class Batch:
         freed = []
         for request_id in scheduled.finished_req_ids:
             self.requests.pop(request_id, None)
+            self.prompts.pop(request_id, None)
             freed.append(self.rows.remove_request(request_id))
         for request_id in set(self.rows.req_id_to_index) - set(scheduled.num_scheduled_tokens):
             freed.append(self.rows.remove_request(request_id))
@@ -62,6 +66,9 @@ class Batch:
             if new.req_id in self.rows.req_id_to_index:  # preempted, and sent again as if it were new
                 freed.append(self.rows.remove_request(new.req_id))
             self.requests[new.req_id] = self._state(new)
+            embeddings = getattr(new, "prompt_embeds", None)
+            are_tokens = getattr(new, "prompt_is_token_ids", None)
+            self.prompts[new.req_id] = prompt_tokens(new.prompt_token_ids, embeddings, are_tokens)
         cached = scheduled.scheduled_cached_reqs
         kept = dict(zip(cached.req_ids, cached.num_output_tokens)) if hasattr(cached, "num_output_tokens") else {}
         for request_id, computed, tokens, end in _continued(cached):
@@ -98,7 +105,11 @@ class Batch:
             for request_id in coming:
                 rows.add_request(self.requests[request_id])
             rows.condense()
-        first_attribute(rows, "refresh_metadata", "refresh_sampling_metadata")()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Tell vLLM's logits processors and sampler what the requests have said since."""
+        first_attribute(self.rows, "refresh_metadata", "refresh_sampling_metadata")()
 
 
 class PoolingBatch:

@@ -10,6 +10,7 @@ from .compat import SimulationGap
 
 WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorker"
 WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorker"
+SPECULATIVE_WORKER_V0 = "vllm.spec_decode.spec_decode_worker.create_spec_worker"
 MEMORY = 16 << 30  # bytes; vLLM derives defaults such as the batch's token budget from it
 
 
@@ -21,6 +22,18 @@ def _uses_v1() -> bool:
         return bool(envs.VLLM_USE_V1)
     except AttributeError:  # V0 is gone, and its switch with it
         return True
+
+
+def _drafts_by_ngrams(speculative: Any) -> bool:
+    method = getattr(speculative, "method", None)
+    return method == "ngram" or (method is None and getattr(speculative, "ngram_prompt_lookup_max", 0) > 0)
+
+
+def _score_by_expansion(speculative: Any) -> None:
+    """V0's other way to score drafts is FlashAttention's."""
+    for name in ("speculative_disable_mqa_scorer", "disable_mqa_scorer"):
+        if hasattr(speculative, name):
+            setattr(speculative, name, True)
 
 
 class SimPlatform(Platform):
@@ -81,6 +94,10 @@ class SimPlatform(Platform):
         return False
 
     @classmethod
+    def is_sleep_mode_available(cls) -> bool:
+        return True
+
+    @classmethod
     def supports_v1(cls, model_config: Any) -> bool:
         return True
 
@@ -99,13 +116,16 @@ class SimPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         """Name the worker, and switch off what only a real network needs."""
-        parallel = vllm_config.parallel_config
+        parallel, speculative = vllm_config.parallel_config, getattr(vllm_config, "speculative_config", None)
         if parallel.worker_cls == "auto":
             parallel.worker_cls = WORKER_V1 if _uses_v1() else WORKER_V0
+            if speculative is not None and not _uses_v1():  # vLLM's own, around ours
+                parallel.worker_cls, parallel.sd_worker_cls = SPECULATIVE_WORKER_V0, WORKER_V0
+                _score_by_expansion(speculative)
         cache = vllm_config.cache_config
         if cache is not None and getattr(cache, "block_size", 0) is None:
             cache.block_size = 16
-        if getattr(vllm_config, "speculative_config", None) is not None:
-            raise SimulationGap("speculative decoding needs a network to verify the guesses")
+        if speculative is not None and not _drafts_by_ngrams(speculative):
+            raise SimulationGap("drafts come from n-grams only: any other method needs a network")
         if getattr(vllm_config.scheduler_config, "num_scheduler_steps", 1) > 1:
             raise SimulationGap("multi-step scheduling (num_scheduler_steps > 1) runs inside the GPU model runner")

@@ -60,6 +60,8 @@ class Speech:
         step = self._step(request_id, prompt, len(output))
         if step is None or any(token == wanted for wanted, _ in step):
             return
+        if not self._follows(request_id, prompt, output):  # V0 asks what would follow a draft, too
+            return
         masked = all(float(row[wanted]) == float("-inf") for wanted, _ in step)
         self._note(
             request_id,
@@ -69,6 +71,10 @@ class Speech:
             said=self._show(output[-_SHOWN:]),
             why="masked" if masked else "sampled",
         )
+
+    def _follows(self, request_id: str, prompt: List[int], output: List[int]) -> bool:
+        steps = (self._step(request_id, prompt, position) for position in range(len(output)))
+        return all(step and any(said == wanted for wanted, _ in step) for said, step in zip(output, steps))
 
     def _step(self, request_id: str, prompt: List[int], position: int) -> Optional[script.Step]:
         start, end = self._markers

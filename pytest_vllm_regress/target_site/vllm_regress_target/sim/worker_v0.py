@@ -9,6 +9,7 @@ from vllm.logger import init_logger
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.sampler import Sampler, SamplerOutput
 from vllm.model_executor.sampling_metadata import SamplingMetadata
+from vllm.platforms import current_platform
 from vllm.sequence import PoolerOutput, PoolingSequenceGroupOutput
 from vllm.worker.worker_base import WorkerBase
 
@@ -16,6 +17,7 @@ from . import DEVICE_NAME
 from .adapters import Adapters, TakesAdapters
 from .compat import SimulationGap
 from .draw import Draw
+from .embedded import prompt_tokens
 from .groups import start_groups
 from .pooling import Pooling
 from .speech import Speech
@@ -48,7 +50,12 @@ class SimWorker(TakesAdapters, WorkerBase):
         self.rank = rank
         self.distributed_init_method = distributed_init_method
         self.is_driver_worker = is_driver_worker
-        self._generators: Dict[str, torch.Generator] = {}
+        self.generators: Dict[str, torch.Generator] = {}
+        self.model_runner = _Runner(self)
+        if vllm_config.speculative_config is not None:
+            current_platform.Event = (
+                None  # vLLM times its count of accepted drafts by CUDA's events, where a platform has events
+            )
 
     def init_device(self) -> None:
         self.device = torch.device("cpu")
@@ -68,7 +75,7 @@ class SimWorker(TakesAdapters, WorkerBase):
         )
         self._pooling = Pooling(self._draw, self.model_config)
         self._processor = LogitsProcessor(self._draw.vocab_size, logits_as_input=True)
-        self._sampler = Sampler()
+        self.sampler = Sampler()
 
     def get_model(self) -> Any:
         raise SimulationGap("the model itself was asked for, but none is loaded")
@@ -76,6 +83,12 @@ class SimWorker(TakesAdapters, WorkerBase):
     def determine_num_available_blocks(self) -> Tuple[int, int]:
         longest = -(-self.model_config.max_model_len // self.cache_config.block_size)
         return max(BLOCKS, 2 * longest), SWAP_BLOCKS
+
+    def sleep(self, level: int = 1) -> None:
+        """Holds no memory to give up."""
+
+    def wake_up(self, tags: Optional[List[str]] = None) -> None:
+        """Nothing was given up."""
 
     def get_cache_block_size_bytes(self) -> int:
         return int(self.cache_config.block_size) * 1024
@@ -111,7 +124,7 @@ class SimWorker(TakesAdapters, WorkerBase):
     def _sample(self, request: Any) -> SamplerOutput:
         groups = request.seq_group_metadata_list
         for ended in request.finished_requests_ids or ():
-            self._generators.pop(ended, None)
+            self.generators.pop(ended, None)
         rows: List[np.ndarray] = []
         lengths, queried = [], []
         said: List[Any] = []  # of each sequence that samples: request, prompt, output, number of its row
@@ -120,7 +133,7 @@ class SimWorker(TakesAdapters, WorkerBase):
                 start, stop = _span(group, sequence)
                 lengths.append(stop)
                 queried.append(stop - start)
-                tokens = sequence.get_token_ids()
+                tokens = _tokens(sequence)
                 if group.is_prompt and group.sampling_params.prompt_logprobs is not None:
                     rows.extend(self._draw.within(tokens, start, stop - 1 if group.do_sample else stop))
                 if group.do_sample:
@@ -128,14 +141,45 @@ class SimWorker(TakesAdapters, WorkerBase):
                     said.append((group.request_id, prompt, output, len(rows)))
                     adapter = self._adapters.mark(group.lora_request)
                     rows.append(self._speech.row(group.request_id, prompt, output, adapter))
-        metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self._generators)
+        metadata = SamplingMetadata.prepare(groups, lengths, queried, "cpu", False, self.generators)
         logits = self._processor(None, self._draw.stack(rows), metadata)
         given = logits.clone()  # the sampler may write into its own
-        sampled: SamplerOutput = self._sampler(logits, metadata)
+        sampled: SamplerOutput = self.sampler(logits, metadata)
         samples = [sample for group in sampled.outputs for sample in group.samples]
         for (request_id, prompt, output, row), sample in zip(said, samples):
             self._speech.heard(request_id, prompt, output, sample.output_token, given[row])
         return sampled
+
+
+class _Runner:
+    """What vLLM's speculative worker calls past this one, and sets: whether its sampler gives tensors of probabilities."""
+
+    disable_logprobs = True
+
+    def __init__(self, worker: SimWorker) -> None:
+        self._worker = worker
+        self.model_config = worker.model_config
+
+    @property
+    def model(self) -> SimWorker:
+        """Where the sampler is up to 0.7."""
+        return self._worker
+
+    @property
+    def sampler(self) -> Sampler:
+        """Where it is from 0.8."""
+        return self._worker.sampler
+
+    def get_generators(self, finished_request_ids: Optional[Any] = None) -> Dict[str, torch.Generator]:
+        return self._worker.generators
+
+
+def _tokens(sequence: Any) -> List[int]:
+    """Prompt and output of a sequence."""
+    embeddings = getattr(sequence, "prompt_embeds", None)
+    if embeddings is None:
+        return list(sequence.get_token_ids())
+    return prompt_tokens(None, embeddings) + list(sequence.get_output_token_ids())
 
 
 def _span(group: Any, sequence: Any) -> Tuple[int, int]:

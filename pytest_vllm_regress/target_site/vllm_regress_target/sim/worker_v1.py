@@ -18,17 +18,28 @@ from vllm.v1.worker.worker_base import WorkerBase
 from . import DEVICE_NAME
 from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
-from .compat import SimulationGap, feed, field_type
+from .compat import SimulationGap, feed, field_type, takes
+from .drafts import Drafter
 from .draw import Draw
 from .groups import start_groups
+from .masks import Masks
 from .platform import MEMORY
 from .pooling import Pooling
+from .scores import join_logprobs
 from .speech import Speech
+
+try:
+    from vllm.v1 import structured_output
+except ImportError:  # 0.7: V1 has none
+    structured_output = None
 
 logger = init_logger("vllm.vllm_regress_sim")
 
 BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
 SAMPLES_APART = hasattr(WorkerBase, "sample_tokens")  # execute_model returns None, sample_tokens returns the output
+MASKS_DRAFTS = structured_output is not None and takes(
+    structured_output.StructuredOutputManager.grammar_bitmask, "scheduled_spec_decode_tokens"
+)
 PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
 
 
@@ -46,6 +57,7 @@ class SimWorker(TakesAdapters, WorkerBase):
             **kwargs,
         )
         self._pending: Any = None
+        self._drafts: Any = None  # ids, and the draft of each
 
     # Start
 
@@ -68,6 +80,8 @@ class SimWorker(TakesAdapters, WorkerBase):
         if self._pools:
             self._pooling = PoolingBatch(Pooling(self._draw, self.model_config))
             return
+        speculates = getattr(self.vllm_config, "speculative_config", None) is not None
+        self._drafter = Drafter(self.vllm_config) if speculates and self._last else None
         self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
@@ -148,47 +162,81 @@ class SimWorker(TakesAdapters, WorkerBase):
 
     @torch.inference_mode()
     def _sample(self, scheduled: Any, grammar: Any) -> ModelRunnerOutput:
+        """Sample, and go on in the same step as long as a request says what was drafted for it.
+
+        Each further token is drawn as a step of its own would draw it, so drafts change no answer.
+        """
         rows, requests = self._batch.rows, self._batch.requests
-        waiting = []  # rows whose prompt is not wholly computed yet: sampled like the others, then thrown away
-        history: List[np.ndarray] = []
-        for index, request_id in enumerate(rows.req_ids):
+        drafts = getattr(scheduled, "scheduled_spec_decode_tokens", None) or {}
+        masks = Masks(grammar, drafts, MASKS_DRAFTS)
+        prompts = self._prompt_logprobs(scheduled)
+        asked = [requests[request_id] for request_id in rows.req_ids]
+        # Rows whose prompt is not wholly computed yet are sampled like the others, and thrown away.
+        saying = [
+            index
+            for index, (request_id, request) in enumerate(zip(rows.req_ids, asked))
+            if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id] >= request.num_tokens
+        ]
+        said: List[List[int]] = [[] for _ in asked]
+        scores: List[Any] = []
+        while saying or not scores:
+            sampled = self._draw_once(saying, masks, len(scores))
+            drawn = sampled.sampled_token_ids.tolist()
+            for index in saying:
+                said[index] += drawn[index]
+                asked[index].output_token_ids.extend(drawn[index])
+            scores.append(sampled.logprobs_tensors)
+            saying = [index for index in saying if _holds(drafts.get(rows.req_ids[index]), said[index])]
+            if saying:
+                self._batch.refresh()
+        if self._drafter is not None:
+            prompted = self._batch.prompts
+            histories = [prompted[each] + requests[each].output_token_ids for each in rows.req_ids]
+            self._drafts = (list(rows.req_ids), self._drafter.propose(rows, said, histories))
+        return _output(rows, said, join_logprobs(scores, said), prompts, self._drafts and self._drafts[1])
+
+    def _draw_once(self, saying: List[int], masks: Masks, position: int) -> Any:
+        """One token for every row; those that are not `saying` are left as they were."""
+        rows, requests = self._batch.rows, self._batch.requests
+        history = [self._draw.blank()] * len(rows.req_ids)
+        for index in saying:
+            request_id = rows.req_ids[index]
             request = requests[request_id]
-            if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id] < request.num_tokens:
-                waiting.append(index)
-                history.append(self._draw.blank())
-            else:
-                adapter = self._adapters.mark(request.lora_request)
-                history.append(self._speech.row(request_id, _prompt(request), request.output_token_ids, adapter))
+            adapter = self._adapters.mark(request.lora_request)
+            history[index] = self._speech.row(
+                request_id, self._batch.prompts[request_id], request.output_token_ids, adapter
+            )
         logits = self._draw.stack(history)
-        _apply_bitmask(logits, rows, grammar)
+        masks.lay(logits, rows.req_id_to_index, position)
         given = logits.clone()  # the sampler may write into its own
-        generators = {index: rows.generators[index] for index in waiting if index in rows.generators}
-        states = {index: generator.get_state() for index, generator in generators.items()}
+        silent = {index: each for index, each in rows.generators.items() if index not in saying}
+        states = {index: generator.get_state() for index, generator in silent.items()}
         sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
         for index, state in states.items():
-            generators[index].set_state(state)
-        tokens = sampled.sampled_token_ids.tolist()
-        for index in waiting:
-            tokens[index] = []
-        prompts = self._prompt_logprobs(scheduled)
-        for index, request_id in enumerate(rows.req_ids):
-            request = requests[request_id]
-            for token in tokens[index]:
-                self._speech.heard(request_id, _prompt(request), request.output_token_ids, token, given[index])
-            request.output_token_ids.extend(tokens[index])
-        logprobs = sampled.logprobs_tensors
-        return _output(rows, tokens, None if logprobs is None else logprobs.tolists(), prompts)
+            silent[index].set_state(state)
+        for index in saying:
+            request_id = rows.req_ids[index]
+            prompt, request = self._batch.prompts[request_id], requests[request_id]
+            for token in sampled.sampled_token_ids[index].tolist():
+                self._speech.heard(request_id, prompt, request.output_token_ids, token, given[index])
+        return sampled
+
+    def take_draft_token_ids(self) -> Any:
+        """What was drafted since the last step, for versions that ask; before that it is part of the output."""
+        taken, self._drafts = self._drafts, None
+        drafts = getattr(outputs, "DraftTokenIds", None)
+        return None if taken is None or drafts is None else drafts(*taken)
 
     def _prompt_logprobs(self, scheduled: Any) -> Dict[str, Any]:
         found: Dict[str, Any] = {}
         for request_id, count in scheduled.num_scheduled_tokens.items():
-            request = self._batch.requests[request_id]
+            prompt, request = self._batch.prompts[request_id], self._batch.requests[request_id]
             asked = getattr(request.sampling_params, "prompt_logprobs", None)
-            length = request.num_prompt_tokens if hasattr(request, "num_prompt_tokens") else len(_prompt(request))
+            length = getattr(request, "num_prompt_tokens", len(prompt))
             before = request.num_computed_tokens
             if asked is None or request.output_token_ids or not before < length <= before + count:
                 continue
-            found[request_id] = self._score_prompt(_prompt(request), self._draw.vocab_size if asked == -1 else asked)
+            found[request_id] = self._score_prompt(prompt, self._draw.vocab_size if asked == -1 else asked)
         return found
 
     def _score_prompt(self, prompt: List[int], count: int) -> LogprobsTensors:
@@ -219,11 +267,13 @@ class SimWorker(TakesAdapters, WorkerBase):
     def wake_up(self, tags: Optional[List[str]] = None) -> None:
         """Nothing was given up."""
 
+    def reset_encoder_cache(self) -> None:
+        """No image is encoded."""
+
+    reset_mm_cache = reset_encoder_cache
+
     def profile(self, *args: Any, **kwargs: Any) -> None:
         raise SimulationGap("a profile of the device was asked for")
-
-    def take_draft_token_ids(self) -> None:
-        return None
 
     def update_max_model_len(self, max_model_len: int) -> None:
         self.model_config.max_model_len = max_model_len
@@ -243,43 +293,31 @@ class _Runner:
         return self._worker.sample_tokens(grammar_output)
 
 
-def _prompt(request: Any) -> List[int]:
-    if request.prompt_token_ids is None:
-        raise SimulationGap("a prompt given as embeddings: there are no tokens to draw from")
-    return list(request.prompt_token_ids)
-
-
-def _apply_bitmask(logits: torch.Tensor, rows: Any, grammar: Any) -> None:
-    """Lay the engine core's own grammar bitmask over the logits.
-
-    Earlier versions give a mapping from request to row of the mask, later ones a list in the order of its rows.
-    """
-    mask = getattr(grammar, "grammar_bitmask", None)
-    if mask is None:
-        return
-    ids = grammar.structured_output_request_ids
-    places = ids.items() if isinstance(ids, dict) else ((request_id, row) for row, request_id in enumerate(ids))
-    width = logits.shape[1]
-    for request_id, row in places:
-        index = rows.req_id_to_index.get(request_id)
-        if index is None:
-            continue
-        bits = np.unpackbits(np.ascontiguousarray(mask[row]).view(np.uint8), bitorder="little")[:width]
-        logits[index, : len(bits)].masked_fill_(torch.from_numpy(bits == 0), float("-inf"))
+def _holds(draft: Optional[List[int]], said: List[int]) -> bool:
+    """Whether the last token said is the one that was drafted there."""
+    return draft is not None and len(said) <= len(draft) and draft[len(said) - 1] == said[-1]
 
 
 def _empty() -> ModelRunnerOutput:
     return getattr(outputs, "EMPTY_MODEL_RUNNER_OUTPUT", None) or _fill([], {}, [], None, {})
 
 
-def _output(rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str, Any]) -> ModelRunnerOutput:
+def _output(
+    rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str, Any], drafts: Optional[List[List[int]]]
+) -> ModelRunnerOutput:
     if "ndarray" in field_type(ModelRunnerOutput, "sampled_token_ids"):
         tokens = [np.asarray(row, dtype=np.int32) for row in tokens]  # type: ignore[misc]
-    return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts)
+    return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts, drafts=drafts)
 
 
 def _fill(
-    ids: Any, places: Any, tokens: Any, logprobs: Any, prompts: Any, vectors: Optional[List[Any]] = None
+    ids: Any,
+    places: Any,
+    tokens: Any,
+    logprobs: Any,
+    prompts: Any,
+    vectors: Optional[List[Any]] = None,
+    drafts: Optional[List[List[int]]] = None,
 ) -> ModelRunnerOutput:
     known = dict.fromkeys((field.name for field in dataclasses.fields(ModelRunnerOutput) if _required(field)))
     known.update(
@@ -289,6 +327,7 @@ def _fill(
         logprobs=logprobs,
         prompt_logprobs_dict=prompts,
         pooler_output=vectors,
+        spec_token_ids=drafts,
     )
     return feed(ModelRunnerOutput, known)
 

@@ -1,0 +1,80 @@
+"""Speculative decoding by n-grams: drafts are made and accepted, and change no answer."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import AsyncEngine, Engine, Engines, RequestOutput, Script, ScriptError, Server
+
+NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
+pytestmark = pytest.mark.vllm_engine(extra={"speculative_config": NGRAMS}, generation=["V0", "V1"])
+REPEATED = "one two three four; " * 6
+PROMPTS = ["x y z " * 9, "1 2 3 " * 8, "nothing is repeated"]
+
+
+def tokens(results: list[RequestOutput]) -> list[list[int]]:
+    return [result["outputs"][0]["token_ids"] for result in results]
+
+
+def test_script(vllm_engine: Engine) -> None:
+    texts = [REPEATED, "short", "ab" * 40]
+    results = vllm_engine.generate([Script.text(text).prompt(text[:3]) for text in texts], {"max_tokens": 200})
+    assert [result["outputs"][0]["text"] for result in results] == texts
+
+
+def test_greedy_as_without(vllm_engine: Engine, vllm_engines: Engines) -> None:
+    sampling = {"max_tokens": 60, "temperature": 0, "ignore_eos": True}
+    without = vllm_engines(generation=vllm_engine.spec.generation)
+    assert isinstance(without, Engine)
+    assert tokens(vllm_engine.generate(PROMPTS, sampling)) == tokens(without.generate(PROMPTS, sampling))
+
+
+def test_n_4(vllm_engine: Engine) -> None:
+    scripts = [Script.text(f"{number} and " * 9) for number in range(4)]
+    (result,) = vllm_engine.generate(scripts[0].prompt("Hello", *scripts[1:]), {"n": 4, "max_tokens": 90})
+    said = {each["index"]: each["text"] for each in result["outputs"]}
+    assert said == {number: f"{number} and " * 9 for number in range(4)}
+
+
+def test_ends_by_length_and_by_a_stop_string(vllm_engine: Engine) -> None:
+    script = Script.text("over and over " * 8)
+    sampling: list[dict[str, Any]] = [{"max_tokens": 61}, {"max_tokens": 200, "stop": ["ver and over o"]}]
+    short, stopped = vllm_engine.generate([script.prompt()] * 2, sampling)
+    assert len(short["outputs"][0]["token_ids"]) == 61 and short["outputs"][0]["finish_reason"] == "length"
+    assert stopped["outputs"][0]["text"] == "o" and stopped["outputs"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.vllm_engine(structured_output_backend="xgrammar")
+def test_grammar(vllm_engine: Engine) -> None:
+    sampling = {"max_tokens": 99, "structured_outputs": {"regex": "(ab ){8}[0-9]"}}
+    (result,) = vllm_engine.generate(Script.text("ab " * 8 + "7").prompt(), sampling)
+    assert result["outputs"][0]["text"] == "ab " * 8 + "7"
+    with pytest.raises(ScriptError, match=r"wanted 'a', .*forbids"):
+        vllm_engine.generate(Script.text("ab " * 9).prompt(), sampling)
+
+
+@pytest.mark.vllm_engine(front="async", generation="V0")
+def test_several_tokens_a_step(vllm_engine: AsyncEngine) -> None:
+    """V0 gives a result for each step, so their number tells of drafts that were accepted."""
+    (stream,) = vllm_engine.generate(Script.text(REPEATED).prompt(), {"max_tokens": 200})
+    assert stream[-1]["outputs"][0]["text"] == REPEATED and len(stream) < len(REPEATED) / 2
+
+
+@pytest.mark.vllm_engine(generation="V1")
+def test_accepted(vllm_server: Server) -> None:
+    """Of prompts that repeat themselves a model without a script says something twice, too, when it goes on for long enough."""
+    prompts = ["1 2 3 " * 9, "the same, " * 9, "ab" * 30, "-" * 40]
+    asked = {"model": vllm_server.model, "prompt": prompts, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    assert vllm_server.post("/v1/completions", asked).is_success
+    found = re.findall(
+        r"^vllm:spec_decode_num_(draft|accepted)_tokens_total\{.* ([0-9.e+]+)$",
+        vllm_server.get("/metrics").text,
+        re.MULTILINE,
+    )
+    if not found:
+        pytest.skip("this vLLM counts no drafts in V1")
+    counted = {name: float(value) for name, value in found}
+    assert 0 < counted["accepted"] <= counted["draft"]

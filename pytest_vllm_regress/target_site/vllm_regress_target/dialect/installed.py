@@ -1,0 +1,38 @@
+"""What is installed here, told by looking at it."""
+
+import importlib.util
+from typing import Any, Dict
+
+
+def version() -> str:
+    """The installed vLLM's version."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
+def has_v1() -> bool:
+    """V1 is usable: the engine is there and the switch or the default leads to it."""
+    return importlib.util.find_spec("vllm.v1") is not None and ("VLLM_USE_V1" in known_environment() or not has_v0())
+
+
+def has_v0() -> bool:
+    """V0 is there: LLMEngine is not an alias of V1's."""
+    from vllm.engine.llm_engine import LLMEngine
+
+    return not LLMEngine.__module__.startswith("vllm.v1")
+
+
+def known_environment() -> Dict[str, Any]:
+    """The environment variables that vLLM reads, by name."""
+    from vllm import envs
+
+    return dict(getattr(envs, "environment_variables", {}))
+
+
+def can_sleep() -> bool:
+    """Whether vLLM lets engines sleep on this platform; up to 0.8.4 that was CUDA alone."""
+    from vllm.platforms import current_platform
+
+    asked = getattr(current_platform, "is_sleep_mode_available", current_platform.is_cuda)
+    return bool(asked())

@@ -1,0 +1,107 @@
+"""What the target is asked for when a test asks for beams, priorities, sleep; and what is refused before it is asked."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script
+from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.errors import UsageError
+
+from .test_server import unconnected
+
+NEVER: Any = SimpleNamespace(admit=lambda asked: None, check=lambda: None)
+
+
+def engine(kind: type[Engine] | type[AsyncEngine]) -> tuple[Any, list[dict[str, Any]]]:
+    """An engine, and the requests that its child is sent; every one is answered by an empty list."""
+    sent: list[dict[str, Any]] = []
+
+    def request(operation: str, deadline: object, **arguments: Any) -> list[Any]:
+        sent.append({"operation": operation, **arguments})
+        return []
+
+    child: Any = SimpleNamespace(request=request)
+    return kind(child, EngineSpec.create(), SimpleNamespace(), lambda *given: None, NEVER), sent  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("priority", "sent_as"), [(3, [3, 3]), ([1, 0], [1, 0])])
+def test_a_priority_for_all_or_one_for_each(priority: Any, sent_as: list[int]) -> None:
+    made, sent = engine(Engine)
+    made.generate(["a", "b"], priority=priority)
+    assert sent[0]["priority"] == sent_as
+
+
+def test_as_many_priorities_as_prompts() -> None:
+    made, sent = engine(AsyncEngine)
+    with pytest.raises(UsageError, match="2 prompts, but 3 priorities: give one, or one for each prompt"):
+        made.generate(["a", "b"], priority=[1, 2, 3])
+    assert not sent
+
+
+def test_what_is_not_asked_for_is_not_sent() -> None:
+    made, sent = engine(AsyncEngine)
+    made.generate("a")
+    assert not {"priority", "in_turn", "abort_after", "adapters"} & set(sent[0])
+    made.generate("a", in_turn=True)
+    assert sent[1]["in_turn"] is True
+
+
+def test_beams_follow_no_script() -> None:
+    made, sent = engine(Engine)
+    with pytest.raises(UsageError, match="a script cannot be followed"):
+        made.beam_search(["plain", Script.text("said").prompt()], beam_width=2, max_tokens=3)
+    assert not sent
+    made.beam_search("plain", beam_width=2, max_tokens=3, length_penalty=0.5)
+    assert sent[0]["params"] == {"beam_width": 2, "max_tokens": 3, "length_penalty": 0.5}
+    assert sent[0]["prompts"] == ["plain"]
+
+
+def server(**spec: Any) -> tuple[Server, list[httpx.Request]]:
+    """A server, and what it was asked; two beams in the wrong order are its only answer."""
+    asked: list[httpx.Request] = []
+    beams = {"choices": [{"index": 1, "text": "worse"}, {"index": 0, "text": "best"}], "is_sleeping": True}
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        return httpx.Response(200, json=beams)
+
+    made = unconnected(9, **spec)
+    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
+    return made, asked
+
+
+def test_routes_for_developers_are_named_where_they_are_missing() -> None:
+    made, asked = server()
+    for method in (made.sleep, made.wake_up, made.is_sleeping, made.reset_prefix_cache):
+        with pytest.raises(UsageError, match=f'{method.__name__} needs env={{"VLLM_SERVER_DEV_MODE": "1"}}'):
+            method()
+    assert not asked
+
+
+def test_routes_for_developers() -> None:
+    made, asked = server(env={"VLLM_SERVER_DEV_MODE": "1"})
+    made.sleep(level=2)
+    made.wake_up()
+    made.reset_prefix_cache()
+    assert made.is_sleeping()
+    assert [f"{each.method} {each.url.raw_path.decode()}" for each in asked] == [
+        *("POST /sleep?level=2", "POST /wake_up", "POST /reset_prefix_cache", "GET /is_sleeping")
+    ]
+
+
+def test_beams_over_http_come_best_first() -> None:
+    made, asked = server()
+    assert made.beam_search("Hello", beam_width=2, max_tokens=3, length_penalty=0.5) == ["best", "worse"]
+    body = json.loads(asked[0].content)
+    assert {name: body[name] for name in ("use_beam_search", "n", "max_tokens", "length_penalty")} == {
+        "use_beam_search": True,
+        "n": 2,
+        "max_tokens": 3,
+        "length_penalty": 0.5,
+    }
