@@ -159,7 +159,7 @@ class Culprit:
 
 
 def find(
-    hunt: Hunt, notes: Notes, runner: runs.Runner, build: Callable[[str], None] | None, tell: runs.Say
+    hunt: Hunt, notes: Notes, runner: runs.RunsJobs, build: Callable[[str], None] | None, tell: runs.Say
 ) -> tuple[Culprit, ...]:
     """Search the history; run each commit found and its parent ``CONFIRMING_RUNS`` times more. Empty where the ends agree."""
     history = hunt.history

@@ -77,7 +77,7 @@ def trace(
     case: Case,
     ends: Ends,
     how: How,
-    runner: runs.Runner,
+    runner: runs.RunsJobs,
     build: Callable[[str], None] | None,
     tell: runs.Say,
 ) -> tuple[list[Bisected], list[str], Notes]:

@@ -118,7 +118,7 @@ class Search:
     """Runs what must be run until nothing more is to be learnt. ``build``: makes an environment ready while another is run; None: never ahead."""
 
     def __init__(
-        self, plan: Plan, notes: Notes, runner: runs.Runner, build: Callable[[str], None] | None, tell: runs.Say
+        self, plan: Plan, notes: Notes, runner: runs.RunsJobs, build: Callable[[str], None] | None, tell: runs.Say
     ) -> None:
         self._plan = plan
         self._notes = notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +24,7 @@ from ..environments.index import releases
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
 from ..runner import runner as runs
+from ..runner.matrix import Carried
 from ..util.signals import terminate_as_interrupt
 from .context import (
     HELP,
@@ -30,9 +32,14 @@ from .context import (
     OK,
     UNBUILT,
     UNEXPECTED,
+    GpusEach,
+    On,
     Source,
     WheelIndex,
+    carrier,
     check_device,
+    check_gpus,
+    cluster,
     invocation,
     print_json,
     say,
@@ -96,6 +103,8 @@ def bisect(
     repeat: Annotated[
         int, typer.Option(min=1, max=20, help="How often an INCONCLUSIVE release is run before it is skipped.")
     ] = 2,
+    on: On = None,
+    gpus: GpusEach = None,
     state: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Where what was found is kept, and resumed from (default: the cache)."),
@@ -108,8 +117,9 @@ def bisect(
 ) -> None:
     """Find the releases between which a failure goes or comes, and the commit. Both ends are tried first; the case's own range is not believed.
 
-    With --commits, or where --source names a clone, it goes on to the commit and confirms it. Exit codes: 0 found; 1 no such change among these
-    candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (the same command goes on from there).
+    With --on each candidate is run on the cluster. With --commits, or where --source names a clone, it goes on to the commit and confirms it.
+    Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (the same command
+    goes on from there).
     """
     check_device(device)
     if find_fix and find_break:
@@ -121,10 +131,19 @@ def bisect(
     trials = trials or (RACY_TRIALS if case.racy else 1)
     build = runs.build_with_cache(tell)
     options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
-    runner = runs.Runner(build, options, tell, functools.partial(runs.run_command, to_stderr=as_json))
-    ahead = build if prefetch else None
-    direct = commits and good is not None and bad is not None
     on_to_commits = commits or bool(source)
+    runner: runs.RunsJobs
+    if on is None:
+        check_gpus(gpus)
+        runner = runs.Runner(build, options, tell, functools.partial(runs.run_command, to_stderr=as_json))
+    elif on_to_commits:
+        raise UsageError(
+            "bisect: commits need the clone, which other machines do not have: search them here, without --on"
+        )
+    else:
+        runner = Carried(carrier(on, gpus, None, tell), options, tell, sys.stderr if as_json else None)
+    ahead = build if prefetch and on is None else None
+    direct = commits and good is not None and bad is not None
     wanted_kind = None if not (find_fix or find_break) else find_fix
     environment = commit_environments(case, package, env) if on_to_commits else None
     released = (
@@ -143,7 +162,7 @@ def bisect(
     answer: Answer | None = None
     culprits: list[Culprit] = []
     hunts: list[tuple[Hunt, Notes]] = []
-    with terminate_as_interrupt(), _resumable():
+    with terminate_as_interrupt(), _resumable(), cluster(on):
         pairs = [(good, bad)] if direct else []
         if released is not None:
             candidates = choose(case, package, releases(package), wanted, good, bad)

@@ -5,11 +5,12 @@ Here alone is printed, and only text: nothing of a file, a name or an error stee
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,14 +181,31 @@ def carrier(on: str | None, gpus: int | None, jobs: int | None, tell: Say) -> Ca
     from ..runner.slots import machine_room
 
     if on is None:
-        if gpus is not None:
-            raise UsageError("--gpus goes with --on: here GPUs are leased as tests ask for them")
+        check_gpus(gpus)
         return LocalThreads(build_with_cache(tell), jobs or machine_room(), tell)
     from ..runner.on_ray.carrier import RayCarrier
 
     if jobs is not None:
         raise UsageError("--jobs and --on contradict each other: how much runs at a time is the cluster's to say")
     return RayCarrier(on, tell, gpus)
+
+
+def check_gpus(gpus: int | None) -> None:
+    """Raise ``UsageError`` for --gpus without --on."""
+    if gpus is not None:
+        raise UsageError("--gpus goes with --on: here GPUs are leased as tests ask for them")
+
+
+@contextlib.contextmanager
+def cluster(on: str | None) -> Iterator[None]:
+    """One connection for all that a command asks of the cluster; nothing where none was named."""
+    if on is None:
+        yield
+    else:
+        from ..runner.on_ray.cluster import connected
+
+        with connected(on):
+            yield
 
 
 def on_a_terminal() -> bool:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
+from typing import TextIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -62,14 +63,30 @@ def side_by_side(
     return in_order(jobs, LocalThreads(build, at_once, say), options, say)
 
 
-def in_order(jobs: Sequence[runs.Job], carrier: Carrier, options: runs.Options, say: runs.Say) -> runs.Outcome:
-    """Jobs wherever ``carrier`` runs them, their output one after the other in their order."""
+def in_order(
+    jobs: Sequence[runs.Job], carrier: Carrier, options: runs.Options, say: runs.Say, out: TextIO | None = None
+) -> runs.Outcome:
+    """Jobs wherever ``carrier`` runs them, their output (to ``out``, default our own) one after the other in their order."""
     with scratch() as folder:
         journal = Journal(folder, ())
-        show = InOrder([(job, journal.log(job)) for job in jobs], say)
+        show = InOrder([(job, journal.log(job)) for job in jobs], say, out)
         colour = ("--color=yes",) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ()
         options = dataclasses.replace(options, pytest_args=(*colour, *options.pytest_args))
         return Matrix(carrier, options, journal, say, show=show).run(jobs)
+
+
+@dataclasses.dataclass(frozen=True)
+class Carried:
+    """As ``runs.Runner``, wherever ``carrier`` runs the jobs; their output goes to ``out``."""
+
+    carrier: Carrier
+    options: runs.Options
+    say: runs.Say
+    out: TextIO | None = None
+
+    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+        """As ``runs.RunsJobs``."""
+        return in_order(jobs, self.carrier, self.options, self.say, self.out)
 
 
 class Matrix:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from ..cases import results
 from ..cases.model import Case
@@ -98,6 +98,14 @@ def plan(cases: Sequence[Case], environments: Sequence[str] = (), *, all_evidenc
         Job(name, tuple(case for case, _ in here.values()), {case.id: role for case, role in here.values()})
         for name, here in grouped.items()
     )
+
+
+class RunsJobs(Protocol):
+    """What runs jobs and says what came of them."""
+
+    def run(self, jobs: Sequence[Job]) -> Outcome:
+        """All jobs. An environment that cannot be built makes its cases INCONCLUSIVE and the others go on."""
+        ...
 
 
 class Runner:

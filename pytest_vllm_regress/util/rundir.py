@@ -22,6 +22,8 @@ PREFIX = "vr-"
 _OWNER = "run.json"
 _MAX_OWNER = 64 * 1024
 _MAX_SEGMENTS = 1024 * 1024
+_ROUNDS = 5
+"""Of a removal: what is killed in the middle of a write has written by the second one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,12 +36,16 @@ class RunDir:
     @classmethod
     def create(cls, controller: Owner | None = None) -> RunDir:
         """A run of this process. ``controller``: the process that this one works for (as an xdist worker does); the run ends with either."""
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))
         owner = Owner.me()
-        run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
         above = dataclasses.asdict(controller) if controller else None
-        (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": above}))
-        (path / "logs").mkdir()
+        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        try:
+            run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
+            (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": above}))
+            (path / "logs").mkdir()
+        except BaseException:  # a full disk, an interrupt: without the note nobody knows whose it is
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return run
 
     @property
@@ -62,14 +68,27 @@ class RunDir:
         return tuple(found)
 
     def remove(self) -> None:
-        """Remove it. The note whose it is goes last: when a removal is cut short, the next run finishes it."""
-        with contextlib.suppress(OSError):
-            for each in [each for each in self.path.iterdir() if each.name != _OWNER]:
-                if each.is_dir() and not each.is_symlink():
-                    shutil.rmtree(each, ignore_errors=True)
-                else:
-                    each.unlink(missing_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove it. The note whose it is goes last, and only when all else is gone: when a removal is cut short, or a process that is
+        ending writes behind it, the next run finishes it."""
+        kept = self.path / _OWNER
+        for _ in range(_ROUNDS):
+            with contextlib.suppress(OSError):
+                if not [each for each in self.path.iterdir() if each != kept and not _remove(each)]:
+                    note = peek(kept, _MAX_OWNER)
+                    kept.unlink(missing_ok=True)
+                    try:
+                        self.path.rmdir()
+                    except OSError:
+                        kept.write_text(note)
+                    else:
+                        return
+
+
+def _remove(path: Path) -> bool:
+    """Whether the file or folder is gone."""
+    with contextlib.suppress(OSError):
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink()
+    return not os.path.lexists(path)
 
 
 @contextlib.contextmanager

@@ -23,6 +23,13 @@ from pytest_vllm_regress.util.sizes import GIB, MIB
 READY_S = 120.0
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known when this folder is named on the command line."""
+    parser.addoption(
+        "--cluster-record", action="store_true", help="write what was measured to docs/records/cluster.json"
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`pytest tests` runs a sample, `pytest tests/cluster` all."""
     if any("cluster" in argument for argument in config.args):
@@ -53,8 +60,10 @@ class Cluster:
             command, env=dict(self.ours), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
-    def run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, env=dict(self.ours), capture_output=True, text=True, timeout=300, check=False)
+    def run(self, command: Sequence[str], seconds: float = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=dict(self.ours), capture_output=True, text=True, timeout=seconds, check=False
+        )
 
     def raylet_above(self, pid: int) -> psutil.Process:
         """The raylet of the node that a cell's process runs on."""
@@ -63,8 +72,8 @@ class Cluster:
         return above
 
     def worker_above(self, pid: int) -> psutil.Process:
-        """The Ray worker that holds the lifeline of the cell process above ``pid``, which is nobody's child."""
-        cells = next(each for each in psutil.Process(pid).parents() if "cell_process" in " ".join(each.cmdline()))
+        """The Ray worker that holds the lifeline of the cell process (its guard) above ``pid``, which is nobody's child."""
+        *_, cells = (each for each in psutil.Process(pid).parents() if "cell_process" in " ".join(each.cmdline()))
         lifeline = os.readlink(f"/proc/{cells.pid}/fd/0")
         assert lifeline.startswith("pipe:")
         workers = [worker for raylet in self.raylets() for worker in raylet.children() if worker != cells]
@@ -95,24 +104,50 @@ class Cluster:
                     )
         return found
 
+    def wait_until_clean(self, seconds: float) -> None:
+        """Fails with what is left when the time is over."""
+        until = time.monotonic() + seconds
+        while (left := self.left()) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not left, "\n".join(left)
+
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def last_node() -> Mapping[str, Any]:
+    """What the last node has that the others have not: arguments for Ray."""
+    return {}
+
+
+@pytest.fixture
+def own_cache() -> bool:
+    """Whether the nodes have a cache of their own; else it is the user's, with the environments that are built."""
+    return True
+
+
+@pytest.fixture
+def cluster(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    last_node: Mapping[str, Any],
+    own_cache: bool,
+) -> Iterator[Cluster]:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from ray.cluster_utils import Cluster as Made
 
     tmp_path_factory.getbasetemp()  # pytest's own place for temporary files stays what it is
     root = Path(tempfile.mkdtemp(prefix="oray-"))  # short: Ray has sockets below it
     (root / "t").mkdir()
-    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root / "cache"))
+    if own_cache:
+        monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root / "cache"))
     monkeypatch.setenv("TMPDIR", str(root / "t"))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # or they start behind all else that this machine does
     monkeypatch.setattr(tempfile, "tempdir", None)
     each = {"num_cpus": 2, "memory": 7 * GIB, "object_store_memory": 80 * MIB}
     made = Made()
     try:
         made.add_node(**each, include_dashboard=False)
-        yield Cluster(made, [made.add_node(**each), made.add_node(**each)], dict(os.environ))
+        yield Cluster(made, [made.add_node(**each), made.add_node(**{**each, **last_node})], dict(os.environ))
     finally:
         made.shutdown()
         monkeypatch.undo()

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from pytest_vllm_regress.cases import results
 from tests.cluster.conftest import Cluster, kill, wait_for
+from tests.cluster.matrices import LEFT_S, environments, expected, named, page, verdicts
 from tests.conftest import MakeTarget
 from tests.helpers.waiting_cases import version_case
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-LEFT_S = 10.0
 CASES, OLD, NEW = 10, 3, 3
-
-
-def environments(make_target: MakeTarget, old: int, new: int) -> list[str]:
-    return [str(make_target(vllm=version)) for version in (*["0.8.4"] * old, *["0.8.5"] * new)]
-
-
-def named(targets: list[str]) -> list[str]:
-    return [part for target in targets for part in ("--env", target)]
-
-
-def page(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["results"]
-    return found
-
-
-def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Sorted; a cell that is there twice is there twice."""
-    return sorted((each["environment"], each["case_id"], each["verdict"]) for each in found)
-
-
-def expected(targets: list[str], old: int, cases: int) -> list[tuple[str, str, str]]:
-    return sorted(
-        (target, f"case-{number}", "REPRODUCED" if place < old else "FIXED")
-        for place, target in enumerate(targets)
-        for number in range(cases)
-    )
 
 
 @pytest.mark.sample
@@ -59,7 +31,7 @@ def test_the_same_verdicts_as_alone(cluster: Cluster, make_target: MakeTarget, t
     assert verdicts(here) == verdicts(there) == expected(targets, OLD, CASES)
     assert len({each["node"]["node"] for each in there}) > 1
     assert all("node" not in each for each in here)
-    wait_for(lambda: not cluster.left(), "\n".join(cluster.left()), LEFT_S)
+    cluster.wait_until_clean(LEFT_S)
 
 
 @pytest.mark.parametrize("victim", ["worker", "raylet", "driver"])
@@ -83,7 +55,7 @@ def test_whatever_is_killed_the_page_is_whole(
         driver.kill()
         driver.communicate()
         wait_for(lambda: not psutil.pid_exists(probe), "the cells end with their driver", LEFT_S)
-        wait_for(lambda: not cluster.left(), f"left: {cluster.left()}", LEFT_S)
+        cluster.wait_until_clean(LEFT_S)
         ran = len(first.read_text().split())
         kept = [each.case_id for file in journal.rglob("*.json") for each in results.read(file).results]
         flag.unlink()
@@ -100,4 +72,4 @@ def test_whatever_is_killed_the_page_is_whole(
         out, _ = driver.communicate(timeout=300)
         assert "unfinished cells go elsewhere" in out, out
     assert verdicts(page(result)) == expected(targets, 2, 3), out
-    wait_for(lambda: not cluster.left(), f"left: {cluster.left()}", LEFT_S)
+    cluster.wait_until_clean(LEFT_S)

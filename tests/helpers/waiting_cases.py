@@ -21,8 +21,11 @@ def version(flag, note):
     return vllm.__version__
 
 
-def variables():
-    return sorted(os.environ)
+def variables(note):
+    import json
+    with open(note, "w") as file:
+        json.dump(dict(os.environ), file)
+    return len(os.environ)
 """
 
 
@@ -43,3 +46,17 @@ def test_version(vllm_probe, vllm_at_work):
     return CaseFile(name, pattern="expected another version", old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(
         cases, files
     )
+
+
+def variables_case(cases: Path, name: str, note: Path) -> Case:
+    """FIXED, wherever it runs; it writes the variables that a target sees into ``note``."""
+    test = f"""
+import pytest
+
+
+@pytest.mark.vllm_case({name!r})
+def test_variables(vllm_probe, vllm_at_work):
+    vllm_at_work("variables were told", vllm_probe("variables", note={str(note)!r}) > 0)
+"""
+    files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
+    return CaseFile(name, old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(cases, files)

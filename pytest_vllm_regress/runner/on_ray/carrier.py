@@ -70,12 +70,13 @@ class RayCarrier:
         self._gpus = gpus
         self._seconds = seconds
         self._clock = clock
+        self._kept: tuple[str, Keepers] | None = None
 
     def carry(self, jobs: Sequence[Job], options: Options, journal: Journal) -> Generator[Arrival | None, None, None]:
         """As ``Carrier``. Raises ``UsageError`` where no node can ever run a job."""
         packed = [(job, pack(job, options, self._gpus)) for job in jobs]
         with connected(self._address):
-            keepers, living = Keepers(), nodes()
+            keepers, living = self._keepers(), nodes()
             keepers.refresh(living)
             for _, request in packed:
                 _check_room(request, living)
@@ -87,6 +88,15 @@ class RayCarrier:
                 for job, batch in batches(jobs, slots, self._seconds)
             )
             yield from self._fly(waiting, keepers, options, journal)
+
+    def _keepers(self) -> Keepers:
+        """Those of the connection that there is: who carries again and again starts them once."""
+        import ray
+
+        job = str(ray.get_runtime_context().get_job_id())
+        if self._kept is None or self._kept[0] != job:
+            self._kept = job, Keepers()
+        return self._kept[1]
 
     def _fly(
         self, waiting: deque[Flight], keepers: Keepers, options: Options, journal: Journal

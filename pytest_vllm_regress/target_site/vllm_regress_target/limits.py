@@ -37,8 +37,8 @@ def breach(pids: Sequence[int], limits: Limits) -> Optional[str]:
 
 
 def trim(path: str, most: float) -> None:
-    """Shorten a log that its writers append to: its head and its tail stay, and a line between says how much went."""
-    with contextlib.suppress(OSError), open(path, "a+b") as log:
+    """Shorten a log that its writers append to: its head and its tail stay, and a line between says how much went. One that is gone stays so."""
+    with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "a+b") as log:
         size = log.seek(0, os.SEEK_END)
         if size <= most:
             return

@@ -51,7 +51,7 @@ def hunted(
     between = history(VLLM, Repository.at(made.place), "v0.1", "main", **more)  # type: ignore[arg-type]
     hunt = Hunt(case, between, commit_environments(case, "vllm", "vllm-0.1"), 2, trials)
     notes = Notes(tmp_path / "notes.json", ["demo"])
-    return hunt, notes, find(hunt, notes, stand_in, None, lambda line: None)  # type: ignore[arg-type]
+    return hunt, notes, find(hunt, notes, stand_in, None, lambda line: None)
 
 
 def subjects(between: History) -> list[str]:
@@ -118,7 +118,7 @@ def test_a_break_is_found_too_inside_a_merged_branch(case: Case, made: Maker, tm
     made.merge("bad-idea", "Merge a bad idea")
     between = history(VLLM, Repository.at(made.place), "v0.2", "main", first_parent=False)
     hunt = Hunt(case, between, commit_environments(case, "vllm", None))
-    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), StandIn(made), None, lambda line: None)  # type: ignore[arg-type]
+    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), StandIn(made), None, lambda line: None)
     assert (found.commit.subject, found.is_fix) == ("harmful (#11)", False)
     assert found.release == ""
     assert "in no release yet" in found.lines()[-1]
@@ -173,7 +173,7 @@ def test_bad_ends_are_refused(case: Case, made: Maker, tmp_path: Path) -> None:
     hunt = Hunt(case, between, commit_environments(case, "vllm", None), ends=(good, bad))
     stand_in = StandIn(made)
     with pytest.raises(UsageError, match=r"first \(#1\)\) shows the failure, and was given as the good end"):
-        find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)  # type: ignore[arg-type]
+        find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)
     made.git("clone", "--quiet", "--depth=2", f"file://{made.place}", str(tmp_path / "shallow"))
     with pytest.raises(UsageError, match="git fetch --unshallow"):
         history(VLLM, Repository.at(tmp_path / "shallow"), "HEAD~1", "HEAD")
@@ -186,7 +186,7 @@ def test_ends_that_agree_are_two_runs(case: Case, made: Maker, tmp_path: Path) -
     hunt = Hunt(case, between, commit_environments(case, "vllm", None))
     stand_in = StandIn(made)
     notes = Notes(tmp_path / "n", ["d"])
-    assert find(hunt, notes, stand_in, None, lambda line: None) == ()  # type: ignore[arg-type]
+    assert find(hunt, notes, stand_in, None, lambda line: None) == ()
     assert len(stand_in.ran) == 2
     assert "no such change found between" in report(hunt, notes, ())[-1]
 
@@ -243,7 +243,7 @@ def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(case: Case, 
         case, history(VLLM, Repository.at(made.place), low, "main"), commit_environments(case, "vllm", "vllm-0.1")
     )
     stand_in = StandIn(made)
-    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)  # type: ignore[arg-type]
+    (found,) = find(hunt, Notes(tmp_path / "n", ["d"]), stand_in, None, lambda line: None)
     assert (len(hunt.history.groups), found.commit.subject, found.confirmed) == (320, f"commit {at}", True)
     assert len(stand_in.ran) - 2 * culprits.CONFIRMING_RUNS <= 12
 

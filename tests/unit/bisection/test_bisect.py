@@ -103,7 +103,7 @@ def run_search(case: Case, stand_in: StandIn, notes: Notes, said: list[str] | No
     tell = (said if said is not None else []).append
     names = tuple(map(str, RELEASES))
     plan = Plan(case, names, tuple(f"env-{name}" for name in names))
-    made = Search(plan, notes, stand_in, None, tell)  # type: ignore[arg-type]
+    made = Search(plan, notes, stand_in, None, tell)
     made.run()
     return made
 

@@ -47,11 +47,32 @@ def test_a_node_has_room_for_what_it_has_all_of() -> None:
 
 
 def test_a_cell_sees_neither_the_cluster_nor_the_harness() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from pytest_vllm_regress.runner.on_ray.node import scrubbed
 
     around = {"RAY_ADDRESS": "x", "RAY_JOB_ID": "1", "PYTHONPATH": "/ray", "PYTHONBREAKPOINT": "ray", "HOME": "/h"}
     assert scrubbed(around) == {"HOME": "/h"}
+    allocator = {"LD_PRELOAD": f"{ray.__path__[0]}/core/libjemalloc.so"}
+    assert scrubbed(allocator) == {}
+    named = {
+        "LD_PRELOAD": "/lib/x.so",
+        "RAY_JEMALLOC_LIB_PATH": "/lib/x.so",
+        "MALLOC_CONF": "a",
+        "RAY_JEMALLOC_CONF": "a",
+    }
+    assert scrubbed(named) == {}
+    users = {"LD_PRELOAD": "/lib/faketime.so", "MALLOC_CONF": "b"}
+    assert scrubbed(users) == users
+
+
+def test_what_ray_raises_is_told_in_words() -> None:
+    theirs = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'").exceptions
+    from pytest_vllm_regress.runner.on_ray.cluster import in_words
+
+    assert in_words(theirs.OutOfMemoryError("x"), "n1") == "node n1 ran out of memory, and Ray killed the worker"
+    assert in_words(theirs.NodeDiedError("x"), "n1") == "node n1 died"
+    assert in_words(theirs.WorkerCrashedError(), "n1") == "the worker on node n1 was killed"
+    assert in_words(theirs.RaySystemError("first\nsecond"), "").startswith("a node: RaySystemError:")
 
 
 @pytest.mark.parametrize(
@@ -60,11 +81,13 @@ def test_a_cell_sees_neither_the_cluster_nor_the_harness() -> None:
         (["matrix", "--on", "ray", "--jobs", "2"], "--jobs and --on contradict"),
         (["run", "--on", "ray", "-n", "2"], "-n and --on contradict"),
         (["matrix", "--gpus", "2"], "--gpus goes with --on"),
+        (["bisect", "case-0", "--gpus", "2"], "--gpus goes with --on"),
+        (["bisect", "case-0", "--on", "ray", "--commits"], "commits need the clone"),
     ],
 )
 def test_what_does_not_go_together_is_refused(
     cases: tuple[Case, ...], arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = str(cases[0].directory.parent)
-    assert cli.main(["--cases", root, *arguments, *(["--env", "vllm-0.8.4"])]) == 2
+    assert cli.main(["--cases", root, *arguments, "--env", "vllm-0.8.4"]) == 2
     assert said in capsys.readouterr().err

@@ -1,0 +1,38 @@
+"""Stand-in environments for a matrix on a cluster, and what its page says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import MakeTarget
+
+LEFT_S = 10.0
+"""How long after the end what is ending may still be seen."""
+
+
+def environments(make_target: MakeTarget, old: int, new: int) -> list[str]:
+    return [str(make_target(vllm=version)) for version in (*["0.8.4"] * old, *["0.8.5"] * new)]
+
+
+def named(targets: list[str]) -> list[str]:
+    return [part for target in targets for part in ("--env", target)]
+
+
+def page(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(path.read_text())["results"]
+    return found
+
+
+def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Sorted; a cell that is there twice is there twice."""
+    return sorted((each["environment"], each["case_id"], each["verdict"]) for each in found)
+
+
+def expected(targets: list[str], old: int, cases: int) -> list[tuple[str, str, str]]:
+    return sorted(
+        (target, f"case-{number}", "REPRODUCED" if place < old else "FIXED")
+        for place, target in enumerate(targets)
+        for number in range(cases)
+    )

@@ -1,0 +1,121 @@
+"""What differs between nodes and what they hide: variables of the cluster, GPUs, a full disk, leftovers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.matrices import LEFT_S, environments, expected, named, page, verdicts
+from tests.conftest import MakeTarget
+from tests.helpers.waiting_cases import variables_case, version_case
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+def test_a_target_sees_neither_the_cluster_nor_the_harness(
+    cluster: Cluster, make_target: MakeTarget, tmp_path: Path
+) -> None:
+    seen: dict[str, dict[str, str]] = {}
+    for name, where in (("there", ["--on", cluster.address]), ("here", ["--jobs", "1"])):
+        cases, note = tmp_path / f"cases-{name}", tmp_path / f"{name}.json"
+        variables_case(cases, "one", note)
+        command = cluster.command(cases, "matrix", *where, "--env", str(make_target(vllm="0.8.5")))
+        done = cluster.run(command)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen[name] = json.loads(note.read_text())
+    rays = {name for name in seen["there"] if name.startswith("RAY_")}
+    # The agent's own: where a Ray of the target puts its files, and that it tells nobody.
+    assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
+    there, here = ({name for name in each if not name.startswith("RAY_")} for each in (seen["there"], seen["here"]))
+    assert there == here
+    assert all(seen["there"][name] == seen["here"][name] for name in here if name.startswith(("PYTHON", "PATH", "LD_")))
+    assert str(cluster.made.address) not in "".join(seen["there"].values())
+
+
+@pytest.mark.parametrize("last_node", [{"num_gpus": 1}])
+def test_cells_on_gpus_go_where_gpus_are(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    """A GPU in Ray's books alone: no engine runs on one here, and each cell says so."""
+    targets = environments(make_target, 2, 2)
+    version_case(tmp_path / "cases", "case-0")
+    result = tmp_path / "r.json"
+    command = cluster.command(
+        tmp_path / "cases",
+        "matrix",
+        "--on",
+        cluster.address,
+        *named(targets),
+        "--device",
+        "gpu",
+        "--results",
+        str(result),
+    )
+    done = cluster.run(command)
+    found = page(result)
+    assert {each["environment"] for each in found} == set(targets), done.stdout + done.stderr
+    assert {each["node"]["node"].partition("/")[2] for each in found} == {cluster.nodes[-1].node_id[:8]}
+    assert {each["verdict"] for each in found} <= {"NOT_APPLICABLE", "INCONCLUSIVE"}
+    refused = cluster.run([*command, "--gpus", "2"])
+    assert refused.returncode == 2
+    assert "2 GPUs" in refused.stderr
+    cluster.wait_until_clean(LEFT_S)
+
+
+class TestFullDisk:
+    """One node's cache lies on a file system of 64 MiB."""
+
+    @pytest.fixture
+    def small_disk(self, tmp_path: Path) -> Iterator[Path]:
+        place = tmp_path / "small"
+        place.mkdir()
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(place)], capture_output=True
+        ).returncode:
+            pytest.skip("mounting a file system is for root")
+        yield place
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+    @pytest.fixture
+    def last_node(self, small_disk: Path) -> Mapping[str, Any]:
+        return {"env_vars": {"VLLM_REGRESS_CACHE": str(small_disk / "cache")}}
+
+    def test_cells_go_elsewhere(self, cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+        targets = environments(make_target, 3, 3)
+        version_case(tmp_path / "cases", "case-0")
+        result = tmp_path / "r.json"
+        done = cluster.run(
+            cluster.command(
+                tmp_path / "cases", "matrix", "--on", cluster.address, *named(targets), "--results", str(result)
+            )
+        )
+        assert verdicts(page(result)) == expected(targets, 3, 1), done.stdout + done.stderr
+        assert "GiB free, and 1.0 are asked for; its 1 unfinished cells go elsewhere" in done.stdout
+        full = cluster.nodes[-1].node_id[:8]
+        assert full not in {each["node"]["node"].partition("/")[2] for each in page(result)}
+        cluster.wait_until_clean(LEFT_S)
+
+
+def test_doctor_looks_on_every_node(cluster: Cluster) -> None:
+    """A run that was killed on the cluster's machine is found, once, and removed where that is asked for."""
+    left = (
+        "import os, signal; from pytest_vllm_regress.util.rundir import RunDir; "
+        "print(RunDir.create().path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    made = subprocess.run([sys.executable, "-c", left], env=dict(cluster.ours), capture_output=True, text=True)
+    folder = Path(made.stdout.strip())
+    doctor = [sys.executable, "-m", "pytest_vllm_regress", "doctor", "--on", cluster.address]
+    found = cluster.run([*doctor, "--json"])
+    (trace,) = json.loads(found.stdout)
+    assert found.returncode == 1, found.stderr
+    assert (trace["what"], trace["name"], trace["removed"]) == ("run directory", str(folder), False)
+    assert trace["node"].startswith(cluster.nodes[0].node_ip_address)
+    assert cluster.run([*doctor, "--remove"]).returncode == 0
+    assert not folder.exists()
+    clean = cluster.run(doctor)
+    assert (clean.returncode, clean.stdout.strip()) == (0, "nothing is left behind")
