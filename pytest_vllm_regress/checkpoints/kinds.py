@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import UsageError
-from . import qwen
+from . import bert, llama, qwen, sentencepiece
 from .shapes import Kind
 from .tokenizers import byte_level
 
@@ -18,6 +18,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
             *(functools.partial(byte_level, vision=True), qwen.vision_files),
             needs="torchvision",  # its processor comes with it
+        ),
+        "classifier": Kind(
+            *("Qwen2ForSequenceClassification", qwen.classifier_config, qwen.classifier_weights),
+            *(byte_level, qwen.generation),
+        ),
+        "encoder": Kind("BertModel", bert.encoder_config, bert.encoder_weights, bert.wordpiece, bert.nothing_beside),
+        "reranker": Kind(
+            *("BertForSequenceClassification", bert.reranker_config, bert.reranker_weights),
+            *(bert.wordpiece, bert.nothing_beside),
+        ),
+        "sentencepiece": Kind("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.fast, qwen.generation),
+        "slow-tokenizer": Kind(
+            *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
+            needs="sentencepiece",
         ),
     }
 )

@@ -126,6 +126,25 @@ def trunk(vocabulary_size: int, s: Shape) -> Weights:
     yield "model.norm.weight", (s.hidden,)
 
 
+LABELS = ("negative", "neutral", "positive")
+"""The classes of the classifier."""
+
+
+def classifier_config(words: Words, shape: Shape) -> dict[str, Any]:
+    return {
+        **text_config(words, shape),
+        "architectures": ["Qwen2ForSequenceClassification"],
+        "pad_token_id": words.ids[words.pad],
+        "id2label": {str(number): label for number, label in enumerate(LABELS)},
+        "label2id": {label: number for number, label in enumerate(LABELS)},
+    }
+
+
+def classifier_weights(vocabulary_size: int, s: Shape) -> Weights:
+    yield from trunk(vocabulary_size, s)
+    yield "score.weight", (len(LABELS), s.hidden)
+
+
 def text_weights(vocabulary_size: int, s: Shape) -> Weights:
     yield from trunk(vocabulary_size, s)
     yield "lm_head.weight", (vocabulary_size, s.hidden)

@@ -38,7 +38,7 @@ MARKERS = (
 )
 # Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
 # Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
-_WORDS = (
+WORDS = (
     '":',
     '": "',
     '", "',
@@ -85,7 +85,7 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
         letters[byte] = chr(256 + number)
     vocabulary = {letters[byte]: byte for byte in range(256)}
     merges: list[str] = []
-    for word in _WORDS:
+    for word in WORDS:
         spelled = [letters[byte] for byte in word.encode()]
         for end in range(2, len(spelled) + 1):
             left, right = "".join(spelled[: end - 1]), spelled[end - 1]
@@ -154,8 +154,11 @@ def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
 
 
 def _flags(content: str) -> dict[str, Any]:
+    return added(content, special=content in (*SPECIALS, START, END))
+
+
+def added(content: str, *, special: bool = True) -> dict[str, Any]:
     """An added token, as tokenizers are told of it."""
-    special = content in (*SPECIALS, START, END)
     return {
         "content": content,
         "single_word": False,

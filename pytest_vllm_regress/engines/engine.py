@@ -110,7 +110,14 @@ class RunningEngine:
         return str(ensure_adapter(adapter, model, cache_root() / "checkpoints"))
 
     def check(self) -> None:
-        """Prove that the engine still works: one token is generated. Raises what ``generate`` raises, and ``RemoteError`` where none came."""
+        """Prove that the engine still works: one token is generated, or one prompt pooled. Raises what ``generate`` raises, and ``RemoteError``
+        where nothing came."""
+        if self.spec.task == "score":
+            self._list("score", None, text=PROMPT, others=[PROMPT])
+            return
+        if self.spec.task != "generate":
+            self._pool(self.spec.task, PROMPT, None)
+            return
         (answer,) = self._generate(PROMPT, {"max_tokens": 1}, None, None)
         last = answer[-1] if isinstance(answer, list) else answer
         if not any(output["token_ids"] for output in last["outputs"]):
@@ -128,6 +135,18 @@ class RunningEngine:
     def reset_prefix_cache(self, *, timeout: float | None = None) -> None:
         """Use no block of an earlier prompt again. Errors as of ``generate``."""
         self.child.request("reset_prefix_cache", self._deadline("request", timeout))
+
+    def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
+        """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
+        return self._pool("embed", prompts, timeout)
+
+    def classify(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
+        """The probability of each class for each prompt; for engines with ``task="classify"``. Errors as of ``generate``."""
+        return self._pool("classify", prompts, timeout)
+
+    def encode(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[list[float]]]:
+        """The vectors of each prompt's tokens, in their order; for engines with ``task="token_embed"``. Errors as of ``generate``."""
+        return self._pool("token_embed", prompts, timeout)
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """vLLM's own shutdown; returns what it left behind (already removed)."""
@@ -159,6 +178,10 @@ class RunningEngine:
             given = [self.schemas.apply(each) for each in sampling]
         return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
 
+    def _pool(self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None) -> list[Any]:
+        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
+        return self._list("pool", timeout, task=task, prompts=several)
+
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
         return {"name": adapter.name, "number": number, "path": self.adapter_path(adapter)}
@@ -176,20 +199,9 @@ class Engine(RunningEngine):
 
     front = "offline"
 
-    def check(self) -> None:
-        """Prove that the engine still works: one token is generated, or one prompt pooled. Raises what ``generate`` raises."""
-        if self.spec.task == "embed":
-            self.embed(PROMPT)
-        else:
-            super().check()
-
-    def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
-        """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
-        several = _several(prompts)
-        return self._list("embed", timeout, prompts=several)
-
     def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
-        """How alike ``text`` and each of ``others`` are (the cosine of their vectors); for engines with ``task="embed"``."""
+        """How alike ``text`` and each of ``others`` are: the cosine of their vectors (``task="embed"``), or what a cross-encoder says of each pair
+        (``task="score"``, as of ``model="reranker"``)."""
         return self._list("score", timeout, text=text, others=list(others))
 
     def generate(

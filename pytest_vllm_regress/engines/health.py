@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 
 import httpx
 
+from .http.metrics import Metrics
+
 LOOK_S = 2.0
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
-# Sums over engines. V0 and V1 have the same names for these (https://docs.vllm.ai, "Production Metrics").
-_TOKENS = re.compile(r"^vllm:(?:prompt|generation)_tokens_total(?:\{[^}]*\})? ([\d.eE+-]+)$", re.MULTILINE)
-_REQUESTS = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([\d.eE+-]+)$", re.MULTILINE)
+# V0 and V1 have the same names for these (https://docs.vllm.ai, "Production Metrics"); sums are over engines.
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+_REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 Get = Callable[[str, float], httpx.Response]
 
@@ -36,8 +37,14 @@ class Counters:
     @classmethod
     def parse(cls, metrics: str) -> Counters | None:
         """From the text of /metrics; None when the server does not count."""
-        tokens, requests = _TOKENS.findall(metrics), _REQUESTS.findall(metrics)
-        return cls(sum(map(float, tokens)), sum(map(float, requests))) if requests else None
+        try:
+            counted = Metrics.parse(metrics)
+        except ValueError:
+            return None
+        tokens, requests = (
+            [value for name in names for value in counted.of(name).values()] for names in (_TOKENS, _REQUESTS)
+        )
+        return cls(sum(tokens), sum(requests)) if requests else None
 
 
 def look(get: Get, pause: Callable[[float], None]) -> Health:

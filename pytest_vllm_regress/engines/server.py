@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.paths import cache_root
 from .engine import PROMPT
+from .http.openai_client import OpenAIClients
 from .http.pooling import PoolingRequests
 from .http.upkeep import UpkeepRequests
 from .ports import HOST, PortLease
@@ -33,8 +34,19 @@ _POLL_S = 0.1
 _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
+_LEAST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
+    "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),
+    "embed": (("/v1/embeddings", {"input": PROMPT}),),
+    "token_embed": (("/pooling", {"input": PROMPT}),),
+    "classify": (
+        ("/classify", {"input": PROMPT}),
+        ("/pooling", {"input": PROMPT}),
+    ),  # up to 0.8 there is the second only
+    "score": (("/score", {"text_1": PROMPT, "text_2": PROMPT}),),
+}
 
-class Server(PoolingRequests, UpkeepRequests):
+
+class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
     """A server that answers. Tests get it from the fixture ``vllm_server``."""
 
     _tells_cached = False
@@ -121,19 +133,24 @@ class Server(PoolingRequests, UpkeepRequests):
         body = {"prompt" if isinstance(asked, str) else "messages": asked, **options}
         return list(self._asked("/tokenize", body, timeout)["tokens"])
 
+    def detokenize(self, tokens: Sequence[int], *, timeout: float | None = None, **options: Any) -> str:
+        """The text of tokens."""
+        return str(self._asked("/detokenize", {"tokens": list(tokens), **options}, timeout)["prompt"])
+
     def engine_processes(self) -> list[psutil.Process]:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""
         return [each for each in self.child.processes() if each.pid != self.child.pid and not family.is_helper(each)]
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated, or one prompt pooled."""
-        answer = self._json(self.post(*self._smallest()))
-        if not (answer.get("choices") or answer.get("data")):
+        answer = self._json(self._least(self.post))
+        if not _has_content(answer):
             raise RemoteError(f"the smallest request brought nothing: {answer}", phase="request")
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """TERM, and wait for vLLM's own shutdown; returns what it left behind (already removed)."""
         self.client.close()
+        self._close_openai()
         try:
             return self.child.stop(self._deadline("stop", timeout), by_signal=True)
         finally:
@@ -142,16 +159,18 @@ class Server(PoolingRequests, UpkeepRequests):
     def _ready(self, deadline: Deadline) -> None:
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
         self.child.expect(deadline)
+
+        def ask(path: str, body: Mapping[str, Any]) -> httpx.Response:
+            return self.client.post(path, json=body, timeout=max(0.1, deadline.left_s))
+
         for _ in self._attempts(deadline):
             try:
                 # Short reads until a server of ours answers: whoever else holds the port may never. Then patience, the engine may be slow.
                 models = self.client.get("/v1/models", timeout=min(_PROBE_S, max(0.1, deadline.left_s)))
-                limits = max(0.1, deadline.left_s)
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
-                    path, body = self._smallest()
-                    answer = self.client.post(path, json=body, timeout=limits)
-                    if answer.is_success and answer.json().get("choices" if "prompt" in body else "data"):
+                    answer = self._least(ask)
+                    if answer.is_success and _has_content(answer.json()):
                         return
                     said = f"HTTP {answer.status_code} {masking.mask(answer.text[:2000])}"
                     raise self.child.failure(f"the first request failed: {said}", phase="ready", answer=said)
@@ -159,11 +178,14 @@ class Server(PoolingRequests, UpkeepRequests):
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
 
-    def _smallest(self) -> tuple[str, dict[str, Any]]:
-        """Address and body of the least request that only an engine which works can answer."""
-        if self.spec.task == "embed":
-            return "/v1/embeddings", {"model": self.model, "input": PROMPT}
-        return "/v1/completions", {"model": self.model, "prompt": PROMPT, "max_tokens": 1}
+    def _least(self, post: Callable[[str, Mapping[str, Any]], httpx.Response]) -> httpx.Response:
+        """The answer to the least request that only an engine which works can answer, at the first address that this vLLM has."""
+        *others, last = ((path, {"model": self.model, **body}) for path, body in _LEAST[self.spec.task])
+        for path, body in others:
+            answer = post(path, body)
+            if answer.status_code != 404:
+                return answer
+        return post(*last)
 
     def _attempts(self, deadline: Deadline) -> Iterator[None]:
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
@@ -172,6 +194,10 @@ class Server(PoolingRequests, UpkeepRequests):
             self.child.check_still(deadline)
             yield
             self.child.pause(min(_POLL_S, deadline.left_s))
+
+
+def _has_content(answer: Mapping[str, Any]) -> bool:
+    return bool(answer.get("choices") or answer.get("data"))
 
 
 def start_server(

@@ -233,10 +233,6 @@ class Session:
                 f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
                 "for engine arguments"
             )
-        if spec.task != "generate" and front == "async":
-            raise Unsupported(
-                f"task={spec.task!r} has calls for the offline engine and for servers, not for front='async'"
-            )
         if target.device == "none":
             raise Unsupported(f"{target.name} has no engines", needs="vLLM")
         needed = needed_by(spec.model)

@@ -15,13 +15,16 @@ Json = Any
 Front = Literal["offline", "async", "serve"]
 """How a test talks to an engine: ``LLM``, the asynchronous engine, or ``vllm serve``."""
 FRONTS: tuple[Front, ...] = get_args(Front)
+Task = Literal["generate", "embed", "token_embed", "classify", "score"]
+"""What an engine does with prompts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EngineSpec:
     """One engine configuration; hashable, the key of engine reuse.
 
-    ``task``: ``generate``, or ``embed`` for an engine that pools: vectors of prompts instead of texts.
+    ``task``: ``generate``, or what an engine pools prompts to: ``embed`` (a vector), ``token_embed`` (a vector for each token), ``classify``
+    (probabilities of classes) or ``score`` (a cross-encoder's number for a pair of texts).
     ``tokenizer_pool_size`` None leaves the pool to vLLM's default; its meaning follows the version (Ray actor pool up to 0.8.4,
     accepted and ignored, removed, thread pool ``renderer_num_workers`` later). ``extra`` are further engine arguments,
     ``server_options`` options of ``vllm serve`` that are no engine arguments, e.g. ``{"tool_call_parser": "hermes"}``,
@@ -58,7 +61,7 @@ class EngineSpec:
         if spec.tokenizer_pool_size is not None:
             _check_int("tokenizer_pool_size", spec.tokenizer_pool_size, least=0)
         _check_choice("executor", spec.executor, ("auto", "uni", "mp", "ray"))
-        _check_choice("task", spec.task, ("generate", "embed"))
+        _check_choice("task", spec.task, get_args(Task))
         _check_choice("generation", spec.generation, ("auto", "V0", "V1"))
         return spec
 

@@ -18,6 +18,7 @@ from .. import health as watcher
 from ..ports import HOST, PortLease
 from ..schema_filter import SchemaFilter
 from ..spec import EngineSpec
+from .metrics import Metrics
 
 T = TypeVar("T")
 
@@ -78,6 +79,12 @@ class Transport:
         return self._exchange(
             lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
         )
+
+    def metrics(self, *, timeout: float | None = None) -> Metrics:
+        """What the server counts (its /metrics). Errors as of ``chat``."""
+        response = self.get("/metrics", timeout=timeout)
+        self._done(response)
+        return Metrics.parse(response.text)
 
     def post_all(
         self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None

@@ -171,7 +171,6 @@ def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.M
     ("spec", "on", "front", "error", "words"),
     [
         (ONE.replace(server_options={"a": 1}), target(), "offline", UsageError, "mean nothing to front='offline'"),
-        (ONE.replace(task="embed"), target(), "async", Unsupported, "not for front='async'"),
         (ONE, target("none"), "offline", Unsupported, "old has no engines"),
         (ONE.replace(model="vision"), target(), "offline", Unsupported, "cannot load the vision model"),
     ],

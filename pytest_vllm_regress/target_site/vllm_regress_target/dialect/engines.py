@@ -18,7 +18,7 @@ import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
 from .. import Unsupported, gpu, spawning
-from . import known, speculation
+from . import known, pooling, speculation
 from .installed import can_sleep, has_v0, has_v1, known_environment
 from .installed import version as version
 
@@ -77,7 +77,7 @@ def plan(spec: Spec, front: str) -> Plan:
     fields = engine_fields(front)
     made = Plan({}, dict(spec.get("env", {})), [], dict(spec.get("server_options", {})))
     _model(spec, made)
-    _task(spec, fields, made)
+    made.kwargs.update(pooling.plan(spec.get("task", "generate"), fields, version()))
     _generation(spec, front, made)
     _parallel(spec, front, fields, made)
     _tokenizer_pool(spec, fields, made)
@@ -230,19 +230,6 @@ def _model(spec: Spec, made: Plan) -> None:
     made.kwargs.update(model=spec["model_path"], max_model_len=spec["max_model_len"], seed=spec["seed"])
     if spec.get("dtype"):
         made.kwargs["dtype"] = spec["dtype"]
-
-
-def _task(spec: Spec, fields: Set[str], made: Plan) -> None:
-    """Generating is every version's default; pooling was a task, and became a runner and what a model is converted to."""
-    task = spec.get("task", "generate")
-    if task == "generate":
-        return
-    if "runner" in fields:
-        made.kwargs.update(runner="pooling", convert=task)
-    elif "task" in fields:
-        made.kwargs["task"] = task
-    else:
-        raise Unsupported("vLLM {} has no engine argument for the task {!r}".format(version(), task))
 
 
 def _generation(spec: Spec, front: str, made: Plan) -> None:

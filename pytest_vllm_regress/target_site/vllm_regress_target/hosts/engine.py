@@ -6,6 +6,7 @@ from typing import Any, Awaitable, Dict, List, Optional, Union
 from .. import Unsupported, calls
 from ..dialect import engines, requests
 from ..protocol import FrameSocket
+from . import pooling
 from .inputs import Json, Prompt, as_prompt
 from .upkeep import Upkeep
 
@@ -91,22 +92,17 @@ class EngineHost(Upkeep):
             for output in self._engine.chat(messages, requests.sampling_params(sampling), use_tqdm=False)
         ]
 
-    def embed(self, prompts: List[Prompt]) -> List[List[float]]:
-        """The vector of each prompt (offline only)."""
-        outputs = self._pooled("embed", [self._input(prompt) for prompt in prompts])
-        return [[float(number) for number in output.outputs.embedding] for output in outputs]
+    def pool(self, task: str, prompts: List[Prompt]) -> List[Any]:
+        """What the task gives for each prompt."""
+        inputs = [self._input(prompt) for prompt in prompts]
+        if self._front == "offline":
+            return pooling.offline(self._engine, task, inputs)
+        first, self._requests = self._requests + 1, self._requests + len(inputs)
+        return self._run(pooling.asynchronous(self._engine, task, inputs, first))  # type: ignore[no-any-return]
 
-    def score(self, text: str, others: List[str]) -> List[float]:
+    def score(self, text: str, others: List[str]) -> List[Any]:
         """How alike `text` and each of `others` are (offline only)."""
-        return [float(output.outputs.score) for output in self._pooled("score", text, others)]
-
-    def _pooled(self, method: str, *inputs: Any) -> List[Any]:
-        if self._front != "offline":
-            raise Unsupported("{} is a method of the offline engine; use a server for the others".format(method))
-        if not hasattr(self._engine, method):
-            raise Unsupported("LLM.{} is not in vLLM {}".format(method, engines.version()))
-        with engines.refusals():
-            return list(getattr(self._engine, method)(*inputs, use_tqdm=False))
+        return pooling.offline(self._engine, "score", text, others)
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
         """Run a probe function with the engine as its first argument; a coroutine function runs on the engine's loop."""

@@ -119,14 +119,17 @@ class PoolingBatch:
         self._pooling = pooling
         self._prompts: Dict[str, List[int]] = {}
         self._computed: Dict[str, int] = {}
+        self._asked: Dict[str, Tuple[Any, int]] = {}  # parameters, and where computing began
 
     def step(self, scheduled: Any) -> Tuple[List[str], List[Optional[torch.Tensor]]]:
-        """Take over one scheduler output: the scheduled requests, and the vector of each or None where its prompt is not wholly computed."""
+        """Take over one scheduler output: the scheduled requests, and the answer to each or None where its prompt is not wholly computed."""
         for request_id in scheduled.finished_req_ids:
             self._prompts.pop(request_id, None)
+            self._asked.pop(request_id, None)
         for new in scheduled.scheduled_new_reqs:
             self._prompts[new.req_id] = list(new.prompt_token_ids)
             self._computed[new.req_id] = new.num_computed_tokens
+            self._asked[new.req_id] = getattr(new, "pooling_params", None), new.num_computed_tokens
         for request_id, computed, _, _ in _continued(scheduled.scheduled_cached_reqs):
             self._computed[request_id] = computed
         ids = list(scheduled.num_scheduled_tokens)
@@ -134,7 +137,10 @@ class PoolingBatch:
 
     def _answer(self, request_id: str, count: int) -> Optional[torch.Tensor]:
         prompt = self._prompts[request_id]
-        return self._pooling.vector(prompt) if self._computed[request_id] + count >= len(prompt) else None
+        if self._computed[request_id] + count < len(prompt):
+            return None
+        params, start = self._asked[request_id]
+        return self._pooling.answer(prompt, params, start)
 
 
 def _continued(cached: Any) -> Iterator[Tuple[str, int, List[int], int]]:

@@ -10,6 +10,7 @@ never drawn. A temperature of 2 brings the rare tokens back.
 import hashlib
 import json
 import os
+import re
 from typing import Any, Dict, Iterable, List, Sequence
 
 import numpy as np
@@ -69,6 +70,10 @@ class Draw:
             total += self._noise([token], size)
         return total
 
+    def last(self, tokens: Sequence[int], size: int) -> np.ndarray:
+        """`size` numbers for the last of `tokens`: its own, and a little that depends on those before it."""
+        return self._noise(tokens[-1:], size) + 0.1 * self._noise(tokens, size)
+
     def stack(self, rows: List[np.ndarray]) -> torch.Tensor:
         """Rows as the float32 tensor that vLLM's samplers take, and may overwrite."""
         if not rows:
@@ -117,15 +122,22 @@ def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:
     vocabulary = (tokenizer.get("model") or {}).get("vocab")
     if isinstance(vocabulary, dict):
         for text, token in vocabulary.items():
-            yield token, CLOSING.get(text) or (_rarity(text) if len(text) == 1 and not "!" <= text <= "~" else 0.0)
+            yield token, CLOSING.get(text) or _rarity(text)
         added = tokenizer.get("added_tokens") or []
         forged = any(token["content"] == script.START for token in added)  # it has markers that only scripts are to say
         for token in added:
             yield token["id"], SPECIAL if forged or token.get("special") else 0.0
 
 
-def _rarity(character: str) -> float:
-    """The bias of a one-character token in byte-level BPE's alphabet, where U+0100 to U+0143 stand for the unprintable bytes."""
+def _rarity(text: str) -> float:
+    """The bias of a token that is one character of byte-level BPE's alphabet, where U+0100 to U+0143 stand for the unprintable bytes, or one of
+    sentencepiece's bytes."""
+    if re.fullmatch("<0x[0-9A-F]{2}>", text):
+        return HIGH
+    return 0.0 if len(text) != 1 or "!" <= text <= "~" else _rarity_of(text)
+
+
+def _rarity_of(character: str) -> float:
     if "\u0100" <= character <= "\u0143":
         byte = ord(character) - 0x100
         return 0.0 if byte == 0x20 else CONTROL if byte <= 0x21 else HIGH

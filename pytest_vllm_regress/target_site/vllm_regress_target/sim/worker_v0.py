@@ -115,10 +115,13 @@ class SimWorker(TakesAdapters, WorkerBase):
         return [self._pool(execute_model_req) if self._pools else self._sample(execute_model_req)]
 
     def _pool(self, request: Any) -> PoolerOutput:
-        """A vector for each prompt. V0 schedules the prompts of pooling models whole."""
-        prompts = [sequence for group in request.seq_group_metadata_list for sequence in group.seq_data.values()]
-        vectors = [self._pooling.vector(list(sequence.get_token_ids())) for sequence in prompts]
-        return PoolerOutput(outputs=[PoolingSequenceGroupOutput(vector) for vector in vectors])
+        """What each prompt is pooled to. V0 schedules the prompts of pooling models whole."""
+        groups = request.seq_group_metadata_list
+        prompts = [
+            (list(each.get_token_ids()), group.pooling_params) for group in groups for each in group.seq_data.values()
+        ]
+        answers = [self._pooling.answer(tokens, params) for tokens, params in prompts]
+        return PoolerOutput(outputs=[PoolingSequenceGroupOutput(answer) for answer in answers])
 
     @torch.inference_mode()
     def _sample(self, request: Any) -> SamplerOutput:

@@ -15,6 +15,7 @@ from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
+from ..dialect.pooling import names
 from . import DEVICE_NAME
 from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
@@ -78,7 +79,8 @@ class SimWorker(TakesAdapters, WorkerBase):
         self._last = get_pp_group().is_last_rank
         self.model_runner = _Runner(self)
         if self._pools:
-            self._pooling = PoolingBatch(Pooling(self._draw, self.model_config))
+            pooling = Pooling(self._draw, self.model_config)
+            self._tasks, self._pooling = pooling.tasks(names()), PoolingBatch(pooling)
             return
         speculates = getattr(self.vllm_config, "speculative_config", None) is not None
         self._drafter = Drafter(self.vllm_config) if speculates and self._last else None
@@ -90,7 +92,7 @@ class SimWorker(TakesAdapters, WorkerBase):
         raise SimulationGap("the model itself was asked for, but none is loaded")
 
     def get_supported_tasks(self) -> Any:
-        return ("embed",) if self._pools else ("generate",)
+        return self._tasks if self._pools else ("generate",)
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
         return ["NHD"]

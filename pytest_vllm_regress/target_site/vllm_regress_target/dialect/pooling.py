@@ -1,0 +1,58 @@
+"""Pooling in the words of the installed vLLM: vectors, classes and scores of prompts.
+
+Our tasks are ``embed`` (a vector), ``token_embed`` (a vector for each token), ``classify`` (a probability for each class) and ``score``
+(a cross-encoder's number for a pair of texts).
+"""
+
+import importlib
+from typing import Any, Dict, Set, Tuple
+
+from .. import Unsupported
+
+Json = Dict[str, Any]
+
+
+def plan(task: str, fields: Set[str], version: str) -> Json:
+    """Engine arguments for a task: a runner and what the model is converted to, or up to 0.9 the task itself."""
+    if task == "generate":
+        return {}
+    if "runner" in fields:
+        return {"runner": "pooling", **_converted(task, fields)}
+    if "task" not in fields:
+        raise Unsupported("vLLM {} has no engine argument for the task {!r}".format(version, task))
+    return {"task": "reward" if task == "token_embed" else task}
+
+
+def _converted(task: str, fields: Set[str]) -> Json:
+    if task in ("classify", "score"):
+        return {}  # what the checkpoint says of itself
+    if task == "embed":
+        return {"convert": "embed"}
+    if "token_embed" not in names():
+        return {"convert": "reward"}
+    from vllm.config import PoolerConfig
+
+    given = {"task": "token_embed"} if hasattr(PoolerConfig, "task") else {"pooling_type": "ALL"}
+    return {"convert": "embed", "pooler_config" if "pooler_config" in fields else "override_pooler_config": given}
+
+
+def names() -> Tuple[str, ...]:
+    """What this vLLM calls its pooling tasks; none where requests name no task."""
+    try:
+        return tuple(importlib.import_module("vllm.tasks").POOLING_TASKS)
+    except (ImportError, AttributeError):
+        return ()
+
+
+def name_of(task: str) -> str:
+    """Our task in this vLLM's words, for a request."""
+    older = {"token_embed": "encode", "classify": "classify", "score": "classify"}
+    return task if task in names() else older.get(task, task)
+
+
+def params(task: str) -> Any:
+    """PoolingParams of a request, which name its task from 0.10 on."""
+    from vllm import PoolingParams
+
+    known = getattr(PoolingParams, "__struct_fields__", ())
+    return PoolingParams(**({"task": name_of(task)} if "task" in known else {}))
