@@ -1,12 +1,15 @@
-"""Pooling: vectors of prompts, offline and over HTTP."""
+"""Pooling: vectors, classes and scores of prompts, offline, asynchronous and over HTTP, of decoders and of encoders."""
 
 from __future__ import annotations
 
+import base64
 import math
+import struct
+from typing import Literal
 
 import pytest
 
-from pytest_vllm_regress import Engine, RemoteError, Server
+from pytest_vllm_regress import AsyncEngine, Engine, RemoteError, Server
 
 pytestmark = pytest.mark.vllm_engine(task="embed", generation=["V0", "V1"], max_model_len=64)
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "42"]
@@ -48,3 +51,99 @@ def test_http(vllm_server: Server) -> None:
     assert vllm_server.score(TEXTS[0], TEXTS[1:]) == pytest.approx(
         [cosine(vectors[0], vectors[1]), cosine(vectors[0], vectors[2])], abs=1e-2
     )
+
+
+@pytest.mark.vllm_engine(front="async")
+def test_async_embed(vllm_engine: AsyncEngine) -> None:
+    one, other, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert cosine(one, same) == pytest.approx(1, abs=1e-3) and cosine(one, other) < 0.999
+    vllm_engine.check()
+
+
+@pytest.mark.vllm_engine(task="token_embed")
+def test_encode(vllm_engine: Engine) -> None:
+    three, five = vllm_engine.encode(["one", "three"])
+    assert [len(three), len(five)] == [3, 5] and {len(vector) for vector in three + five} == {128}
+
+
+@pytest.mark.vllm_engine(task="token_embed", front="async")
+def test_async_encode(vllm_engine: AsyncEngine) -> None:
+    (vectors,) = vllm_engine.encode("three")
+    assert [len(vector) for vector in vectors] == [128] * 5
+
+
+@pytest.mark.vllm_engine(model="classifier", task="classify")
+def test_classify(vllm_engine: Engine) -> None:
+    one, other, same = vllm_engine.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(one) == 3 and sum(one) == pytest.approx(1, abs=1e-2) and min(one) >= 0
+    assert one == pytest.approx(same, abs=1e-3) and one != pytest.approx(other, abs=1e-3)
+
+
+@pytest.mark.vllm_engine(model="classifier", task="classify", front="async")
+def test_async_classify(vllm_engine: AsyncEngine) -> None:
+    (one,) = vllm_engine.classify(TEXTS[0])
+    assert len(one) == 3 and sum(one) == pytest.approx(1, abs=1e-2)
+
+
+@pytest.mark.vllm_engine(model="encoder")
+def test_encoder(vllm_engine: Engine) -> None:
+    one, other, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(one) == 128 and cosine(one, same) == pytest.approx(1, abs=1e-3) and cosine(one, other) < 0.999
+
+
+@pytest.mark.vllm_engine(model="reranker", task="score")
+def test_cross_encoder(vllm_engine: Engine) -> None:
+    one, other, same = vllm_engine.score("what is a cat", ["the cat", "42", "the cat"])
+    assert 0 <= one <= 1 and one == pytest.approx(same, abs=1e-3) and one != other
+
+
+@pytest.mark.vllm_engine(front="serve", model="classifier", task="classify")
+def test_http_classify(vllm_server: Server) -> None:
+    vllm_server.check()
+    one, other, same = vllm_server.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(one) == 3 and one == pytest.approx(same, abs=1e-3) and one != pytest.approx(other, abs=1e-3)
+
+
+@pytest.mark.vllm_engine(front="serve", task="token_embed")
+def test_http_pool(vllm_server: Server) -> None:
+    three, five = vllm_server.pool(["one", "three"])
+    assert [len(three), len(five)] == [3, 5] and {len(vector) for vector in three + five} == {128}
+
+
+@pytest.mark.vllm_engine(front="serve", model="reranker", task="score")
+@pytest.mark.parametrize("api", ["", "v1", "v2"], ids=["", "v1", "v2"])
+def test_http_rerank(vllm_server: Server, api: Literal["", "v1", "v2"]) -> None:
+    documents = ["the cat", "42", "a mat"]
+    ranked = vllm_server.rerank("what is a cat", documents, api=api)
+    assert sorted(each.index for each in ranked) == [0, 1, 2]
+    assert [each.score for each in ranked] == sorted((each.score for each in ranked), reverse=True)
+    assert all(each.text == documents[each.index] for each in ranked)
+    assert vllm_server.rerank("what is a cat", documents, api=api, top_n=1) == ranked[:1]
+
+
+@pytest.mark.vllm_engine(front="serve", model="reranker", task="score")
+def test_http_cross_encoder(vllm_server: Server) -> None:
+    ranked = vllm_server.rerank("what is a cat", ["the cat", "42"])
+    scores = vllm_server.score("what is a cat", ["the cat", "42"])
+    assert scores == pytest.approx([each.score for each in sorted(ranked, key=lambda each: each.index)], abs=1e-3)
+
+
+def test_http_base64(vllm_server: Server) -> None:
+    body = {"model": vllm_server.model, "input": TEXTS[0], "encoding_format": "base64"}
+    answer = vllm_server.post("/v1/embeddings", body).json()["data"][0]["embedding"]
+    vector = list(struct.unpack("<128f", base64.b64decode(answer)))
+    assert vector == pytest.approx(vllm_server.embed(TEXTS[0])[0], abs=1e-3)
+
+
+def test_http_longest_prompt(vllm_server: Server) -> None:
+    assert len(vllm_server.embed("x" * 64)[0]) == 128
+    with pytest.raises(RemoteError, match="HTTP 400"):
+        vllm_server.embed("x" * 65)
+
+
+def test_http_many_at_once(vllm_server: Server) -> None:
+    texts = [f"prompt {number}" for number in range(60)]
+    bodies = [{"model": vllm_server.model, "input": text} for text in texts]
+    alone = [each.json()["data"][0]["embedding"] for each in vllm_server.post_all("/v1/embeddings", bodies)]
+    together = vllm_server.embed(texts)
+    assert all(cosine(one, other) > 0.999 for one, other in zip(alone, together, strict=True))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         StartReport,
     )
     from .engines.health import Health
+    from .engines.http.metrics import Metrics
+    from .engines.http.pooling import Ranked
     from .engines.probe import AtWork, Probe
     from .engines.server import Server
     from .engines.spec import EngineSpec
@@ -71,6 +73,8 @@ _NAMES = {
         *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
     "engines.health": ("Health",),
+    "engines.http.metrics": ("Metrics",),
+    "engines.http.pooling": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
     "engines.server": ("Server",),
     "engines.spec": ("EngineSpec",),
@@ -115,10 +119,12 @@ __all__ = [
     "Invalid",
     "LimitExceeded",
     "Message",
+    "Metrics",
     "Probe",
     "Profile",
     "Prompt",
     "ProtocolError",
+    "Ranked",
     "RegressError",
     "RemoteError",
     "RequestOutput",

@@ -1,0 +1,146 @@
+"""Other addresses of the server, and what chat completions take beside text: tools, reasoning, images."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import Script, Server, png_url
+
+pytestmark = pytest.mark.vllm_engine(front="serve", generation=["V0", "V1"])
+TOOLS = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+OSLO = '{"city": "Oslo"}'
+CALLS = {
+    "auto": f'<tool_call>\n{{"name": "weather", "arguments": {OSLO}}}\n</tool_call>',
+    "named": OSLO,
+    "required": f'[{{"name": "weather", "parameters": {OSLO}}}]',
+}
+
+
+def user(content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+@pytest.mark.vllm_engine(server_options=TOOLS)
+@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+@pytest.mark.parametrize("choice", list(CALLS))
+def test_tool_choice(vllm_server: Server, choice: str, stream: bool) -> None:
+    named = {"type": "function", "function": {"name": "weather"}}
+    asked: dict[str, Any] = {
+        "tools": [WEATHER],
+        "tool_choice": named if choice == "named" else choice,
+        "max_tokens": 120,
+    }
+    (answer,) = vllm_server.answers(user(Script.text(CALLS[choice]).prompt("Weather?")), stream=stream, **asked)
+    (call,) = answer.tool_calls
+    assert call.name == "weather" and json.loads(call.arguments) == {"city": "Oslo"}
+
+
+@pytest.mark.vllm_engine(server_options=TOOLS)
+def test_tools_not_called(vllm_server: Server) -> None:
+    asked = user(Script.text("It rains.").prompt("Weather?"))
+    (answer,) = vllm_server.answers(asked, tools=[WEATHER], tool_choice="auto", max_tokens=30)
+    assert answer.content == "It rains." and not answer.tool_calls and answer.finish_reason == "stop"
+
+
+@pytest.mark.vllm_engine(server_options={"reasoning_parser": "deepseek_r1"})
+@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+def test_reasoning(vllm_server: Server, stream: bool) -> None:
+    asked = user(Script.text("two and two</think>four").prompt("2 + 2?"))
+    (answer,) = vllm_server.answers(asked, stream=stream, max_tokens=40)
+    assert (answer.reasoning, answer.content) == ("two and two", "four")
+
+
+@pytest.mark.vllm_engine(model="vision", max_model_len=1024, extra={"limit_mm_per_prompt": {"image": 2}})
+def test_several_images(vllm_server: Server) -> None:
+    def ask(count: int) -> Any:
+        images = [{"type": "image_url", "image_url": {"url": png_url(56, 28 * (1 + at))}} for at in range(count)]
+        content = [*images, {"type": "text", "text": "What are these?"}]
+        body = {"model": vllm_server.model, "messages": user(content), "max_tokens": 4}
+        return vllm_server.post("/v1/chat/completions", body)
+
+    one, two, three = (ask(count) for count in (1, 2, 3))
+    assert one.json()["usage"]["prompt_tokens"] < two.json()["usage"]["prompt_tokens"]
+    assert three.status_code == 400
+
+
+def test_responses(vllm_server: Server) -> None:
+    answer = vllm_server.respond(Script.text("yes").prompt("Are you there?"), max_output_tokens=20)
+    assert answer["status"] == "completed" and answer["output"][-1]["content"][0]["text"] == "yes"
+
+
+def test_responses_with_instructions(vllm_server: Server) -> None:
+    answer = vllm_server.respond("Hello", instructions="Be brief.", max_output_tokens=3)
+    assert answer["usage"]["output_tokens"] <= 3 and answer["usage"]["input_tokens"] > len("Be brief.Hello")
+
+
+def test_tokenize_and_detokenize(vllm_server: Server) -> None:
+    text = "Gr\u00fc\u00dfe, 12 \U0001f600"
+    tokens = vllm_server.tokenize(text)
+    assert vllm_server.detokenize(tokens) == text
+
+
+def test_tokenize_a_conversation(vllm_server: Server) -> None:
+    tokens = vllm_server.tokenize(user("Hello"), add_generation_prompt=True)
+    assert vllm_server.detokenize(tokens).replace("<|im_end|>", "").split() == [
+        *("<|im_start|>user", "Hello"),
+        "<|im_start|>assistant",
+    ]
+
+
+def test_metrics(vllm_server: Server) -> None:
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    before = vllm_server.metrics()
+    vllm_server.chat(user("Hello"), max_tokens=7, ignore_eos=True)
+    vllm_server.check()  # what is counted of a request may be a step behind its answer
+    after = vllm_server.metrics()
+    prompt, generation = (after.total(name) - (sum(before.of(name).values())) for name in names)
+    assert prompt > len("Hello") and generation >= 7
+
+
+def test_usage_in_a_stream(vllm_server: Server) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = vllm_server.stream_chat(user("Hello"), max_tokens=6, ignore_eos=True, stream_options=options)
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks if chunk.get("usage")]
+    assert counts == sorted(counts) and counts[-1] == 6
+
+
+def test_echo(vllm_server: Server) -> None:
+    body = {"model": vllm_server.model, "prompt": "Hello", "echo": True, "max_tokens": 2, "logprobs": 1}
+    (choice,) = vllm_server.post("/v1/completions", body).json()["choices"]
+    assert choice["text"].startswith("Hello") and choice["logprobs"]["tokens"][:5] == list("Hello")
+
+
+def test_prompt_of_tokens(vllm_server: Server) -> None:
+    body = {"model": vllm_server.model, "prompt": list(b"Hello"), "max_tokens": 3, "temperature": 0}
+    said = [vllm_server.post("/v1/completions", {**body, **more}).json() for more in ({}, {"prompt": "Hello"})]
+    assert said[0]["choices"][0]["text"] == said[1]["choices"][0]["text"] and said[0]["usage"]["prompt_tokens"] == 5
+
+
+def test_too_long_a_prompt(vllm_server: Server) -> None:
+    body = {"model": vllm_server.model, "prompt": "x" * 600, "max_tokens": 1}
+    assert vllm_server.post("/v1/completions", body).status_code == 400
+    vllm_server.check()
+
+
+def test_unknown_model(vllm_server: Server) -> None:
+    body = {"model": "another", "messages": user("Hello")}
+    assert vllm_server.post("/v1/chat/completions", body).status_code == 404
+
+
+def test_unknown_address(vllm_server: Server) -> None:
+    assert vllm_server.get("/v1/nothing").status_code == 404

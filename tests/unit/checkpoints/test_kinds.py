@@ -1,0 +1,111 @@
+"""The kinds of checkpoints beside text and vision: heads, encoders, and tokenizers of another make."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
+from pytest_vllm_regress.checkpoints.kinds import KINDS, kind_named, needed_by
+from pytest_vllm_regress.checkpoints.sentencepiece import model_file, pieces
+from pytest_vllm_regress.errors import UsageError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_token_has_a_place_in_the_model(kind: str, tmp_path: Path) -> None:
+    place = ensure_checkpoint(kind, tmp_path)
+    config = json.loads((place / "config.json").read_text())
+    added = json.loads((place / "tokenizer_config.json").read_text())["added_tokens_decoder"]
+    assert config["architectures"] == [kind_named(kind).architecture]
+    assert max(map(int, added)) < config["vocab_size"]
+    weights = load_file(place / "model.safetensors")
+    widest = {tensor.shape[1] for name, tensor in weights.items() if tensor.shape[:1] == (config["vocab_size"],)}
+    assert widest == {config["hidden_size"]}
+    norms = [tensor for name, tensor in weights.items() if tensor.ndim == 1 and name.endswith(".weight")]
+    assert norms and all((tensor == 1).all() for tensor in norms)
+
+
+@pytest.mark.parametrize(("kind", "head", "labels"), [("classifier", "score", 3), ("reranker", "classifier", 1)])
+def test_a_head_has_a_row_for_each_label(kind: str, head: str, labels: int, tmp_path: Path) -> None:
+    place = ensure_checkpoint(kind, tmp_path)
+    config = json.loads((place / "config.json").read_text())
+    assert len(config["id2label"]) == len(config["label2id"]) == labels
+    assert load_file(place / "model.safetensors")[f"{head}.weight"].shape == (labels, config["hidden_size"])
+
+
+def test_an_encoder_puts_its_tokens_around_texts_and_pairs(tmp_path: Path) -> None:
+    place = ensure_checkpoint("encoder", tmp_path)
+    tokenizer = json.loads((place / "tokenizer.json").read_text())
+    words = (place / "vocab.txt").read_text().split()
+    assert tokenizer["model"]["vocab"] == {word: number for number, word in enumerate(words)}
+    listed = tokenizer["post_processor"]["pair"]
+    kinds = [next(iter(each.values()))["type_id"] for each in listed]
+    assert [next(iter(each.values()))["id"] for each in listed] == ["[CLS]", "A", "[SEP]", "B", "[SEP]"]
+    assert kinds == [0, 0, 0, 1, 1]
+    assert not (place / "generation_config.json").exists()
+
+
+def test_a_byte_is_the_token_of_its_number() -> None:
+    """So scripts say the same in every forged vocabulary, and here each of their characters is byte fallback."""
+    assert [text for text, _, _ in pieces()[:256]] == [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def fields(content: bytes) -> Iterator[tuple[int, bytes | int | float]]:
+    """The fields of a protobuf message, by number."""
+
+    def varint(at: int) -> tuple[int, int]:
+        value = shift = 0
+        while True:
+            byte = content[at]
+            value |= (byte & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 0x80:
+                return value, at
+
+    at = 0
+    while at < len(content):
+        key, at = varint(at)
+        if key & 7 == 2:
+            size, at = varint(at)
+            yield key >> 3, content[at : at + size]
+            at += size
+        elif key & 7 == 5:
+            yield key >> 3, struct.unpack("<f", content[at : at + 4])[0]
+            at += 4
+        else:
+            value, at = varint(at)
+            yield key >> 3, value
+
+
+def test_the_model_file_says_what_the_fast_tokenizer_says(tmp_path: Path) -> None:
+    place = ensure_checkpoint("sentencepiece", tmp_path)
+    assert (place / "tokenizer.model").read_bytes() == model_file()
+    listed = [dict(fields(each)) for number, each in fields(model_file()) if number == 1 and isinstance(each, bytes)]
+    texts = [each[1].decode() for each in listed if isinstance(each[1], bytes)]
+    model = json.loads((place / "tokenizer.json").read_text())["model"]
+    assert model["byte_fallback"] and model["vocab"] == {text: number for number, text in enumerate(texts)}
+    scores = dict(zip(texts, (each[2] for each in listed), strict=True))
+    merged = ["".join(pair.split(" ")) for pair in model["merges"]]
+    assert [-np.float32(rank) for rank in range(len(merged))] == [scores[text] for text in merged]
+    (trainer,) = [
+        dict(fields(each)) for number, each in fields(model_file()) if number == 2 and isinstance(each, bytes)
+    ]
+    assert [texts[int(trainer[number])] for number in (40, 41, 42)] == ["<unk>", "<s>", "</s>"]
+    assert trainer[3] == 2 and trainer[35] == 1  # BPE, byte fallback
+
+
+def test_a_tokenizer_without_a_fast_version_has_the_model_file_alone(tmp_path: Path) -> None:
+    place = ensure_checkpoint("slow-tokenizer", tmp_path)
+    assert (place / "spiece.model").read_bytes() == model_file() and not (place / "tokenizer.json").exists()
+
+
+def test_what_a_kind_needs() -> None:
+    assert (needed_by("vision"), needed_by("text"), needed_by("/a/path")) == ("torchvision", None, None)
+    with pytest.raises(UsageError, match="there are text, vision, classifier"):
+        kind_named("poem")

@@ -1,0 +1,55 @@
+"""A server's /metrics: samples by name and labels."""
+
+from __future__ import annotations
+
+import math
+
+import httpx
+import pytest
+
+from pytest_vllm_regress.engines.http.metrics import Metrics
+
+from .test_server import unconnected
+
+TEXT = r"""
+# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{engine="0",model_name="a \"b\", c\\d"} 5.0
+vllm:prompt_tokens_total{engine="1",model_name="m"} 2e+01
+plain 1
+odd_bucket{le="+Inf",} +Inf 1395066363000
+nothing NaN
+"""
+
+
+def test_samples_by_name_and_labels() -> None:
+    found = Metrics.parse(TEXT)
+    assert found.of("vllm:prompt_tokens_total", engine="0") == {
+        (("engine", "0"), ("model_name", 'a "b", c\\d')): 5.0,
+    }
+    assert found.total("vllm:prompt_tokens_total") == 25 and found.samples["plain", ()] == 1
+    assert found.total("odd_bucket", le="+Inf") == math.inf and math.isnan(found.total("nothing"))
+
+
+def test_what_is_not_counted_is_no_zero() -> None:
+    with pytest.raises(KeyError, match="close to it: vllm:prompt_tokens_total"):
+        Metrics.parse(TEXT).total("vllm:prompt_tokens")
+    with pytest.raises(KeyError, match=r"with \{'engine': '7'\}"):
+        Metrics.parse(TEXT).total("vllm:prompt_tokens_total", engine="7")
+
+
+@pytest.mark.parametrize("line", ["name{label=1} 2", "name", '<html lang="en">', 'name{a="b} 1'])
+def test_another_format_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match="Prometheus"):
+        Metrics.parse(line)
+
+
+def test_a_server_s_are_asked_for() -> None:
+    server = unconnected(9)
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        assert request.url.path == "/metrics"
+        return httpx.Response(200, text=TEXT)
+
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    assert server.metrics().total("plain") == 1

@@ -1,0 +1,105 @@
+"""Pooling over HTTP, and clients that are handed out: what the server is asked. The server here is httpx's own stand-in."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import httpx
+import pytest
+
+from pytest_vllm_regress.engines.http.pooling import Ranked
+from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.errors import RemoteError, Unsupported, UsageError
+
+from .test_server import unconnected
+
+Asked = list[tuple[str, dict[str, Any]]]
+
+
+def answering(answers: dict[str, Any], **spec: Any) -> tuple[Server, Asked]:
+    """A server that has these addresses, and what it is asked."""
+    made, asked = unconnected(9, **spec), []
+    made.model = "m"
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.path, json.loads(request.content)))
+        found = answers.get(request.url.path)
+        return httpx.Response(404 if found is None else 200, json=found or {"detail": "Not Found"})
+
+    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
+    return made, asked
+
+
+def test_answers_are_in_the_order_of_the_texts() -> None:
+    data = [{"index": 1, "probs": [0, 1], "data": [[1.0]]}, {"index": 0, "probs": [1, 0], "data": [[0.0], [2.0]]}]
+    server, asked = answering({"/classify": {"data": data}, "/pooling": {"data": data}})
+    assert server.classify(["a", "b"]) == [[1, 0], [0, 1]]
+    assert server.pool("a", task="token_embed") == [[[0.0], [2.0]], [[1.0]]]
+    assert asked == [
+        ("/classify", {"model": "m", "input": ["a", "b"]}),
+        ("/pooling", {"model": "m", "input": ["a"], "task": "token_embed"}),
+    ]
+
+
+@pytest.mark.parametrize(("api", "path"), [("", "/rerank"), ("v1", "/v1/rerank"), ("v2", "/v2/rerank")])
+def test_rerank(api: Any, path: str) -> None:
+    results = [
+        {"index": 1, "relevance_score": 0.5, "document": {"text": "b"}},
+        {"index": 0, "relevance_score": 0.25, "document": {"text": "a"}},
+    ]
+    server, asked = answering({path: {"results": results}})
+    assert server.rerank("q", ["a", "b"], top_n=2, api=api) == [Ranked(1, 0.5, "b"), Ranked(0, 0.25, "a")]
+    assert asked == [(path, {"model": "m", "query": "q", "documents": ["a", "b"], "top_n": 2})]
+
+
+def test_detokenize() -> None:
+    server, asked = answering({"/detokenize": {"prompt": "Hi"}})
+    assert server.detokenize([72, 105]) == "Hi" and asked == [("/detokenize", {"model": "m", "tokens": [72, 105]})]
+
+
+def test_an_address_that_a_version_has_not_is_not_applicable() -> None:
+    server, _ = answering({})
+    for ask in (server.classify, server.pool):
+        with pytest.raises(Unsupported, match="it serves no /"):
+            ask("a")
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "paths"),
+    [
+        ("generate", {"/v1/completions": {"choices": [1]}}, ["/v1/completions"]),
+        ("embed", {"/v1/embeddings": {"data": [1]}}, ["/v1/embeddings"]),
+        ("score", {"/score": {"data": [1]}}, ["/score"]),
+        ("token_embed", {"/pooling": {"data": [1]}}, ["/pooling"]),
+        ("classify", {"/classify": {"data": [1]}, "/pooling": {"data": [1]}}, ["/classify"]),
+        ("classify", {"/pooling": {"data": [1]}}, ["/classify", "/pooling"]),
+    ],
+)
+def test_a_server_is_checked_by_what_it_is_for(task: str, answers: dict[str, Any], paths: list[str]) -> None:
+    server, asked = answering(answers, task=task)
+    server.check()
+    assert [path for path, _ in asked] == paths
+    empty, _ = answering({path: {"data": []} for path in answers}, task=task)
+    with pytest.raises(RemoteError, match="brought nothing"):
+        empty.check()
+
+
+def test_openai_s_client_knows_address_key_and_deadline() -> None:
+    pytest.importorskip("openai")
+    server = unconnected(9)
+    client = server.openai
+    assert client is server.openai
+    assert (str(client.base_url), client.api_key, client.timeout) == (f"{server.base_url}/", "key", 5)
+    assert client.max_retries == 0 and server.async_openai is not server.async_openai
+    server._close_openai()
+    assert client.is_closed() and server.openai is not client
+
+
+def test_without_the_package_openai_its_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(UsageError, match=r"pip install 'pytest-vllm-regress\[openai\]'"):
+        unconnected(9).openai  # noqa: B018
+    with pytest.raises(UsageError, match="package openai"):
+        unconnected(9).async_openai  # noqa: B018

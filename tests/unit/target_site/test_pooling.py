@@ -1,0 +1,71 @@
+"""Pooling tasks in the words of each vLLM; vLLM itself is a stand-in."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import pooling
+
+NEW = {"runner", "convert", "pooler_config"}
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Gives vLLM these pooling tasks (None: it names none), a PoolerConfig with these fields, and PoolingParams with these."""
+
+    def install(tasks: tuple[str, ...] | None, config: tuple[str, ...] = (), params: tuple[str, ...] = ()) -> None:
+        module = ModuleType("vllm")
+        module.PoolingParams = type(  # type: ignore[attr-defined]
+            "PoolingParams", (SimpleNamespace,), {"__struct_fields__": params}
+        )
+        monkeypatch.setitem(sys.modules, "vllm", module)
+        pooler = SimpleNamespace(PoolerConfig=type("PoolerConfig", (), dict.fromkeys(config)))
+        monkeypatch.setitem(sys.modules, "vllm.config", pooler)
+        monkeypatch.setitem(sys.modules, "vllm.tasks", None if tasks is None else SimpleNamespace(POOLING_TASKS=tasks))
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("task", "asked"),
+    [
+        ("generate", {}),
+        ("embed", {"task": "embed"}),
+        ("token_embed", {"task": "reward"}),
+        ("classify", {"task": "classify"}),
+        ("score", {"task": "score"}),
+    ],
+)
+def test_a_task_is_an_argument_of_the_engine_up_to_0_9(vllm: Any, task: str, asked: dict[str, str]) -> None:
+    vllm(None)
+    assert pooling.plan(task, {"task"}, "0.9.2") == asked
+    assert vars(pooling.params("embed")) == {} and pooling.name_of("embed") == "embed"
+
+
+def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
+    vllm(("encode", "embed", "classify", "score"), ("pooling_type",), ("task",))
+    assert pooling.plan("embed", NEW | {"task"}, "0.10.2") == {"runner": "pooling", "convert": "embed"}
+    assert pooling.plan("token_embed", NEW, "0.10.2") == {"runner": "pooling", "convert": "reward"}
+    assert pooling.plan("classify", NEW, "0.10.2") == {"runner": "pooling"}
+    assert [pooling.params(task).task for task in ("token_embed", "score")] == ["encode", "score"]
+
+
+def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None:
+    tasks = ("embed", "classify", "token_embed", "token_classify")
+    vllm(tasks, ("pooling_type",), ("task",))
+    both = {"runner": "pooling", "convert": "embed"}
+    assert pooling.plan("token_embed", NEW, "0.11.2") == {**both, "pooler_config": {"pooling_type": "ALL"}}
+    vllm(tasks, ("pooling_type", "task"), ("task",))
+    assert pooling.plan("token_embed", NEW, "0.33.0") == {**both, "pooler_config": {"task": "token_embed"}}
+    assert [pooling.params(task).task for task in ("token_embed", "score")] == ["token_embed", "classify"]
+
+
+def test_a_vllm_without_pooling_is_not_applicable(vllm: Any) -> None:
+    vllm(None)
+    with pytest.raises(Unsupported, match="no engine argument for the task 'embed'"):
+        pooling.plan("embed", set(), "0.5.4")
