@@ -179,8 +179,7 @@ class RunningEngine:
         return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
 
     def _pool(self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None) -> list[Any]:
-        several = [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
-        return self._list("pool", timeout, task=task, prompts=several)
+        return self._list("pool", timeout, task=task, prompts=_several(prompts))
 
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
