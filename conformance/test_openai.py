@@ -17,8 +17,9 @@ GREEDY: Any = {"temperature": 0, "max_tokens": 12, "extra_body": {"ignore_eos": 
 
 
 def test_blocking(vllm_server: Server) -> None:
-    answer = vllm_server.openai.chat.completions.create(model=vllm_server.model, messages=HELLO, n=2, **GREEDY)
-    assert [choice.index for choice in answer.choices] == [0, 1] and answer.usage.completion_tokens == 24
+    answer = vllm_server.openai.chat.completions.create(model=vllm_server.model, messages=HELLO, n=2, max_tokens=9)
+    assert [choice.index for choice in answer.choices] == [0, 1] and answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 18
 
 
 def test_stream(vllm_server: Server) -> None:

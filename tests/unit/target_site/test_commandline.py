@@ -52,3 +52,17 @@ def test_a_reasoning_parser_is_switched_on_where_that_is_asked_for() -> None:
     old = parser("--enable-reasoning", "--reasoning-parser")
     assert commandline._checked({"reasoning_parser": "x"}, old) == {"reasoning_parser": "x", "enable_reasoning": True}
     assert commandline._checked({"reasoning_parser": "x", "enable_reasoning": False}, old)["enable_reasoning"] is False
+
+
+def test_limits_are_pairs_where_the_parser_reads_pairs() -> None:
+    """Was red: up to 0.8.4 the server ended with "invalid nullable_kvs value"."""
+
+    def nullable_kvs(text: str) -> dict[str, int]:
+        return {name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
+
+    old = argparse.ArgumentParser()
+    old.add_argument("--limit-mm-per-prompt", type=nullable_kvs)
+    limits = {"image": 2, "audio": 1}
+    words = commandline._words({"limit_mm_per_prompt": limits}, old)
+    assert words == ["--limit-mm-per-prompt", "image=2,audio=1"]
+    assert old.parse_args(words).limit_mm_per_prompt == limits

@@ -44,7 +44,7 @@ def _checked(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
 
 def _words(options: Dict[str, Any], parser: Any) -> List[str]:
     words: List[str] = []
-    flags = {flag for action in parser._actions for flag in action.option_strings}
+    flags = {flag: action for action in parser._actions for flag in action.option_strings}
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if name == "model" or value is None:
@@ -57,12 +57,16 @@ def _words(options: Dict[str, Any], parser: Any) -> List[str]:
         elif isinstance(value, (list, tuple)):
             words += [flag, *map(_word, value)]
         else:
-            words += [flag, _word(value)]
+            words += [flag, _word(value, getattr(flags.get(flag), "type", None))]
     return words
 
 
-def _word(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict) else str(value)
+def _word(value: Any, kind: Any = None) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    if getattr(kind, "__name__", "") == "nullable_kvs":  # up to 0.8.4: limits of images and the like
+        return ",".join("{}={}".format(name, each) for name, each in value.items())
+    return json.dumps(value)
 
 
 def _console_script(name: str) -> Optional[Callable[[], Any]]:
