@@ -61,14 +61,15 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         self.scripts.admit(messages)
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
-        def read(seconds: float) -> list[str]:
+        def read(seconds: float) -> tuple[httpx.Response, list[str]]:
             with self.client.stream("POST", "/v1/chat/completions", json=body, timeout=seconds) as response:
                 if response.is_error:
                     response.read()
-                    self._json(response)
-                return list(response.iter_lines())
+                    return response, []
+                return response, list(response.iter_lines())
 
-        lines = self._exchange(read, self._deadline("request", timeout))
+        response, lines = self._exchange(read, self._deadline("request", timeout))
+        self._done(response)
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
             said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
@@ -191,7 +192,7 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
         while not deadline.passed:
             self.child.check_alive(deadline)
-            self.child.check_still(deadline)
+            self.child.check_early(deadline)
             yield
             self.child.pause(min(_POLL_S, deadline.left_s))
 

@@ -25,9 +25,9 @@ from ..gpus.leases import GpuLease
 from ..processes import family
 from ..processes.agent import Agent
 from ..processes.child import Child
+from ..processes.early import NEVER, Early
 from ..processes.leftover import Leftover
 from ..processes.leftovers import sweep
-from ..processes.stillness import Awaited
 from ..target_site.vllm_regress_target.gpu import refused
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
@@ -72,7 +72,9 @@ class Session:
         self.settings = settings
         self._controller = controller
         self.charges: list[tuple[str, tuple[Leftover, ...]]] = []
-        self.awaited: Awaited | None = None  # the hang that the test which runs is about
+        self.early = (
+            NEVER if settings.full_deadlines else Early()
+        )  # what may end a wait of the test that runs before its deadline
         self.on_waited: Callable[[], None] = lambda: None  # called after others were waited for
         self._deadline = deadline_for
         self.progress = progress
@@ -288,7 +290,7 @@ class Session:
             if lease:
                 lease.release(self._deadline("stop", 0))
             raise
-        child.awaited = self.awaited
+        child.early = self.early
         if lease:
             child.on_end = lambda: self._give_back(lease)
             child.gpu = self._gpus.facts(lease, child)

@@ -184,7 +184,7 @@ def _lent(
     evidence.replied("start")
     _note_gpu(request, engine.child.gpu)
     listening, engine.child.on_reply = engine.child.on_reply, evidence.replied
-    engine.child.awaited = _session(request).awaited  # it may be shared with a test of another case
+    engine.child.early = _session(request).early  # it may be shared with a test of another case
     engine.schemas = evidence.schemas
     engine.child.take()
     evidence.phase = "request"

@@ -15,6 +15,7 @@ from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
+from ..processes.early import NEVER, Early
 from ..processes.stillness import Awaited
 from ..util.masking import mask
 from .evidence import Evidence, harmless
@@ -100,12 +101,15 @@ def _seen(evidence: Evidence) -> Observation:
     return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
 
 
-def awaited(item: pytest.Item, marked: MarkedCase) -> Awaited | None:
-    """The text in the log by which the case documents a hang, if it does: with it the hang may be recognised before its deadline."""
+def early(item: pytest.Item, marked: MarkedCase | None) -> Early:
+    """What may end a wait of the test before its deadline: the hang that its case documents with a text of the log, or an engine's death."""
+    if item.config.stash[SETTINGS].full_deadlines:
+        return NEVER
+    if marked is None or Kind.HANG not in marked.case.symptom.kinds:
+        return Early()
     symptom = marked.case.symptom
-    if item.config.stash[SETTINGS].full_deadlines or Kind.HANG not in symptom.kinds:
-        return None
-    return Awaited(symptom.pattern, symptom.phases) if Part.LOG in symptom.parts_for(Kind.HANG) else None
+    known = Part.LOG in symptom.parts_for(Kind.HANG)
+    return Early(Awaited(symptom.pattern, symptom.phases) if known else None, deaths=False)
 
 
 def target_of(item: pytest.Item) -> Target | None:

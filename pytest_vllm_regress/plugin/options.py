@@ -88,7 +88,7 @@ OPTIONS = (
     ),
     _Option(
         "vllm_full_deadlines",
-        "wait for the whole deadline of a documented hang, even when its text was seen and nothing moves any more",
+        "wait for every deadline, even when the text of a documented hang was seen and nothing moves any more, or an engine's process was killed",
         flag=True,
     ),
     _Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -24,15 +25,17 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     marked, session = _marked(item), session_of(item.config)
+    early = judge.early(item, marked)
+    session.early = dataclasses.replace(early, hang=None)
     if (trials := trials_of(item.config)) is not None:
         # Nothing stays set up: the tests between this one and the next that is tried are not run.
         faults = trials.run(item, marked, lambda evidence: _again(item, None, evidence)) if marked else []
         hook.pytest_runtest_logreport(report=report_of(item, faults))
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-    session.awaited = judge.awaited(item, marked) if marked is not None else None
+    session.early = early
     subject = _leg(item, nextitem, Evidence(SUBJECT))
-    session.awaited = None
+    session.early = dataclasses.replace(early, hang=None)
     observed = judge.observe(subject)
     control: Evidence | None = None
     if marked is not None and judge.needs_control(item, marked, observed):
@@ -41,6 +44,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     reports = subject.reports
     if marked is not None:
         reports = judge.rewrite(item, judge.judge_leg(item, marked, subject, observed, control))
+    session.early = judge.early(item, None)  # of tests that others run
     minimize.show(reports, subject.minimized)
     for report in reports:
         hook.pytest_runtest_logreport(report=report)

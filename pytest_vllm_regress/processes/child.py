@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,13 +22,12 @@ from ..errors import (
     UsageError,
 )
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
-from ..util.deadline import Deadline, wait_readable
+from ..util.deadline import Deadline, HasDescriptor, wait_readable
 from ..util.masking import mask
 from . import dossier, family
 from .dossier import Dossier
+from .early import NEVER, Early, Family, Vigil
 from .leftover import Leftover
-from .sampling import Watch
-from .stillness import LOOK_S, Awaited
 from .witness import Witness
 
 _GRACE_S = 1.0
@@ -37,7 +37,7 @@ _NANNY_S = 8.0
 
 
 class Child:
-    """One engine, server or probe process and its nanny. Not shared between threads."""
+    """One engine, server or probe process and its nanny. Threads may share ``wait_for``, and nothing else."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Child:
         self.on_reply: Callable[[str], None] | None = None
         self.border: Callable[[str, Deadline, dict[str, Any]], Any] | None = None
         """What requests go through instead of straight to the target; it may ask the target itself (``ask``)."""
-        self.awaited: Awaited | None = None  # the text of a hang that may be told early
+        self.early: Early = NEVER  # what may end a wait before its deadline
         self._nanny = nanny_pid
         self._channel = channel
         self._lifeline = lifeline
@@ -76,14 +76,16 @@ class Child:
         self._interrupted = False
         self._orphaned = False
         self._process: psutil.Process | None = None
-        self._watch: Watch | None = None
+        self._vigil = Vigil()
+        self._reading = threading.Lock()
         self.witness = Witness(log, ray_dir)
 
     @property
     def alive(self) -> bool:
         """The child process has not ended, as far as its nanny reported; without its nanny it counts as ended."""
         try:
-            self._read_lifeline()
+            with self._reading:
+                self._read_lifeline()
         except (PeerClosed, ProtocolViolation):
             self._orphaned = True
         return not self._closed and self.exit_status is None and not self._orphaned
@@ -100,12 +102,13 @@ class Child:
 
     def ask(self, operation: str, deadline: Deadline, /, **arguments: Any) -> Any:
         """As ``request``, whatever stands at the border."""
-        self._check_open(deadline.phase)
+        if self._closed:
+            raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=deadline.phase)
         self.expect(deadline)
         try:
             self._channel.send({"op": operation, **arguments}, timeout_s=deadline.left_s)
         except FrameTimeout:
-            raise self._hung(deadline, "the child does not read its requests") from None
+            raise self.hung(deadline, "the child does not read its requests") from None
         except PeerClosed:
             raise self._died(deadline, "it closed its channel") from None
         try:
@@ -151,29 +154,48 @@ class Child:
                 if accept(frame):
                     return frame
                 continue
-            if not wait_readable(
-                deadline, self._channel, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s
-            ):
+            if not wait_readable(deadline, self._channel, self._lifeline, at_most_s=self._vigil.pace):
                 if deadline.passed:
-                    raise self._hung(deadline, f"no answer within {deadline.allowed_s:g} s")
-                self.check_still(deadline)
+                    raise self.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+                self.check_early(deadline)
             if not self.alive:
-                frame = self._last_frame()
+                with contextlib.suppress(PeerClosed, ProtocolViolation):
+                    frame = self._channel.pop()  # its last word
                 if frame is not None and accept(frame):
                     return frame
                 raise self._died(deadline, "it ended without the reply it owed")
 
-    def check_still(self, deadline: Deadline) -> None:
-        """Raise ``DeadlineExceeded`` ahead of time, when the hang that the case documents is there: its text was seen and nothing moves."""
-        words = self._watch.look() if self._watch is not None else ""
-        if words and not wait_readable(deadline, self._channel, self._lifeline, at_most_s=0.0):
-            raise self._hung(deadline, f"{words}; the deadline of {deadline.allowed_s:g} s was not waited for")
+    def wait_for(self, call: HasDescriptor, deadline: Deadline) -> bool:
+        """Wait until ``call``, which asks the family past the channel, can be read; False when the deadline came first. Raises as ``request``."""
+        vigil = self._vigil_over(deadline)
+        while not deadline.passed:
+            if not wait_readable(deadline, call, self._lifeline, at_most_s=vigil.pace):
+                self._end_early(vigil, deadline, call)
+            elif wait_readable(deadline, call, at_most_s=0.0 if self.alive else _GRACE_S):
+                return True
+            elif not self.alive:
+                raise self._died(deadline, "it ended without the answer it owed")
+        return False
+
+    def check_early(self, deadline: Deadline) -> None:
+        """Raise ahead of time what is sure: the documented hang (its text was seen, and nothing moves), or the death of the engine."""
+        self._end_early(self._vigil, deadline, self._channel)
+
+    def _end_early(self, vigil: Vigil, deadline: Deadline, call: HasDescriptor) -> None:
+        hang, death = vigil.hang(), vigil.death()
+        if not (hang or death) or wait_readable(deadline, call, self._lifeline, at_most_s=0.0):
+            return
+        if death:
+            raise self._died(deadline, death=death)
+        raise self.hung(deadline, f"{hang}; the deadline of {deadline.allowed_s:g} s was not waited for")
 
     def expect(self, deadline: Deadline) -> None:
         """A wait begins: what the family logs from now on may be the text of the documented hang."""
-        self._watch = None
-        if self.awaited is not None and deadline.phase in self.awaited.phases and self.alive and self.pid is not None:
-            self._watch = Watch(self.awaited, self._nanny, self.pid, self.log, self._ray_dir)
+        self._vigil = self._vigil_over(deadline)
+
+    def _vigil_over(self, deadline: Deadline) -> Vigil:
+        seen = Family(self._nanny, self.pid, self.log, self._ray_dir) if self.alive and self.pid else None
+        return Vigil.over(seen, deadline.phase, self.early, self.witness) if seen else Vigil()
 
     def check_alive(self, deadline: Deadline) -> None:
         """Raise ``ChildDied`` when the child has ended."""
@@ -183,10 +205,6 @@ class Child:
     def pause(self, seconds: float) -> None:
         """Sleep, but no longer than the child lives."""
         wait_readable(Deadline.after("pause", seconds), self._lifeline)
-
-    def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
-        """Take the dossier, end the family, and return the error to raise; ``more`` are parts. For waits that do not go over the channel (HTTP)."""
-        return self._hung(deadline, why, **more)
 
     def processes(self) -> list[psutil.Process]:
         """The child and everything below its nanny, or below itself when the nanny is gone."""
@@ -211,7 +229,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The end of the family's log, masked, under a title; empty when nothing was logged."""
-        return _section("log", mask(dossier.log_tail(self.log)))
+        return f"\n-- log\n{text}" if (text := mask(dossier.log_tail(self.log))) else ""
 
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
         """Ask the child to shut down, wait until it has ended, then end and report whatever it left."""
@@ -231,10 +249,10 @@ class Child:
                 self._value(self.wait_frame(deadline, lambda frame: "ok" in frame), deadline)
             while self.alive:
                 # Not the channel: once the child is gone that is readable for ever.
-                if not wait_readable(deadline, self._lifeline, at_most_s=LOOK_S if self._watch else deadline.left_s):
+                if not wait_readable(deadline, self._lifeline, at_most_s=self._vigil.pace):
                     if deadline.passed:
-                        raise self._hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
-                    self.check_still(deadline)
+                        raise self.hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+                    self._end_early(self._vigil, deadline, self._lifeline)
         except (FrameTimeout, PeerClosed):
             pass
         finally:
@@ -294,11 +312,6 @@ class Child:
             elif frame.get("event") == "limit":
                 self.limit = str(frame["text"])
 
-    def _last_frame(self) -> Frame | None:
-        with contextlib.suppress(PeerClosed, ProtocolViolation):
-            return self._channel.pop()
-        return None
-
     def _value(self, frame: Frame, deadline: Deadline) -> Any:
         if frame["ok"]:
             return frame.get("value")
@@ -324,28 +337,27 @@ class Child:
             traceback=traceback,
         )
 
-    def _check_open(self, phase: str) -> None:
-        if self._closed:
-            raise ChildDied(f"{self.name} has already ended ({self._how_it_ended()})", phase=phase)
-
-    def _hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
+    def hung(self, deadline: Deadline, why: str, **more: str) -> DeadlineExceeded:
+        """Take the dossier, end the family, and return the error to raise; ``more`` are parts of it."""
         looked = self._look(f"{self.name} gave no answer in phase {deadline.phase}")
         parts = self.witness.parts(stacks=looked.stack_text, **more)
         short = self.witness.shortage() if deadline.phase in ("start", "ready") else ""
         late = deadline.clock() - deadline.at
-        self.kill(
-            grace_s=min(_GRACE_S, max(0.0, _LATE_S - late))
-        )  # a machine that is slow to tell gets no further time
+        # a machine that is slow to tell gets no further time
+        self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))
         what = "missed its deadline" if deadline.passed else "hangs"
         return DeadlineExceeded(
             f"{self.name} {what}: {why}{short}", phase=deadline.phase, detail=str(looked), parts=parts
         )
 
-    def _died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded:
-        self._settle()
+    def _died(self, deadline: Deadline, why: str = "", *, death: str = "") -> ChildDied | LimitExceeded:
+        """Take the dossier, end the family, and return the error to raise. ``death``: not the child has ended, but its engine."""
+        while not death and self.alive and wait_readable(Deadline.after("settle", _GRACE_S), self._lifeline):
+            pass  # the channel may close a moment before the nanny reports the exit
         looked = self._look(f"{self.name} died in phase {deadline.phase}")
-        cause = self._root_cause()
-        parts = self.witness.parts(stacks=looked.stack_text, exit=self.limit or self._how_it_ended())
+        how = "" if death else self._how_it_ended()
+        words = death + self.witness.shortage() if death else f"{why} ({how}){self._root_cause()}"
+        parts = self.witness.parts(stacks=looked.stack_text, exit=self.limit or how)
         self.kill()
         self._check_gap()
         if self.limit:
@@ -353,7 +365,7 @@ class Child:
                 f"{self.name} was ended: {self.limit}", phase=deadline.phase, detail=str(looked), parts=parts
             )
         return ChildDied(
-            f"{self.name} died: {why} ({self._how_it_ended()}){cause}",
+            f"{self.name} died: {words}",
             phase=deadline.phase,
             detail=str(looked),
             parts=parts,
@@ -381,19 +393,7 @@ class Child:
             parts=parts,
         )
 
-    def _settle(self) -> None:
-        """The channel may close a moment before the nanny reports the exit; give that report a short while."""
-        while self.alive and wait_readable(Deadline.after("settle", _GRACE_S), self._lifeline):
-            pass
-
     def _how_it_ended(self) -> str:
         if self.exit_status is None:
             return "its nanny was killed" if self._orphaned else "its end was not reported"
-        if self.exit_status < 0:
-            with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(-self.exit_status).name}"
-        return f"exit status {self.exit_status}"
-
-
-def _section(title: str, text: str) -> str:
-    return f"\n-- {title}\n{text}" if text else ""
+        return family.ending(self.exit_status)

@@ -13,10 +13,13 @@ from pathlib import Path
 import psutil
 
 from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ..target_site.vllm_regress_target.spawning import NAME as FORK_SERVER
 from ..util.masking import mask
 
 _POLL_S = 0.02
-_RAY = re.compile(r"/ray/|\bray::IDLE\b|raylet|gcs_server")
+_HELPER = re.compile(
+    r"multiprocessing\.resource_tracker|torch/_inductor/compile_worker|/ray/|\bray::IDLE\b|raylet|gcs_server"
+)
 
 
 def below(pid: int) -> list[psutil.Process]:
@@ -79,12 +82,31 @@ def describe(process: psutil.Process) -> str:
 
 
 def is_helper(process: psutil.Process) -> bool:
-    """It is no part of the engine: multiprocessing's resource tracker, Ray's daemons and idle workers; or it has ended."""
+    """It is no part of the engine: our fork server, multiprocessing's resource tracker, torch's compilers, Ray's daemons and idle workers; or it
+    has ended."""
     try:
-        command = " ".join(process.cmdline()) or process.name()
+        name = process.name()
+        command = " ".join(process.cmdline()) or name
     except psutil.Error:
         return True
-    return "multiprocessing.resource_tracker" in command or _RAY.search(command) is not None
+    return name == FORK_SERVER or _HELPER.search(command) is not None
+
+
+def how_it_ended(process: psutil.Process) -> str:
+    """``killed by SIGKILL`` or ``exit status 1``; empty when nobody knows any more: the kernel tells until the parent has asked (proc(5), stat)."""
+    with contextlib.suppress(OSError, ValueError, IndexError, psutil.Error):
+        if process.is_running() and process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            fields = Path(f"/proc/{process.pid}/stat").read_bytes().split()
+            return ending(os.waitstatus_to_exitcode(int(fields[-1])))
+    return ""
+
+
+def ending(code: int) -> str:
+    """The end that an exit code tells, in words; a signal is negative."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit status {code}"
 
 
 def lives(process: psutil.Process) -> bool:

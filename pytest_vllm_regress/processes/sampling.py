@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..target_site.vllm_regress_target.nanny import descendants
 from ..util import patterns
-from .stillness import LOOK_S, Awaited, Look, Member, Thread, held_up, judge
+from .stillness import Look, Member, Thread
 from .waits import alarm_of, sleeps
 
-Clock = Callable[[], float]
-KEPT_S = 180.0
 _CENSUS_S = 2.0  # between two looks at who belongs to the family: that reads of every process of the machine
 _CHUNK = 1 << 18
 _CARRY = 4096
@@ -31,42 +28,20 @@ _SEARCH_S = 1.0
 _RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
 
 
-class Watch:
-    """One wait for a documented hang: looks when asked, at most every ``LOOK_S``, and remembers. ``nanny`` is the family's, ``owing`` its child."""
+class Eyes:
+    """Looks at a family: everything below ``nanny``, or only at ``owing``, the process that owes the answer, and what is below that."""
 
-    def __init__(
-        self, awaited: Awaited, nanny: int, owing: int, log: Path, ray_dir: Path | None, clock: Clock = time.monotonic
-    ) -> None:
-        self._nanny, self._owing = nanny, owing
-        self._clock, self._settle_s = clock, awaited.settle_s
-        self._logs = Logs(awaited.pattern, log, ray_dir)
-        self._looks: list[Look] = []
+    def __init__(self, nanny: int, owing: int, *, orphans: bool = True) -> None:
+        self._nanny, self._owing, self._orphans = nanny, owing, orphans
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
-        self._census_at = self._due = float("-inf")
-        self._threads: dict[int, Thread] = {}
+        self._census_at = float("-inf")
 
-    def look(self) -> str:
-        """Look once, if it is time: why the wait is over, in words, or nothing."""
-        now = self._clock()
-        if now < self._due:
-            return ""
-        self._due = now + LOOK_S
-        self._logs.read()
-        if not self._logs.heard:  # nothing is known by stillness alone
-            return ""
-        self._looks.append(self._sample(now))
-        if now - self._looks[0].at > KEPT_S:
-            del self._looks[0]
-        found = judge(self._looks, self._settle_s)
-        before, self._threads = self._threads, self._every_thread() if found else {}
-        if found is None or not before or (not found.repeats and held_up(before, self._threads)):
-            return ""
-        return f"{found} after {self._logs.excerpt!r}"
-
-    def _sample(self, now: float) -> Look:
+    def look(self, now: float, logs: Logs) -> Look:
+        """What there is to see at the moment ``now``; of the logs what was read of them last."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
-            self._pids, self._census_at = descendants(self._nanny), now
+            self._census_at = now
+            self._pids = descendants(self._nanny) if self._orphans else [self._owing, *descendants(self._owing)]
         members = {}
         reaped = 0
         for pid in (self._nanny, *self._pids):
@@ -75,7 +50,6 @@ class Watch:
                 reaped += int(fields[13]) + int(fields[14])
                 if pid != self._nanny:
                     members[pid] = self._member(pid, fields)
-        logs = self._logs
         return Look(now, members, self._owing, reaped / _TICK, logs.size, logs.novel, logs.heard)
 
     def _member(self, pid: int, fields: list[bytes]) -> Member:
@@ -101,7 +75,7 @@ class Watch:
             self._daemons[pid] = bool(_DAEMON.search(Path(f"/proc/{pid}/cmdline").read_bytes()))
         return self._daemons[pid]
 
-    def _every_thread(self) -> dict[int, Thread]:
+    def threads(self) -> dict[int, Thread]:
         """The threads of the family, but for those of Ray's daemons."""
         found = {}
         for pid in self._pids:
@@ -113,12 +87,12 @@ class Watch:
 
 
 class Logs:
-    """What a family logs from now on: its own file, and Ray's."""
+    """What a family logs from now on: its own file, and Ray's. ``heard``: how often the text of ``pattern`` has come."""
 
-    def __init__(self, pattern: str, log: Path, ray_dir: Path | None) -> None:
+    def __init__(self, log: Path, ray_dir: Path | None, pattern: str | None = None) -> None:
         self.size = self.novel = self.heard = 0
         self.excerpt = ""
-        self._pattern: str | None = pattern
+        self._pattern = pattern
         self._log, self._ray_dir = log, ray_dir
         self._ends = {path: _size(path) for path in self._files()}
         self._carry: dict[Path, bytes] = {}

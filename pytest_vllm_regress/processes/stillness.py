@@ -105,6 +105,12 @@ def judge(looks: Sequence[Look], settle_s: float = SETTLE_S) -> Stillness | None
     return None
 
 
+def quiet(looks: Sequence[Look], seconds: float) -> bool:
+    """Whether nothing came of the family for the last ``seconds``. It may yet get on: an alarm that it has set does not count."""
+    window = _last(looks, seconds)
+    return window is not None and _same_processes(window) and not _moves(window)
+
+
 def held_up(before: Mapping[int, Thread], after: Mapping[int, Thread]) -> bool:
     """Whether a thread, here and a look ago, wanted a processor, waited for a disk, or slept: it may go on, and others may wait for it."""
     pairs = [(before[number], each) for number, each in after.items() if number in before]

@@ -28,6 +28,7 @@ class Witness:
         self._sizes: dict[Path, int] = {}
         self._room = shortages.look()
         self._engine: dict[psutil.Process, str] | None = None  # and how each is called
+        self._lost: dict[psutil.Process, str] = {}  # the same, and how it ended
 
     def begin(self) -> None:
         """A phase begins, or a probe is called: what is in the logs already has nothing to do with it."""
@@ -36,6 +37,7 @@ class Witness:
     def take(self, processes: Iterable[psutil.Process]) -> None:
         """A test takes the engine, which consists of these processes (helpers among them do not count)."""
         self.begin()
+        self._lost = {}
         self._engine = {each: family.describe(each) for each in processes if not family.is_helper(each)}
 
     @property
@@ -44,8 +46,12 @@ class Witness:
         return self._engine is not None
 
     def lost(self) -> tuple[str, ...]:
-        """The engine's processes that have ended, in words."""
-        return tuple(words for each, words in (self._engine or {}).items() if not family.lives(each))
+        """The engine's processes that have ended, and how, in words."""
+        for each, words in (self._engine or {}).items():
+            if each not in self._lost and not family.lives(each):
+                how = family.how_it_ended(each)
+                self._lost[each] = f"{words} has ended" + (f": {how}" if how else "")
+        return tuple(self._lost.values())
 
     def log(self) -> str:
         """Everything written since the phase began, masked, bounded for each log."""
@@ -62,7 +68,7 @@ class Witness:
 
     def parts(self, **more: str) -> dict[Part, str]:
         """The log, who is gone, and ``more`` by the part's name; empty ones are left out."""
-        gone = [f"engine process {words} has ended" for words in self.lost()]
+        gone = [f"engine process {words}" for words in self.lost()]
         exits = "\n".join(filter(None, (more.pop("exit", ""), *gone)))
         found = {"log": self.log(), "exit": exits, **more}
         return {Part(name): text for name, text in found.items() if text}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import httpx
 
@@ -18,6 +18,7 @@ from .. import health as watcher
 from ..ports import HOST, PortLease
 from ..schema_filter import SchemaFilter
 from ..spec import EngineSpec
+from .aside import Aside
 from .metrics import Metrics
 
 T = TypeVar("T")
@@ -108,21 +109,23 @@ class Transport:
         return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
     def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
+        with Aside(lambda: ask(max(0.1, deadline.left_s))) as call:
+            ended = self.child.wait_for(call, deadline)
         try:
-            answer = ask(max(0.1, deadline.left_s))
+            answer = call.result() if ended else self._silent(deadline)
         except httpx.TimeoutException:
-            health = self.health().text
-            raise self.child.hung(
-                deadline,
-                f"no HTTP answer within {deadline.allowed_s:g} s; {health}",
-                answer=f"no HTTP answer: {health}",
-            ) from None
+            self._silent(deadline)
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
             raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
         self.child.replied(deadline.phase)
         self.scripts.check()
         return answer
+
+    def _silent(self, deadline: Deadline) -> NoReturn:
+        health = self.health().text
+        why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
+        raise self.child.hung(deadline, why, answer=f"no HTTP answer: {health}") from None
 
     def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
         """The JSON that ``path`` answers. Raises ``Unsupported`` where this vLLM has no such address."""

@@ -22,13 +22,15 @@ from typing import Any, Dict, List, Tuple
 
 LEAVE = "VLLM_REGRESS_PLAIN_SPAWN"
 """Set where the user wants processes to be spawned: then nothing is changed."""
+NAME = "fork-server"
+"""What the kernel calls the fork server: it is no part of an engine."""
 _MARK = "--multiprocessing-fork"
 _HEAD = struct.Struct("!I")
 _MOST_FDS = 250
 _PATIENCE_S = 10.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _LONGEST_SOCKET, _LONGEST_SHEBANG = 100, 240
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _PROGRAM = """#!{python} -SEB
 import sys
 sys.path.insert(0, {place!r})
@@ -83,6 +85,9 @@ class _Server:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(0)
+        with open("/proc/self/comm", "rb") as comm:
+            self._name = comm.read().strip()
+        _call_itself(NAME.encode())
         self._listener = listener
         self._links: Dict[int, Tuple[socket.socket, int]] = {}
         self._wake, wake = os.pipe()
@@ -115,6 +120,7 @@ class _Server:
             return
         pid = os.fork()
         if pid == 0:
+            _call_itself(self._name)
             _become(request, fds)
         for fd in fds:
             os.close(fd)
@@ -171,6 +177,10 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status & 0xFF)
+
+
+def _call_itself(name: bytes) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
 def _place(wanted: Dict[int, int]) -> None:

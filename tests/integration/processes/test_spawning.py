@@ -13,6 +13,7 @@ import pytest
 
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 
 PROGRAM = """
 import json, multiprocessing, os, signal, sys, time
@@ -20,7 +21,7 @@ sys.path.insert(0, {site!r})
 from vllm_regress_target import spawning
 
 def has(name, pipe):
-    pipe.send((name in sys.modules, os.environ.get("LATER"), os.getppid(), len(os.listdir("/proc/self/fd"))))
+    pipe.send((name in sys.modules, os.environ.get("LATER"), os.getppid(), len(os.listdir("/proc/self/fd")), open("/proc/self/comm").read()))
 
 def leave(status):
     sys.exit(status)
@@ -98,6 +99,7 @@ def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
         assert process.stdout is not None
         found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         below = psutil.Process(process.pid).children(recursive=True)
+        assert all(map(family.is_helper, below))  # the fork server and the resource tracker are no engine
         process.kill()
     assert below and not family.wait_gone(below, 10)
     return found
@@ -117,6 +119,7 @@ def test_it_is_as_spawn_is_but_for_the_imports(short_path: Path) -> None:
     assert ours["has"][0] and ours["nested"] and not theirs["has"][0] and not theirs["nested"]
     assert ours["has"][1] == theirs["has"][1] == "set after the copy was made"
     assert ours["has"][3] == theirs["has"][3]  # the same number of open files
+    assert not ours["has"][4].startswith(spawning.NAME)
     same = ("joined", "status", "signal", "terminated", "killed", "gone terminated", "gone killed", "closure")
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
     assert (ours["status"], ours["signal"], ours["terminated"], ours["killed"]) == (3, -11, 7, -9)

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_vllm_regress.errors import DeadlineExceeded
 from pytest_vllm_regress.processes.agent import Agent
-from pytest_vllm_regress.processes.sampling import Watch
+from pytest_vllm_regress.processes.early import Early, Family, Watch
 from pytest_vllm_regress.processes.stillness import LOOK_S, Awaited
 from pytest_vllm_regress.util.deadline import Deadline
 
@@ -40,7 +40,7 @@ WORK = (
 
 def ask(agent: Agent, function: str, awaited: Awaited | None, seconds: float = PATIENT_S) -> Any:
     child = agent.fork("probe", Deadline.after("start", 30))
-    child.awaited = awaited
+    child.early = Early(awaited)
     try:
         return child.request(
             "call", Deadline.after("probe", seconds), file=str(FAMILIES), function=function, arguments={}
@@ -85,7 +85,7 @@ def test_without_its_text_or_in_another_phase_no_hang_ends_early(
 
 def test_text_of_an_earlier_request_does_not_count(agent: Agent) -> None:
     child = agent.fork("probe", Deadline.after("start", 30))
-    child.awaited = HANG
+    child.early = Early(HANG)
     arguments = {"file": str(FAMILIES), "arguments": {}}
     child.request("call", Deadline.after("probe", 20), function="say", **arguments)
     with pytest.raises(DeadlineExceeded, match="missed its deadline"):
@@ -96,7 +96,8 @@ def test_looking_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
     child = agent.fork("probe", Deadline.after("start", 30))
     assert child.alive and child.pid is not None
     now = [0.0]
-    watch = Watch(Awaited("something else", ("probe",)), child._nanny, child.pid, child.log, None, lambda: now[0])
+    family = Family(child._nanny, child.pid, child.log, None)
+    watch = Watch(Awaited("something else", ("probe",)), family, lambda: now[0])
     request = {"op": "call", "file": str(FAMILIES), "function": "be_of_eight", "arguments": {}}
     child._channel.send(request, timeout_s=5)
     until = time.monotonic() + 20

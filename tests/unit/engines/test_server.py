@@ -14,7 +14,7 @@ import pytest
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import Kind, RemoteError, Unsupported, UsageError
-from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.deadline import Deadline, HasDescriptor, wait_readable
 
 
 def unconnected(port: int, **spec: Any) -> Server:
@@ -23,7 +23,15 @@ def unconnected(port: int, **spec: Any) -> Server:
     def failure(message: str, *, phase: str, died: bool, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    child = SimpleNamespace(failure=failure, log_tail=lambda: "", replied=lambda phase: None)
+    def wait_for(call: HasDescriptor, deadline: Deadline) -> bool:
+        return wait_readable(deadline, call)
+
+    child = SimpleNamespace(
+        failure=failure,
+        log_tail=lambda: "",
+        replied=lambda phase: None,
+        wait_for=wait_for,
+    )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
     def deadline_for(phase: str, seconds: float | None = None) -> Deadline:

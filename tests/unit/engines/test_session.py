@@ -18,6 +18,7 @@ from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import BuildError, LimitExceeded, Unsupported, UsageError
+from pytest_vllm_regress.processes.early import NEVER, Early
 from pytest_vllm_regress.processes.leftover import Leftover
 from pytest_vllm_regress.processes.stillness import Awaited
 from pytest_vllm_regress.util.deadline import Deadline
@@ -38,7 +39,7 @@ class FakeChild:
     environment: Mapping[str, str]
     alive: bool = True
     leaves: tuple[Leftover, ...] = ()
-    awaited: Awaited | None = None
+    early: Early = NEVER
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
     noted: bool = False
 
@@ -214,11 +215,13 @@ def test_nothing_is_started_after_the_budget(agent: FakeAgent, make: Make) -> No
 
 def test_the_hang_that_a_test_is_about_reaches_its_engine(agent: FakeAgent, make: Make) -> None:
     run = make()
-    run.awaited = Awaited("waiting", ("ready",))
+    waiting = Early(Awaited("waiting", ("ready",)), deaths=False)
+    run.early = waiting
     engine(run)
-    run.awaited = None
+    run.early = Early()
     engine(run, OTHER)
-    assert [child.awaited and child.awaited.pattern for child in agent.children] == ["waiting", None]
+    engine(make(full_deadlines=True))
+    assert [child.early for child in agent.children] == [waiting, Early(), NEVER]
 
 
 def test_what_an_engine_is_asked_for(agent: FakeAgent, make: Make) -> None:

@@ -16,7 +16,7 @@ from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.plugin.markers import MarkedCase, marked_case
 from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
-from pytest_vllm_regress.processes.stillness import Awaited
+from pytest_vllm_regress.processes.early import Early
 from tests.helpers.cases import CaseFile
 
 DEMO = CaseFile()
@@ -28,7 +28,7 @@ class FakeSession:
 
     version: str
     broken: Exception | None = None
-    awaited: Awaited | None = None
+    early: Early = dataclasses.field(default_factory=Early)
     charges: tuple[object, ...] = ()
 
     def environment_names(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pytest_vllm_regress.errors import BuildError, ChildDied, Kind, Part, Remote
 from pytest_vllm_regress.plugin import judge
 from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
+from pytest_vllm_regress.processes.early import NEVER, Early
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
@@ -152,22 +153,22 @@ def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> No
 
 
 @pytest.mark.parametrize(
-    ("case", "settings", "awaited"),
+    ("case", "settings", "hang", "deaths"),
     [
-        (HANG, {}, True),
-        (HANG, {"full_deadlines": True}, False),
-        (
-            dataclasses.replace(HANG, symptom='where = "stacks"'),
-            {},
-            False,
-        ),  # a stack says where somebody is, not that it fails there
-        (CaseFile(symptom='where = "log"'), {}, False),
+        (HANG, {}, True, False),
+        (HANG, {"full_deadlines": True}, False, False),
+        # a stack says where somebody is, not that it fails there; silence is no text
+        (dataclasses.replace(HANG, symptom='where = "stacks"'), {}, False, False),
+        (dataclasses.replace(HANG, symptom='where = "answer"'), {}, False, False),
+        (CaseFile(symptom='where = "log"'), {}, False, True),
+        (CaseFile(symptom='where = "log"'), {"full_deadlines": True}, False, False),
     ],
 )
-def test_which_hangs_may_end_before_their_deadline(
-    make_item: MakeItem, case: CaseFile, settings: dict[str, Any], awaited: bool
+def test_what_may_end_before_its_deadline(
+    make_item: MakeItem, case: CaseFile, settings: dict[str, Any], hang: bool, deaths: bool
 ) -> None:
     item = make_item(case, **settings)
-    found = judge.awaited(item, item.marked)
-    assert (found is not None) is awaited
-    assert found is None or (found.pattern, tuple(found.phases)) == ("waiting", ("probe",))
+    found = judge.early(item, item.marked)
+    assert (found.hang is not None, found.deaths) == (hang, deaths)
+    assert found.hang is None or (found.hang.pattern, tuple(found.hang.phases)) == ("waiting", ("probe",))
+    assert judge.early(item, None) == (NEVER if settings else Early())

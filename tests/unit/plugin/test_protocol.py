@@ -13,6 +13,7 @@ from pytest_vllm_regress.plugin import private, protocol
 from pytest_vllm_regress.plugin.evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
 from pytest_vllm_regress.plugin.stash import SESSION
+from pytest_vllm_regress.processes.early import Early
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
@@ -96,20 +97,22 @@ def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
 
 
 def test_only_the_subjects_leg_may_end_a_hang_early(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
+    """And in none of both is a death told early: a case of a hang may kill the engine itself, and ask what becomes of requests."""
     item = make_item(HANG)
-    awaited = []
+    seen = []
 
     def look(leg: Leg) -> Leg:
         def run(item: Any, evidence: Evidence) -> None:
-            awaited.append(item.config.stash[SESSION].awaited)
+            seen.append(item.config.stash[SESSION].early)
             leg(item, evidence)
 
         return run
 
     legs(look(crash), look(works))
     protocol.run(item, None)
-    assert [each and each.pattern for each in awaited] == ["boom", None]
-    assert item.config.stash[SESSION].awaited is None
+    assert [each.hang and each.hang.pattern for each in seen] == ["boom", None]
+    assert [each.deaths for each in seen] == [False, False]
+    assert item.config.stash[SESSION].early == Early()
 
 
 def call(error: BaseException | None) -> pytest.CallInfo[None]:

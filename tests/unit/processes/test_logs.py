@@ -14,7 +14,7 @@ from pytest_vllm_regress.processes.sampling import Logs
 def test_text_is_heard_once_also_where_it_comes_in_two_pieces(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("waiting for peers before\n")
-    logs = Logs(r"waiting for \w+", log, None)
+    logs = Logs(log, None, r"waiting for \w+")
     logs.read()
     assert logs.heard == 0  # it stood there before
     for piece, heard in (("waiting f", 0), ("or others\nand more\n", 1), ("nothing\n", 1), ("waiting for é\n", 2)):
@@ -28,7 +28,7 @@ def test_text_is_heard_once_also_where_it_comes_in_two_pieces(tmp_path: Path) ->
 def test_a_pattern_without_end_holds_up_no_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_SEARCH_S", 0.2)
     log = tmp_path / "log"
-    logs = Logs("(a+)+b", log, None)
+    logs = Logs(log, None, "(a+)+b")
     began = time.monotonic()
     for _ in range(2):
         with log.open("a") as stream:

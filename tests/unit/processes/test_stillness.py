@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.processes.stillness import LOOK_S, SETTLE_S, Look, Member, Thread, held_up, judge
+from pytest_vllm_regress.processes.stillness import LOOK_S, SETTLE_S, Look, Member, Thread, held_up, judge, quiet
 
 LOOKS = int(SETTLE_S / LOOK_S) + 2
 IDLE = Member("S", 1.0)
@@ -144,3 +144,13 @@ def test_threads_that_are_held_up_may_go_on() -> None:
         assert held_up({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is held
     assert not held_up({7: Thread("R", 3, False)}, {8: Thread("R", 3, False)})
     assert math.inf == IDLE.alarm
+
+
+def test_quiet_asks_neither_for_a_text_nor_for_alarms() -> None:
+    def alone(at: int, fields: dict[str, Any]) -> None:
+        member(1, alarm=lambda at: 30.0)(at, fields)
+        fields["heard"] = 0
+
+    assert quiet(family(alone, looks=4), 1.5) and not quiet(family(alone, looks=3), 1.5)
+    assert not quiet(family(member(2, cpu=lambda at: 0.1 * at), looks=4), 1.5)
+    assert not quiet(family(lambda at, f: f["members"].pop(2) if at > 2 else None, looks=4), 1.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -44,9 +45,11 @@ def test_an_engine_process_that_has_ended_is_named(tmp_path: Path) -> None:
     witness.take([psutil.Process(process.pid)])
     assert witness.has_engine and witness.lost() == ()
     process.kill()
-    process.wait()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its parent has not asked yet
     (words,) = witness.lost()
-    assert words.startswith(str(process.pid))
+    assert words.startswith(str(process.pid)) and words.endswith("has ended: killed by SIGKILL")
+    process.wait()
+    assert witness.lost() == (words,)  # nobody could tell any more
     assert witness.parts(exit="killed by SIGKILL")[Part.EXIT].startswith(
         f"killed by SIGKILL\nengine process {process.pid}"
     )

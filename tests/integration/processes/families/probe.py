@@ -1,6 +1,7 @@
 """Made-up families: each says the text of a documented hang, and then hangs indeed, or is at work and answers later."""
 
 import fcntl
+import http.server
 import os
 import select
 import signal
@@ -244,3 +245,81 @@ def be_of_eight():
             threading.Event().wait()
     say("something else")
     threading.Event().wait()
+
+
+def have_an_engine():
+    """A process of the engine that waits for ever, and one that a request has nothing to do with."""
+    pids = []
+    for _ in range(2):
+        pids.append(os.fork())
+        if pids[-1] == 0:
+            threading.Event().wait()
+    return pids
+
+
+def say_that_it_died():
+    """What vLLM does where it looks after its processes."""
+    time.sleep(1)
+    os.wait()
+    raise RuntimeError("the engine is dead")
+
+
+def spin_for_a_peer():
+    while True:
+        pass
+
+
+def answer_although_others_come_and_go():
+    for number, _ in enumerate(_until_late()):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(number % 3)
+        os.waitpid(pid, 0)
+        time.sleep(0.05)
+    return "done"
+
+
+_listening = []
+
+
+def listen():
+    """Say at which port ``serve`` will answer."""
+    _listening.append(http.server.HTTPServer(("127.0.0.1", 0), _Families))
+    return _listening[0].server_port
+
+
+def serve():
+    _listening[0].serve_forever()
+
+
+class _Families(http.server.BaseHTTPRequestHandler):
+    """GET /name calls the function of that name, and answers when it does."""
+
+    def do_GET(self):
+        value = globals()[self.path[1:]]
+        if self.path != "/drip":
+            value = value()
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/drip":
+            value(self.wfile)
+        else:
+            self.wfile.write(str(value).encode())
+
+    def log_message(self, *arguments):
+        pass
+
+
+def drip(stream):
+    """An answer that never ends, and whose parts come in time."""
+    while True:
+        stream.write(b".")
+        stream.flush()
+        time.sleep(0.1)
+
+
+def die_with_an_heir():
+    """What it has forked holds the connection."""
+    if os.fork() == 0:
+        threading.Event().wait()
+    os.kill(os.getpid(), signal.SIGKILL)
