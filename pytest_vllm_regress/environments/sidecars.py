@@ -22,10 +22,10 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
 
     Raises ``UsageError`` for an unknown name and ``BuildError`` when it cannot be fetched. Nothing half-made is left.
     """
-    folder = find_file().parent / "locks" / LOCKS
+    folder = _folder()
     lock = folder / f"{name}.txt"
     if lock.parent != folder or not lock.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.txt"))) or "none"
+        known = ", ".join(each.stem for each in sidecar_locks()) or "none"
         raise UsageError(
             f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)"
         )
@@ -64,6 +64,15 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return place
+
+
+def sidecar_locks() -> tuple[Path, ...]:
+    """The locks of all sidecars there are: any test may ask for one."""
+    return tuple(sorted(_folder().glob("*.txt")))
+
+
+def _folder() -> Path:
+    return find_file().parent / "locks" / LOCKS
 
 
 def _tag(python: Path) -> str:

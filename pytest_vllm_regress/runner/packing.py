@@ -8,6 +8,8 @@ from pathlib import Path
 from ..cases import proof, rejudge
 from ..cases.model import find_cases
 from ..environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
+from ..environments.sidecars import LOCKS as SIDECARS
+from ..environments.sidecars import sidecar_locks
 from ..errors import UsageError
 from ..util.files import read_bounded
 from .cell import CellRequest, Needs
@@ -36,6 +38,7 @@ def pack(job: Job, options: Options, gpus: int | None = None) -> CellRequest:
             )
         recipes = _text(find_file(), MAX_BYTES)
         locks = {lock.name: _text(lock, MAX_FILE) for lock in (recipe.lock, recipe.lock_local) if lock is not None}
+        locks |= {f"{SIDECARS}/{lock.name}": _text(lock, MAX_FILE) for lock in sidecar_locks()}
     on_gpu = options.device == "gpu" or any(each in ("--vllm-gpu", "--vllm-device=gpu") for each in options.pytest_args)
     return CellRequest(
         environment=job.environment,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,24 +20,36 @@ from tests.helpers.waiting_cases import variables_case, version_case
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
+@pytest.mark.parametrize("last_node", [{"env_vars": {"RAY_worker_niceness": "15"}}])
 def test_a_target_sees_neither_the_cluster_nor_the_harness(
     cluster: Cluster, make_target: MakeTarget, tmp_path: Path
 ) -> None:
-    seen: dict[str, dict[str, str]] = {}
-    for name, where in (("there", ["--on", cluster.address]), ("here", ["--jobs", "1"])):
-        cases, note = tmp_path / f"cases-{name}", tmp_path / f"{name}.json"
-        variables_case(cases, "one", note)
-        command = cluster.command(cases, "matrix", *where, "--env", str(make_target(vllm="0.8.5")))
-        done = cluster.run(command)
+    """And it is as urgent as its node, whatever Ray makes of its workers."""
+    seen: dict[str, list[dict[str, Any]]] = {}
+    for name, where, targets in (("there", ["--on", cluster.address], 3), ("here", ["--jobs", "1"], 1)):
+        folder, result = tmp_path / name, tmp_path / f"{name}.json"
+        folder.mkdir()
+        variables_case(tmp_path / f"cases-{name}", "one", folder)
+        arguments = [*where, *named(environments(make_target, 0, targets)), "--results", str(result)]
+        done = cluster.run(cluster.command(tmp_path / f"cases-{name}", "matrix", *arguments))
         assert done.returncode == 0, done.stdout + done.stderr
-        seen[name] = json.loads(note.read_text())
-    rays = {name for name in seen["there"] if name.startswith("RAY_")}
-    # The agent's own: where a Ray of the target puts its files, and that it tells nobody.
-    assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
-    there, here = ({name for name in each if not name.startswith("RAY_")} for each in (seen["there"], seen["here"]))
-    assert there == here
-    assert all(seen["there"][name] == seen["here"][name] for name in here if name.startswith(("PYTHON", "PATH", "LD_")))
-    assert str(cluster.made.address) not in "".join(seen["there"].values())
+        seen[name] = [json.loads(file.read_text()) for file in folder.iterdir()]
+    assert cluster.nodes[-1].node_id[:8] in {
+        each["node"]["node"].partition("/")[2] for each in page(tmp_path / "there.json")
+    }
+    (here,) = seen["here"]
+    assert len(seen["there"]) == 3
+    for there in seen["there"]:
+        rays = {name for name in there["variables"] if name.startswith("RAY_")}
+        # The agent's own: where a Ray of the target puts its files, and that it tells nobody.
+        assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
+        others = {name for name in here["variables"] if not name.startswith("RAY_")}
+        assert set(there["variables"]) - rays == others
+        same = {name for name in others if name.startswith(("PYTHON", "PATH", "LD_"))}
+        assert {name: there["variables"][name] for name in same} == {name: here["variables"][name] for name in same}
+        assert cluster.address not in "".join(there["variables"].values())
+        if os.geteuid() == 0:
+            assert there["nice"] == here["nice"]
 
 
 @pytest.mark.parametrize("last_node", [{"num_gpus": 1}])

@@ -21,10 +21,11 @@ def version(flag, note):
     return vllm.__version__
 
 
-def variables(note):
+def variables(folder):
     import json
-    with open(note, "w") as file:
-        json.dump(dict(os.environ), file)
+    seen = {"variables": dict(os.environ), "nice": os.nice(0)}
+    with open(os.path.join(folder, "%d.json" % os.getpid()), "w") as file:
+        json.dump(seen, file)
     return len(os.environ)
 """
 
@@ -48,15 +49,15 @@ def test_version(vllm_probe, vllm_at_work):
     )
 
 
-def variables_case(cases: Path, name: str, note: Path) -> Case:
-    """FIXED, wherever it runs; it writes the variables that a target sees into ``note``."""
+def variables_case(cases: Path, name: str, folder: Path) -> Case:
+    """FIXED, wherever it runs; each run writes the variables and the niceness that a target has into a file in ``folder``."""
     test = f"""
 import pytest
 
 
 @pytest.mark.vllm_case({name!r})
 def test_variables(vllm_probe, vllm_at_work):
-    vllm_at_work("variables were told", vllm_probe("variables", note={str(note)!r}) > 0)
+    vllm_at_work("variables were told", vllm_probe("variables", folder={str(folder)!r}) > 0)
 """
     files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
     return CaseFile(name, old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(cases, files)

@@ -49,7 +49,6 @@ class Keeper:
 
     def __init__(self) -> None:
         self._go_on = _raylet_lives()
-        _as_urgent_as_the_raylet()
         self._building: dict[str, threading.Lock] = defaultdict(threading.Lock)
         self._built: dict[str, str] = {}
 
@@ -63,6 +62,7 @@ class Keeper:
         key = request.to_text()
         with self._building[key]:
             if key not in self._built:
+                _as_urgent_as_the_raylet()
                 *_, last = outcomes(key, environment(), node_name(), self._go_on)
                 if CellOutcome.from_text(last).state is State.LOST:
                     return last  # the disk may have room the next time
@@ -118,7 +118,7 @@ def _is_of_ray(name: str, value: str) -> bool:
 
 
 def _as_urgent_as_the_raylet() -> None:
-    """Ray makes its workers nice (15), and on a busy node what runs for a nice one misses its deadlines. Going back is for root alone."""
+    """For what this thread starts. Ray makes workers nice (15), and on a busy node what they run misses its deadlines. Going back is for root."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, os.getppid()))
 

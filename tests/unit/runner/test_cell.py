@@ -13,6 +13,7 @@ from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
+from pytest_vllm_regress.environments.sidecars import sidecar_locks
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import packing
 from pytest_vllm_regress.runner import runner as runs
@@ -65,12 +66,15 @@ def test_an_environments_name_means_the_same_where_it_was_unpacked(
         here = resolve(name)
         folder = tmp_path / f"unpacked-{request.environment}"
         folder.mkdir()
-        with monkeypatch.context() as there:
-            there.chdir(folder)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.chdir(folder)
             job, options = packing.unpack(CellRequest.from_text(request.to_text()), folder)
             found = resolve(job.environment)
+            there = {lock.name: lock.read_text() for lock in sidecar_locks()}
         assert dataclasses.replace(found, lock=here.lock, lock_local=here.lock_local) == here
         assert (found.lock and found.lock.read_text()) == (here.lock and here.lock.read_text())
+        assert there
+        assert there == {lock.name: lock.read_text() for lock in sidecar_locks()}
         assert proof.fingerprint(job.cases[0]) == proof.fingerprint(case)
         assert (options.device, options.pytest_args, request.needs) == ("gpu", ("-x",), Needs(gpus=2))
         assert (folder / "cases" / "conftest.py").exists()
