@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import UsageError
-from . import bert, llama, qwen, sentencepiece
+from . import bert, experts, llama, mamba, qwen, sentencepiece, whisper
 from .shapes import Kind
 from .tokenizers import byte_level
 
@@ -32,6 +32,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "slow-tokenizer": Kind(
             *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
             needs="sentencepiece",
+        ),
+        "experts": Kind("Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation),
+        "mamba": Kind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
+        "speech": Kind(
+            *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.words, whisper.beside)
         ),
     }
 )

@@ -20,7 +20,7 @@ def contents(place: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in place.iterdir()}
 
 
-@pytest.mark.parametrize("kind", ["text", "vision"])
+@pytest.mark.parametrize("kind", ["text", "vision", "experts"])
 def test_files_agree_with_each_other(kind: str, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path)
     config = json.loads((place / "config.json").read_text())
@@ -51,7 +51,7 @@ def test_the_same_bytes_everywhere_and_others_for_another_seed(kind: str, tmp_pa
 
 
 @pytest.mark.parametrize("head", [32, 64])
-@pytest.mark.parametrize("kind", ["text", "vision", "classifier", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["text", "vision", "classifier", "sentencepiece", "experts"])
 def test_heads_are_as_wide_as_asked(kind: str, head: int, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path, head=head)
     config, weights = json.loads((place / "config.json").read_text()), load_file(place / "model.safetensors")

@@ -19,7 +19,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 from .. import Unsupported, gpu, spawning
 from . import known, pooling, speculation
-from .installed import can_sleep, has_v0, has_v1, known_environment
+from .installed import can_sleep, has_v0, has_v1, known_environment, v1_has_priorities
 from .installed import version as version
 
 Spec = Dict[str, Any]
@@ -242,6 +242,8 @@ def _generation(spec: Spec, front: str, made: Plan) -> None:
         made.env["VLLM_USE_V1"] = "1" if wanted == "V1" else "0"
     if wanted == "V1" and spec.get("pipeline_parallel_size", 1) > 1 and _v1_refuses_pipelines():
         raise known.without("pipeline parallelism in V1", version())
+    if wanted == "V1" and spec.get("extra", {}).get("scheduling_policy") == "priority" and not v1_has_priorities():
+        raise known.without("priorities in V1", version())
     if wanted == "V0" and front == "offline" and spec.get("pipeline_parallel_size", 1) > 1:
         raise Unsupported(
             "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server",

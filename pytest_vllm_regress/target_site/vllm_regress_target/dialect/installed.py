@@ -36,3 +36,11 @@ def can_sleep() -> bool:
 
     asked = getattr(current_platform, "is_sleep_mode_available", current_platform.is_cuda)
     return bool(asked())
+
+
+def v1_has_priorities() -> bool:
+    """V1's scheduler has a queue in the order of priorities."""
+    try:
+        return importlib.util.find_spec("vllm.v1.core.sched.request_queue") is not None
+    except ModuleNotFoundError:  # 0.7: the scheduler is one module
+        return False

@@ -10,13 +10,12 @@ from vllm.distributed import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 from vllm.sequence import IntermediateTensors
 from vllm.v1 import outputs
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
 from ..dialect.pooling import names
-from . import DEVICE_NAME
+from . import DEVICE_NAME, caches
 from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type, takes
@@ -73,7 +72,6 @@ class SimWorker(TakesAdapters, WorkerBase):
 
     def load_model(self, **kwargs: Any) -> None:
         """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
-        block_size = self.cache_config.block_size or 16
         self._draw = Draw(self.model_config)
         self._adapters = Adapters(self.vllm_config)
         self._last = get_pp_group().is_last_rank
@@ -85,6 +83,7 @@ class SimWorker(TakesAdapters, WorkerBase):
         speculates = getattr(self.vllm_config, "speculative_config", None) is not None
         self._drafter = Drafter(self.vllm_config) if speculates and self._last else None
         self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
+        block_size = caches.layer(self.vllm_config).block_size
         self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
         self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
 
@@ -98,18 +97,8 @@ class SimWorker(TakesAdapters, WorkerBase):
         return ["NHD"]
 
     def get_kv_cache_spec(self) -> Dict[str, Any]:
-        """One full-attention layer per pipeline stage: enough for vLLM's scheduler to manage real blocks."""
-        spec = feed(
-            FullAttentionSpec,
-            {
-                "block_size": self.cache_config.block_size or 16,
-                "num_kv_heads": self.model_config.get_num_kv_heads(self.parallel_config),
-                "head_size": self.model_config.get_head_size(),
-                "dtype": self.model_config.dtype,
-                "use_mla": False,
-            },
-        )
-        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": spec}
+        """One layer per pipeline stage: enough for vLLM's scheduler to manage real blocks."""
+        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": caches.layer(self.vllm_config)}
 
     def determine_available_memory(self) -> int:
         (spec,) = self.get_kv_cache_spec().values()

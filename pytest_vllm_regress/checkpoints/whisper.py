@@ -1,0 +1,152 @@
+"""A model that hears, of Whisper's kind: an encoder of sounds and a decoder of text, in the file layout of the original releases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .shapes import Shape, Weights, Words, padded, written
+from .tokenizers import MARKERS, SPECIALS, added, added_tokens, vocabulary
+from .tokenizers import tokenizer as byte_level_tokenizer
+
+_MELS = 80
+_SOURCE = 1500  # positions of half a minute
+_TARGET = 1024
+_TASKS = (
+    *(
+        "<|startoftranscript|>",
+        "<|en|>",
+        "<|de|>",
+        "<|translate|>",
+        "<|transcribe|>",
+        "<|startoflm|>",
+        "<|startofprev|>",
+    ),
+    *("<|nospeech|>", "<|notimestamps|>", "<|0.00|>"),
+)
+
+
+def words() -> Words:
+    """The words of the text models, and behind them the tokens that tell a decoder of sounds what to do."""
+    letters, merges = vocabulary()
+    ids = added_tokens()
+    ids |= {text: len(letters) + len(ids) + number for number, text in enumerate(_TASKS)}
+    files = {
+        "tokenizer.json": written(byte_level_tokenizer(letters, merges, ids)),
+        "tokenizer_config.json": written(_tokenizer_config(ids)),
+        "vocab.json": written(letters),
+        "merges.txt": ("#version: 0.2\n" + "\n".join(merges) + "\n").encode(),
+        "normalizer.json": written({}),
+    }
+    return Words(ids, padded(len(letters) + len(ids)), files, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>")
+
+
+def config(made: Words, shape: Shape) -> dict[str, Any]:
+    end = made.ids["<|endoftext|>"]
+    return {
+        "architectures": ["WhisperForConditionalGeneration"],
+        "model_type": "whisper",
+        "activation_dropout": 0.0,
+        "activation_function": "gelu",
+        "attention_dropout": 0.0,
+        "bos_token_id": end,
+        "d_model": shape.hidden,
+        "decoder_attention_heads": shape.heads,
+        "decoder_ffn_dim": shape.intermediate,
+        "decoder_layerdrop": 0.0,
+        "decoder_layers": shape.layers,
+        "decoder_start_token_id": made.ids["<|startoftranscript|>"],
+        "dropout": 0.0,
+        "encoder_attention_heads": shape.heads,
+        "encoder_ffn_dim": shape.intermediate,
+        "encoder_layerdrop": 0.0,
+        "encoder_layers": shape.layers,
+        "eos_token_id": end,
+        "init_std": 0.02,
+        "is_encoder_decoder": True,
+        "max_length": _TARGET,
+        "max_source_positions": _SOURCE,
+        "max_target_positions": _TARGET,
+        "num_hidden_layers": shape.layers,
+        "num_mel_bins": _MELS,
+        "pad_token_id": end,
+        "scale_embedding": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": made.size,
+    }
+
+
+def beside(made: Words) -> dict[str, Any]:
+    """What turns a sound into the encoder's input, and how a text ends."""
+    end = made.ids["<|endoftext|>"]
+    return {
+        "preprocessor_config.json": {
+            "chunk_length": 30,
+            "feature_extractor_type": "WhisperFeatureExtractor",
+            "feature_size": _MELS,
+            "hop_length": 160,
+            "n_fft": 400,
+            "n_samples": 480000,
+            "nb_max_frames": 3000,
+            "padding_side": "right",
+            "padding_value": 0.0,
+            "processor_class": "WhisperProcessor",
+            "return_attention_mask": False,
+            "sampling_rate": 16000,
+        },
+        "generation_config.json": {
+            "bos_token_id": end,
+            "decoder_start_token_id": made.ids["<|startoftranscript|>"],
+            "eos_token_id": end,
+            "pad_token_id": end,
+            "lang_to_id": {text: made.ids[text] for text in ("<|en|>", "<|de|>")},
+            "task_to_id": {text: made.ids[f"<|{text}|>"] for text in ("translate", "transcribe")},
+            "no_timestamps_token_id": made.ids["<|notimestamps|>"],
+        },
+    }
+
+
+def weights(vocabulary_size: int, s: Shape) -> Weights:
+    yield from _linear("model.encoder.conv1", (s.hidden, _MELS, 3))
+    yield from _linear("model.encoder.conv2", (s.hidden, s.hidden, 3))
+    yield "model.encoder.embed_positions.weight", (_SOURCE, s.hidden)
+    yield "model.decoder.embed_tokens.weight", (vocabulary_size, s.hidden)
+    yield "model.decoder.embed_positions.weight", (_TARGET, s.hidden)
+    for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn"))):
+        for layer in range(s.layers):
+            at = f"model.{side}.layers.{layer}."
+            for attention in attentions:
+                yield f"{at}{attention}.k_proj.weight", (s.hidden, s.hidden)
+                for name in ("q_proj", "v_proj", "out_proj"):
+                    yield from _linear(f"{at}{attention}.{name}", (s.hidden, s.hidden))
+                yield from _norm(f"{at}{attention}_layer_norm", s)
+            yield from _linear(f"{at}fc1", (s.intermediate, s.hidden))
+            yield from _linear(f"{at}fc2", (s.hidden, s.intermediate))
+            yield from _norm(f"{at}final_layer_norm", s)
+        yield from _norm(f"model.{side}.layer_norm", s)
+
+
+def _linear(name: str, shape: tuple[int, ...]) -> Weights:
+    yield f"{name}.weight", shape
+    yield f"{name}.bias", shape[:1]
+
+
+def _norm(name: str, s: Shape) -> Weights:
+    yield f"{name}.weight", (s.hidden,)
+    yield f"{name}.bias", (s.hidden,)
+
+
+def _tokenizer_config(ids: dict[str, int]) -> dict[str, Any]:
+    special = (*SPECIALS, *MARKERS[:2], *_TASKS)
+    return {
+        "tokenizer_class": "WhisperTokenizer",
+        "processor_class": "WhisperProcessor",
+        "added_tokens_decoder": {str(number): added(text, special=text in special) for text, number in ids.items()},
+        "additional_special_tokens": list(special[1:]),
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "model_max_length": _TARGET,
+        "clean_up_tokenization_spaces": False,
+    }
