@@ -1,10 +1,14 @@
-"""Draft tokens in V1: proposed by vLLM's own n-gram proposer, as its GPU model runner asks it."""
+"""Draft tokens in V1: proposed by vLLM's own n-gram proposer, as its GPU model runner asks it; and what a step reports that accepted some."""
 
 from typing import Any, List, Set
 
 import numpy as np
+import torch
+from vllm.v1.outputs import LogprobsTensors
 
 from .compat import feed, takes
+
+BY_REQUEST = takes(LogprobsTensors.tolists, "cu_num_generated_tokens")
 
 
 class Drafter:
@@ -62,3 +66,28 @@ def _left_out(rows: Any) -> Set[str]:
     except ImportError:  # 0.7 has no such list, the newest ones need none
         return set()
     return {request_id for request_id in rows.req_ids if not is_spec_decode_supported(request_id, rows)}
+
+
+def join_logprobs(passes: List[Any], said: List[List[int]]) -> Any:
+    """The lists for the scheduler, or None. `passes`: vLLM's tensors for the first, second ... token of every row.
+
+    A vLLM that cannot tell which rows are whose gets one row for each request, that of its last token: so many its own model runner gives.
+    """
+    if passes[0] is None:
+        return None
+    if len(passes) == 1:
+        return passes[0].tolists()
+    if BY_REQUEST:
+        picked = [(place, index) for index, tokens in enumerate(said) for place in range(len(tokens))]
+        ends = [0]
+        for tokens in said:
+            ends.append(ends[-1] + len(tokens))
+        return _rows(passes, picked).tolists(ends)
+    return _rows(passes, [(max(0, len(tokens) - 1), index) for index, tokens in enumerate(said)]).tolists()
+
+
+def _rows(passes: List[Any], picked: List[Any]) -> Any:
+    columns = zip(*(each[:3] for each in passes))
+    return LogprobsTensors(
+        *(torch.stack([column[place][index] for place, index in picked]) for column in map(list, columns))
+    )

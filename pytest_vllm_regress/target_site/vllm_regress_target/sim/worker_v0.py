@@ -60,7 +60,7 @@ class SimWorker(TakesAdapters, WorkerBase):
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "pooling"):
+        if runner not in ("generate", "transcription", "pooling"):  # who transcribes generates
             raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
         self._pools = runner == "pooling"
         start_groups(self)

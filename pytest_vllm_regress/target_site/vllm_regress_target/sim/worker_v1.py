@@ -19,13 +19,12 @@ from . import DEVICE_NAME, caches
 from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
 from .compat import SimulationGap, feed, field_type, takes
-from .drafts import Drafter
+from .drafts import Drafter, join_logprobs
 from .draw import Draw
 from .groups import start_groups
 from .masks import Masks
 from .platform import MEMORY
 from .pooling import Pooling
-from .scores import join_logprobs
 from .speech import Speech
 
 try:
@@ -64,7 +63,7 @@ class SimWorker(TakesAdapters, WorkerBase):
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
-        if runner not in ("generate", "auto", "pooling"):
+        if runner not in ("generate", "auto", "transcription", "pooling"):
             raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
         self._pools = runner == "pooling"
         start_groups(self)
