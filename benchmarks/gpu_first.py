@@ -30,10 +30,10 @@ from typing import Any
 
 from pytest_vllm_regress.conformance.record import read_faults, read_report, unexplained
 from pytest_vllm_regress.engines.session import Session
-from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.gpus import nvml
 from pytest_vllm_regress.gpus.visible import usable
-from pytest_vllm_regress.util.deadline import Deadline, Timeouts
+from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_whole
 
 ROOT = Path(__file__).parents[1]

@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 
 from pytest_vllm_regress.engines.session import Session
-from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.util.deadline import Deadline, Timeouts
+from pytest_vllm_regress.util.deadline import Deadline
 
 MIB = 2**20
 ALLOWED = {

@@ -9,9 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ._version import __version__
-
 if TYPE_CHECKING:
+    from ._version import __version__
     from .checkpoints.adapters import Adapter
     from .dialogue.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
     from .dialogue.images import png_url
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
+    "_version": ("__version__",),
     "checkpoints.adapters": ("Adapter",),
     "dialogue.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
     "dialogue.images": ("png_url",),

@@ -1,12 +1,10 @@
-"""What the user asked for, resolved once, as a frozen value."""
+"""What the user asked for, resolved once. Named tuples: each start of pytest makes them, and dataclasses would take ten times as long."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-from ..util.deadline import Timeouts
 from ..util.sizes import MIB
 
 Device = Literal["sim", "cpu", "gpu"]
@@ -15,11 +13,29 @@ DEVICES: tuple[Device, ...] = get_args(Device)
 ASKED_DEVICES = ("auto", *DEVICES)
 """What may be asked for; auto chooses by what is installed."""
 
+PHASES = ("import", "start", "ready", "request", "stop", "probe")
+
 MEMORY_SHARE = 0.9
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
+class Timeouts(NamedTuple):
+    """Seconds each phase may take."""
+
+    import_s: float = 180.0
+    start_s: float = 180.0
+    ready_s: float = 180.0
+    request_s: float = 60.0
+    stop_s: float = 20.0
+    probe_s: float = 60.0
+    first_start_s: float = 600.0
+    """On a GPU, of the first engine that an environment starts there: its kernels are compiled."""
+
+    def of(self, phase: str) -> float:
+        """Seconds allowed for ``phase``."""
+        return float(getattr(self, f"{phase}_s"))
+
+
+class Limits(NamedTuple):
     """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts.
 
     ``memory_bytes`` None: nine tenths of the machine's memory, or of the container's.
@@ -44,19 +60,18 @@ class Limits:
         return {name: value for name, value in known.items() if value is not None}
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment."""
 
     environments: tuple[str, ...] = ()
     device: str = "auto"
     model: str | None = None
-    timeouts: Timeouts = dataclasses.field(default_factory=Timeouts)
+    timeouts: Timeouts = Timeouts()
     fail_on_known: bool = False
     report: Path | None = None
     leftovers: str = "warn"
     max_engines: int = 2
-    limits: Limits = dataclasses.field(default_factory=Limits)
+    limits: Limits = Limits()
     start_method: str = "fork"
     minimize: bool = False
     gpu_wait_s: float = 600.0

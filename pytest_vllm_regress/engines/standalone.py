@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, overload
 
 from ..errors import UsageError
-from ..util.deadline import Deadline, Timeouts
+from ..util.deadline import Deadline
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .engine import AsyncEngine, Engine
 from .server import Server
 from .session import Session
-from .settings import Settings
+from .settings import Settings, Timeouts
 from .spec import EngineSpec, Front
 from .target import Target
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from . import options
+from . import fixtures, options
 from .reporter import Recorder
 from .stash import SESSION, SETTINGS, needs_legs, tell_worker, uses_target
-
-pytest_plugins = ("pytest_vllm_regress.plugin.fixtures",)
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
@@ -31,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = options.resolve(config)
     options.check(settings)
     config.stash[SETTINGS] = settings
+    # Not by ``pytest_plugins``, for which pytest reads the entry points of all that is installed once more.
+    config.pluginmanager.register(fixtures, "vllm_regress_fixtures")
     config.pluginmanager.register(Recorder(config), "vllm_regress_recorder")
 
 
@@ -100,16 +100,12 @@ def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) ->
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if not uses_target(pyfuncitem):
         return (yield)
-    from . import fixtures
-
     with fixtures.skipping():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup() -> Generator[None, object, object]:
-    from . import fixtures
-
     with fixtures.skipping():
         return (yield)
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
+    import pytest
+
     from ..cases.observation import Mechanism
     from ..engines.schema_filter import SchemaFilter
     from ..engines.spec import EngineSpec
@@ -68,14 +68,6 @@ class Evidence:
         """The target answered in ``phase``."""
         self.replies += 1
         self.phase = phase
-
-
-EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
-
-
-def evidence_of(node: pytest.Item) -> Evidence:
-    """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
-    return node.stash.setdefault(EVIDENCE, Evidence())
 
 
 def harmless(text: str) -> str:

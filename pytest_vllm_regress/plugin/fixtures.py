@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from .evidence import evidence_of
-from .stash import SETTINGS
+from .stash import SETTINGS, evidence_of
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine

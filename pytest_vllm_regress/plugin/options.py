@@ -9,9 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from ..engines.settings import ASKED_DEVICES, Limits, Settings
-from ..errors import UsageError
-from ..util.deadline import PHASES, Timeouts
+from ..engines.settings import ASKED_DEVICES, MEMORY_SHARE, PHASES, Limits, Settings, Timeouts
 from ..util.sizes import GIB, MIB
 
 
@@ -32,6 +30,8 @@ class _Option(NamedTuple):
         """``help`` for argparse, which formats it with ``%``."""
         return self.help.replace("%", "%%")
 
+
+DEFAULT = Settings()
 
 OPTIONS = (
     _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
@@ -74,16 +74,16 @@ OPTIONS = (
         "what an engine leaves behind: warn (default) or fail the test that left it",
         choices=("warn", "fail"),
     ),
-    _Option("vllm_max_engines", "engines alive at the same time (default 2)", "N"),
+    _Option("vllm_max_engines", f"engines alive at the same time (default {DEFAULT.max_engines})", "N"),
     _Option(
         "vllm_max_memory",
-        "GiB that an engine and all its processes may use (default: 90 % of the machine's or the container's)",
+        f"GiB that an engine and all its processes may use (default: {100 * MEMORY_SHARE:g} % of the machine's or the container's)",
         "GIB",
     ),
-    _Option("vllm_max_processes", f"processes that an engine may have (default {Limits.processes})", "N"),
+    _Option("vllm_max_processes", f"processes that an engine may have (default {DEFAULT.limits.processes})", "N"),
     _Option(
         "vllm_max_log",
-        f"MiB that an engine's log may have; else its middle goes (default {Limits.log_bytes / MIB:g})",
+        f"MiB that an engine's log may have; else its middle goes (default {DEFAULT.limits.log_bytes / MIB:g})",
         "MIB",
     ),
     _Option(
@@ -103,19 +103,21 @@ OPTIONS = (
     ),
     *(
         _Option(
-            f"vllm_timeout_{phase}", f"seconds the {phase} phase may take (default {Timeouts().of(phase):g})", "SECONDS"
+            f"vllm_timeout_{phase}",
+            f"seconds the {phase} phase may take (default {DEFAULT.timeouts.of(phase):g})",
+            "SECONDS",
         )
         for phase in PHASES
     ),
     _Option(
         "vllm_timeout_first_start",
         "on GPUs, seconds the start and ready phases may take until an environment has started once and its kernels are compiled "
-        f"(default {Timeouts().first_start_s:g})",
+        f"(default {DEFAULT.timeouts.first_start_s:g})",
         "SECONDS",
     ),
     _Option(
         "vllm_gpu_wait",
-        f"seconds an engine waits for GPUs that other runs hold (default {Settings.gpu_wait_s:g})",
+        f"seconds an engine waits for GPUs that other runs hold (default {DEFAULT.gpu_wait_s:g})",
         "SECONDS",
     ),
 )
@@ -153,26 +155,27 @@ def _use_sources(places: Sequence[str], index: str | None) -> None:
     """Where source environments come from; who names none does not pay for the import."""
     if places or index:
         from ..environments import sources
+        from ..errors import UsageError
 
-        sources.use(places)
-        if index:
-            sources.use_wheels(index)
+        try:
+            sources.use(places)
+            if index:
+                sources.use_wheels(index)
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def resolve(config: pytest.Config) -> Settings:
     """Command line over ini file; a bad value is an error that names where it came from."""
-    device = _value(config, "vllm_device") or "auto"
+    device = _value(config, "vllm_device") or DEFAULT.device
     if _value(config, "vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
         device = "gpu"
     timed = (*PHASES, "first_start")
-    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", Timeouts().of(phase)) for phase in timed}
+    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", DEFAULT.timeouts.of(phase)) for phase in timed}
     report = _value(config, "vllm_report")
-    try:
-        _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+    _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
     return Settings(
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
@@ -180,29 +183,31 @@ def resolve(config: pytest.Config) -> Settings:
         timeouts=Timeouts(**timeouts),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=Path(report) if report else None,
-        leftovers=_value(config, "vllm_leftovers") or "warn",
-        max_engines=int(_number(config, "vllm_max_engines", 2)),
+        leftovers=_value(config, "vllm_leftovers") or DEFAULT.leftovers,
+        max_engines=int(_number(config, "vllm_max_engines", DEFAULT.max_engines)),
         limits=_limits(config),
-        start_method=_value(config, "vllm_start_method") or "fork",
+        start_method=_value(config, "vllm_start_method") or DEFAULT.start_method,
         minimize=bool(_value(config, "vllm_minimize")),
-        gpu_wait_s=_number(config, "vllm_gpu_wait", Settings.gpu_wait_s),
+        gpu_wait_s=_number(config, "vllm_gpu_wait", DEFAULT.gpu_wait_s),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 
 
 def _limits(config: pytest.Config) -> Limits:
+    default = DEFAULT.limits
     session_s = _number(config, "vllm_session_timeout", 0.0)
     return Limits(
         session_s=session_s or None,
         memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-        processes=int(_number(config, "vllm_max_processes", Limits.processes)),
-        log_bytes=_number(config, "vllm_max_log", Limits.log_bytes / MIB) * MIB,
+        processes=int(_number(config, "vllm_max_processes", default.processes)),
+        log_bytes=_number(config, "vllm_max_log", default.log_bytes / MIB) * MIB,
     )
 
 
 def check(settings: Settings) -> None:
     """Errors that should stop the run before a test is collected."""
     if settings.device == "gpu":
+        from ..errors import UsageError
         from ..gpus.visible import usable
 
         try:

@@ -12,12 +12,12 @@ from ..cases.control import Control
 from ..errors import Unsupported, UsageError
 from ..util.masking import mask
 from . import judge, minimize, private
-from .evidence import CONTROL, EVIDENCE, SUBJECT, Evidence, evidence_of, harmless
+from .evidence import CONTROL, SUBJECT, Evidence, harmless
 from .fixtures import skipping
 from .impostors import report_of, trials_of
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
-from .stash import needs_legs
+from .stash import EVIDENCE, evidence_of, needs_legs
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..util.text import one_line, printable
 from .stash import SESSION, SETTINGS
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ class Recorder:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._found:
             from ..reporting import terminal as summary
+            from ..util.text import one_line
 
             terminalreporter.section("documented failures")
             for line in summary.lines(self._found):
@@ -78,6 +78,7 @@ class Recorder:
             )
         for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
             from ..processes.leftover import describe_leftovers
+            from ..util.text import printable
 
             terminalreporter.section("left behind by engines (removed)")
             terminalreporter.write_line(printable(f"{user}:\n{describe_leftovers(left)}"))

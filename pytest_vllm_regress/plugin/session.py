@@ -15,9 +15,8 @@ from ..util.deadline import Deadline, DeadlineFor
 from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
-from .evidence import evidence_of
 from .private import renew_timeout
-from .stash import SESSION, SETTINGS, controller_of
+from .stash import SESSION, SETTINGS, controller_of, evidence_of
 
 # A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
 _MARGIN_S = 12.0

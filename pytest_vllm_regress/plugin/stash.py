@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ..util.owner import Owner
-
 if TYPE_CHECKING:
     from ..engines.session import Session
     from ..engines.settings import Settings
+    from ..util.owner import Owner
+    from .evidence import Evidence
 
 SETTINGS: pytest.StashKey[Settings] = pytest.StashKey()
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
+EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
+
+
+def evidence_of(node: pytest.Item) -> Evidence:
+    """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
+    from .evidence import Evidence
+
+    return node.stash.setdefault(EVIDENCE, Evidence())
 
 
 def uses_target(item: pytest.Item) -> bool:
@@ -33,10 +40,16 @@ _CONTROLLER = "vllm_regress_controller"
 
 def tell_worker(workerinput: dict[str, Any]) -> None:
     """In xdist's controller: what a worker is to know of it."""
+    import dataclasses
+
+    from ..util.owner import Owner
+
     workerinput[_CONTROLLER] = dataclasses.asdict(Owner.me())
 
 
 def controller_of(config: pytest.Config) -> Owner | None:
     """The process that this xdist worker works for; None in any other process."""
+    from ..util.owner import Owner
+
     told = getattr(config, "workerinput", {}).get(_CONTROLLER)
     return Owner.from_json(told) if told else None

@@ -10,31 +10,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 Clock = Callable[[], float]
-PHASES = ("import", "start", "ready", "request", "stop", "probe")
 
 
 class HasDescriptor(Protocol):
     """A socket, a pipe or the like."""
 
     def fileno(self) -> int: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Timeouts:
-    """Seconds each phase may take."""
-
-    import_s: float = 180.0
-    start_s: float = 180.0
-    ready_s: float = 180.0
-    request_s: float = 60.0
-    stop_s: float = 20.0
-    probe_s: float = 60.0
-    first_start_s: float = 600.0
-    """On a GPU, of the first engine that an environment starts there: its kernels are compiled."""
-
-    def of(self, phase: str) -> float:
-        """Seconds allowed for ``phase``."""
-        return float(getattr(self, f"{phase}_s"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -152,8 +152,8 @@ def test_a_run_that_skipped_every_test_is_red_without_cases_too(
 
 WAITED = """
 import pytest
-from pytest_vllm_regress.plugin.evidence import evidence_of
 from pytest_vllm_regress.plugin.session import deadline_for, session_of
+from pytest_vllm_regress.plugin.stash import evidence_of
 
 @pytest.mark.timeout(100)
 def test_it(request, vllm_probe):

@@ -10,9 +10,9 @@ import pytest
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import ChildDied, Part, Unsupported, UsageError
 from pytest_vllm_regress.plugin import private, protocol
-from pytest_vllm_regress.plugin.evidence import CONTROL, EVIDENCE, SUBJECT, Evidence
+from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
-from pytest_vllm_regress.plugin.stash import SESSION
+from pytest_vllm_regress.plugin.stash import EVIDENCE, SESSION
 from pytest_vllm_regress.processes.early import Early
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report

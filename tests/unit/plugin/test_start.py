@@ -2,40 +2,76 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 PROGRAM = """
-import sys
+import importlib.metadata, json, sys
 import pytest
-before = set(sys.modules)
-import pytest_vllm_regress.plugin, pytest_vllm_regress.plugin.fixtures
-print(*sorted(set(sys.modules) - before))
+
+searched, distributions = [], importlib.metadata.distributions
+importlib.metadata.distributions = lambda **wanted: searched.append(wanted) or distributions(**wanted)
+pytest.main(["-q", "--collect-only", "-p", "no:cacheprovider", "-p", sys.argv[1]])
+print(json.dumps({"modules": list(sys.modules), "searches": len(searched)}))
 """
 OURS = {
     "",
-    "_version",
     "engines",
     "engines.settings",
-    "errors",
     "plugin",
-    "plugin.evidence",
     "plugin.fixtures",
     "plugin.options",
     "plugin.reporter",
     "plugin.stash",
     "util",
-    "util.deadline",
-    "util.owner",
     "util.sizes",
-    "util.text",
 }
 
 
-def test_nothing_is_imported_before_a_test_asks_for_it() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
-    ours = {name.partition(".")[2] for name in loaded if name.partition(".")[0] == "pytest_vllm_regress"}
-    assert ours <= OURS
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """What a start of pytest has imported, and how often it looked through all that is installed."""
+
+    modules: frozenset[str]
+    searches: int
+
+
+def start(plugin: str, project: Path) -> Start:
+    """A collection that finds nothing, with this plugin and no other."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, plugin],
+        cwd=project,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Start(frozenset(found["modules"]), found["searches"])
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Start, Start]:
+    """With our plugin, and with one that does nothing."""
+    project = tmp_path_factory.mktemp("project")
+    (project / "nothing.py").touch()
+    return start("pytest_vllm_regress.plugin", project), start("nothing", project)
+
+
+def test_nothing_is_imported_before_a_test_asks_for_it(starts: tuple[Start, Start]) -> None:
+    ours, nothing = starts
+    loaded = ours.modules - nothing.modules
+    assert {name.partition(".")[2] for name in loaded if name.partition(".")[0] == "pytest_vllm_regress"} == OURS
     others = {name.partition(".")[0] for name in loaded} - {"pytest_vllm_regress"}
     assert others <= set(sys.stdlib_module_names), others - set(sys.stdlib_module_names)
+
+
+def test_pytest_looks_through_what_is_installed_no_more_often(starts: tuple[Start, Start]) -> None:
+    ours, nothing = starts
+    assert ours.searches == nothing.searches > 0
