@@ -32,6 +32,7 @@ from .context import (
     OK,
     UNBUILT,
     UNEXPECTED,
+    Device,
     GpusEach,
     On,
     Source,
@@ -97,9 +98,7 @@ def bisect(
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="DEVICE", help="Device (default: each environment's own).")
-    ] = None,
+    device: Device = None,
     repeat: Annotated[
         int, typer.Option(min=1, max=20, help="How often an INCONCLUSIVE release is run before it is skipped.")
     ] = 2,

@@ -50,6 +50,16 @@ GpusEach = Annotated[
     typer.Option("--gpus", min=1, metavar="N", help="With --on and GPUs: how many an environment gets (default 1)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+CaseIds = Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DEVICE", help=f"{', '.join(ASKED_DEVICES)}: for all environments (default: each environment's own)."
+    ),
+]
+Results = Annotated[
+    Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
+]
 
 
 def _use_sources(given: list[str] | None) -> list[str] | None:

@@ -19,9 +19,12 @@ from ..util.signals import terminate_as_interrupt
 from .context import (
     HELP,
     OK,
+    CaseIds,
+    Device,
     GpusEach,
     Jobs,
     On,
+    Results,
     Shard,
     Source,
     WheelIndex,
@@ -43,7 +46,7 @@ app = typer.Typer(context_settings=HELP)
 @app.command()
 def matrix(
     context: typer.Context,
-    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
+    case_ids: CaseIds = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME|PATH", help="An environment or interpreter; repeatable.")
     ] = None,
@@ -56,10 +59,7 @@ def matrix(
             help="All environments of environments.toml with such a vLLM, for example '>=0.8,<0.12'.",
         ),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
-    ] = None,
+    device: Device = None,
     jobs: Jobs = None,
     on: On = None,
     gpus: GpusEach = None,
@@ -74,9 +74,7 @@ def matrix(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")
     ] = False,
-    destination: Annotated[
-        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
-    ] = None,
+    destination: Results = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence there.")
     ] = None,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..engines.settings import ASKED_DEVICES
 from ..errors import UsageError
 from .context import (
     HELP,
+    CaseIds,
+    Device,
     GpusEach,
     Jobs,
     On,
+    Results,
     Shard,
     Source,
     WheelIndex,
@@ -33,7 +34,7 @@ app = typer.Typer(context_settings=HELP)
 @app.command()
 def run(
     context: typer.Context,
-    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
+    case_ids: CaseIds = None,
     env: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,10 +45,8 @@ def run(
     all_evidence: Annotated[
         bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
     ] = False,
-    device: Annotated[str | None, typer.Option(metavar="DEVICE", help=f"One of {', '.join(ASKED_DEVICES)}.")] = None,
-    destination: Annotated[
-        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
-    ] = None,
+    device: Device = None,
+    destination: Results = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     workers: Annotated[

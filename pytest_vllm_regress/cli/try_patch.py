@@ -19,7 +19,7 @@ from ..runner.matrix import Matrix
 from ..runner.slots import machine_room
 from ..util.paths import cache_root
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNEXPECTED, Jobs, invocation, print_columns, print_json, say, warn
+from .context import HELP, OK, UNEXPECTED, CaseIds, Jobs, Results, invocation, print_columns, print_json, say, warn
 
 app = typer.Typer(context_settings=HELP)
 
@@ -28,7 +28,7 @@ app = typer.Typer(context_settings=HELP)
 def try_patch(
     context: typer.Context,
     tree: Annotated[Path, typer.Argument(metavar="PATH", help="A work tree of vLLM, as it stands.")],
-    case_ids: Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")] = None,
+    case_ids: CaseIds = None,
     against: Annotated[
         str | None,
         typer.Option(
@@ -40,9 +40,7 @@ def try_patch(
         typer.Option(metavar="NAME", help="The environment that both are laid over (default: what fits best)."),
     ] = None,
     jobs: Jobs = None,
-    destination: Annotated[
-        Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
-    ] = None,
+    destination: Results = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
     ] = False,

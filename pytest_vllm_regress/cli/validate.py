@@ -23,6 +23,7 @@ from .context import (
     INTERRUPTED,
     OK,
     UNEXPECTED,
+    Device,
     Invocation,
     Jobs,
     On,
@@ -63,10 +64,7 @@ def validate(
             help=f"Run all tests N times (default: 1; {RACY_TRIALS} where the case is racy).",
         ),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="Device for all environments (default: each environment's own)."),
-    ] = None,
+    device: Device = None,
     jobs: Jobs = None,
     on: On = None,
     commits: Annotated[

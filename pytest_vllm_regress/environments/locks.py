@@ -21,7 +21,7 @@ from ..util.files import private_folder, read_bounded, write_whole
 from ..util.paths import writable_root
 from ..util.rundir import scratch
 from . import uv
-from .recipes import RELEASE, Recipe, for_uv, pinned
+from .recipes import RELEASE, Recipe, for_uv, is_day, pinned
 from .uv import Progress
 
 _LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
@@ -109,7 +109,7 @@ def release_date(package: str, version: str) -> datetime.date:
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
         return late.isoformat()
 
-    return datetime.date.fromisoformat(remembered("release-dates.json", key, find, _is_day))
+    return datetime.date.fromisoformat(remembered("release-dates.json", key, find, is_day))
 
 
 def remembered(file: str, key: str, find: Callable[[], str], fits: Callable[[str], bool] = lambda text: True) -> str:
@@ -124,14 +124,6 @@ def remembered(file: str, key: str, find: Callable[[], str], fits: Callable[[str
             private_folder(note.parent)
             write_whole(note, json.dumps(known))
     return known[key]
-
-
-def _is_day(text: str) -> bool:
-    try:
-        datetime.date.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _cut_off(day: str, package: str, version: str) -> str:

@@ -285,7 +285,7 @@ def _meaningless(document: Mapping[str, Any]) -> Iterator[str]:
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", package):
                 yield f"{at}.exclude-newer-package: {shown(package)}: allowed is a package's name"
         for key, day in {"exclude-newer": table.get("exclude-newer"), **table.get("exclude-newer-package", {})}.items():
-            if day is not None and not _is_day(day):
+            if day is not None and not is_day(day):
                 yield f"{at}.{key} = {shown(day)}: there is no such day"
         if "versions" in table:
             if specifiers_of(table["versions"]) is None:
@@ -307,7 +307,8 @@ def _field(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _is_day(text: str) -> bool:
+def is_day(text: str) -> bool:
+    """A date as ISO 8601 writes it."""
     try:
         datetime.date.fromisoformat(text)
     except ValueError:

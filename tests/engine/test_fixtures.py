@@ -56,7 +56,7 @@ TESTS = """
         assert any("ignores" in note for note in vllm_engine.started.notes)
 
     @pytest.mark.vllm_engine(generation="V1", extra={"no_such_argument": 1})
-    def test_unknown_argument_is_skipped_with_the_reason(vllm_engine):
+    def test_unknown_argument_is_an_error(vllm_engine):
         raise AssertionError("never reached")
 
     @pytest.mark.vllm_engine(generation="V1", fresh=True, max_model_len=10**6)

@@ -129,10 +129,11 @@ def test_a_shipped_case_on_a_real_vllm(guest: Guest) -> None:
 
 
 def test_what_an_index_page_shows(wheel: Path) -> None:
-    """Addresses, the Pythons that are tested, and a README none of whose links ends on the index's own page."""
+    """Addresses, the Pythons that are tested, a README none of whose links ends on the index's own page; and types for who uses it."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA") and name.count("/") == 1)
         metadata = archive.read(name).decode()
+        assert "pytest_vllm_regress/py.typed" in archive.namelist()
     assert f"Project-URL: Source, {REPOSITORY}\n" in metadata
     for minor in (11, 12, 13):
         assert f"Classifier: Programming Language :: Python :: 3.{minor}\n" in metadata
