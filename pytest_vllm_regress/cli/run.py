@@ -70,7 +70,7 @@ def run(
     from ..runner import runner as runs
     from ..runner.matrix import in_order, side_by_side
     from ..runner.shards import take
-    from ..runner.slots import machine_room
+    from ..runner.slots import Spare, machine_room
     from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
@@ -86,7 +86,8 @@ def run(
     with terminate_as_interrupt():
         if on is None:
             at_once = jobs or (1 if workers else machine_room())
-            outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say)
+            more = {} if jobs else {"spare": Spare.of_machine()}
+            outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say, **more)
         else:
             outcome = in_order(planned, chosen, options, say)
     written = runs.keep(outcome.run, destination, writable_root() / "results", say)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import IO, Protocol
@@ -48,14 +49,21 @@ class Carrier(Protocol):
 class LocalThreads:
     """Runs jobs in parallel on this machine. One thread builds environments, in order, while others run; ``build`` as in ``runs.Runner``.
 
-    ``start`` runs a command with its output in a file and returns its status.
+    ``at_once`` jobs, and one more where ``spare``, told how many run, says that there is room. ``start`` runs a command with its output in a
+    file and returns its status.
     """
 
     def __init__(
-        self, build: Callable[[str], None], at_once: int, say: Say, start: Callable[..., int] | None = None
+        self,
+        build: Callable[[str], None],
+        at_once: int,
+        say: Say,
+        start: Callable[..., int] | None = None,
+        spare: Callable[[int], bool] = lambda running: False,
     ) -> None:
         self._build = build
         self._at_once = at_once
+        self._spare = spare
         self._say = say
         self._start = start or self._start_command
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -63,14 +71,14 @@ class LocalThreads:
 
     def carry(self, jobs: Sequence[Job], options: Options, journal: Journal) -> Generator[Arrival | None, None, None]:
         """As ``Carrier``."""
-        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(self._at_once, "run")
+        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(jobs)), "run")
         pending: set[Future[Arrival]] = set()
         cut_off = True
         try:
-            for job in jobs:
-                built = builder.submit(self._guarded_build, job.environment)
-                pending.add(runner.submit(self._job, job, built, options, journal))
-            while pending:
+            waiting = deque((job, builder.submit(self._guarded_build, job.environment)) for job in jobs)
+            while waiting or pending:
+                while waiting and (len(pending) < self._at_once or self._spare(len(pending))):
+                    pending.add(runner.submit(self._job, *waiting.popleft(), options, journal))
                 done, pending = wait(pending, LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()

@@ -55,12 +55,17 @@ def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str 
 
 
 def side_by_side(
-    jobs: Sequence[runs.Job], at_once: int, build: Callable[[str], None], options: runs.Options, say: runs.Say
+    jobs: Sequence[runs.Job],
+    at_once: int,
+    build: Callable[[str], None],
+    options: runs.Options,
+    say: runs.Say,
+    spare: Callable[[int], bool] = lambda running: False,
 ) -> runs.Outcome:
-    """Jobs in parallel on this machine. One at a time: each on our own terminal."""
+    """Jobs in parallel on this machine, ``at_once`` and ``spare`` as in ``LocalThreads``. One at a time: each on our own terminal."""
     if at_once == 1 or len(jobs) == 1:
         return runs.Runner(build, options, say).run(jobs)
-    return in_order(jobs, LocalThreads(build, at_once, say), options, say)
+    return in_order(jobs, LocalThreads(build, at_once, say, spare=spare), options, say)
 
 
 def in_order(

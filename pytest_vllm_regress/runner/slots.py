@@ -7,11 +7,12 @@ their own.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,8 @@ from ..util.sizes import GIB
 
 POLL_S = 0.5
 GIB_PER_JOB = 6
+IDLE_S = 10.0
+"""For so long a core must have had nothing to do before one more environment is used than there are cores."""
 
 
 def room(cores: int, memory_gib: float) -> int:
@@ -33,6 +36,50 @@ def room(cores: int, memory_gib: float) -> int:
 def machine_room() -> int:
     """``room`` on this machine."""
     return room(os.cpu_count() or 1, psutil.virtual_memory().total / GIB)
+
+
+def _idle_s() -> float:
+    return float(psutil.cpu_times().idle)
+
+
+def _free_gib() -> float:
+    return float(psutil.virtual_memory().available / GIB)
+
+
+class Spare:
+    """Whether one more environment may be used beside ``running`` ones, asked again and again: tests that only wait cost no core.
+
+    It may when a whole core had nothing to do for ``IDLE_S`` and there is memory for it, never more than ``most``. ``idle_s``: seconds that all
+    cores together had nothing to do; ``free_gib``: memory.
+    """
+
+    def __init__(
+        self,
+        most: int,
+        idle_s: Callable[[], float] = _idle_s,
+        free_gib: Callable[[], float] = _free_gib,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most, self._idle_s, self._free_gib, self._clock = most, idle_s, free_gib, clock
+        self._asked = -math.inf
+        self._since, self._idle = 0.0, 0.0
+
+    @classmethod
+    def of_machine(cls) -> Spare:
+        """For this machine: up to two environments for each core, within its memory."""
+        return cls(min(2 * (os.cpu_count() or 1), int(psutil.virtual_memory().total / GIB // GIB_PER_JOB)))
+
+    def __call__(self, running: int) -> bool:
+        now, asked = self._clock(), self._asked
+        self._asked = now
+        if now - asked < IDLE_S and now - self._since < IDLE_S:
+            return False
+        before, since = self._idle, self._since
+        self._idle, self._since = self._idle_s(), now
+        if now - asked >= IDLE_S:  # nobody asked: what was before does not count
+            return False
+        spare = (self._idle - before) / (now - since)
+        return running < self._most and spare >= 1.0 and self._free_gib() >= GIB_PER_JOB
 
 
 @contextlib.contextmanager

@@ -109,6 +109,21 @@ def test_all_cells_and_no_more_at_once_than_asked(cases: tuple[Case, ...], journ
     assert (outcome.exit_code, len(outcome.run.results), fake.most) == (0, 8, 2)
 
 
+def test_one_more_where_there_is_room(cases: tuple[Case, ...], journal: Journal) -> None:
+    """Two wait for each other, and one at a time is asked for: only who is let in beside the first can end it."""
+    asked, fake = [], FakePytest()
+
+    def spare(running: int) -> bool:
+        asked.append(running)
+        return len(asked) > 2
+
+    carrier = LocalThreads(lambda name: None, 1, lambda line: None, fake, spare)
+    outcome = matrix.Matrix(carrier, runs.Options(), journal, lambda line: None).run(
+        [job(f"together-{number}", cases) for number in range(2)]
+    )
+    assert (outcome.exit_code, fake.most, asked[:3]) == (0, 2, [1, 1, 1])
+
+
 def test_an_environment_that_cannot_be_built_stops_no_other(cases: tuple[Case, ...], journal: Journal) -> None:
     def build(name: str) -> None:
         if name == "b":
