@@ -25,7 +25,7 @@ RECORD = ROOT / "docs" / "records" / "cluster.json"
 
 
 def batch_s() -> float:
-    """Seconds that a batch takes beside its cells: its worker, its process, a pytest with its agent; its part of the driver's start, too."""
+    """Seconds that a batch takes beside its cells: its worker, its process, a pytest with its agent; its part of the run's start, too."""
     seen = json.loads(RECORD.read_text())["batches"]["measured"]
     return float((seen["on"]["all"] * seen["at_once"] - seen["on"]["cells"]) / seen["batches"])
 

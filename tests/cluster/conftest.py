@@ -21,6 +21,8 @@ import pytest
 from pytest_vllm_regress.util.sizes import GIB, MIB
 
 READY_S = 120.0
+AROUND = dict(os.environ)
+"""Before a Ray in this process puts its own there."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -137,17 +139,20 @@ def cluster(
     tmp_path_factory.getbasetemp()  # pytest's own place for temporary files stays what it is
     root = Path(tempfile.mkdtemp(prefix="oray-"))  # short: Ray has sockets below it
     (root / "t").mkdir()
-    if own_cache:
-        monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root / "cache"))
-    monkeypatch.setenv("TMPDIR", str(root / "t"))
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # or they start behind all else that this machine does
+    ours = {
+        "TMPDIR": str(root / "t"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # or they start behind all else that this machine does
+        **({"VLLM_REGRESS_CACHE": str(root / "cache")} if own_cache else {}),
+    }
+    for name, value in ours.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(tempfile, "tempdir", None)
     each = {"num_cpus": 2, "memory": 7 * GIB, "object_store_memory": 80 * MIB}
     made = Made()
     try:
         made.add_node(**each, include_dashboard=False)
-        yield Cluster(made, [made.add_node(**each), made.add_node(**{**each, **last_node})], dict(os.environ))
+        yield Cluster(made, [made.add_node(**each), made.add_node(**{**each, **last_node})], AROUND | ours)
     finally:
         made.shutdown()
         monkeypatch.undo()
