@@ -73,6 +73,15 @@ class Cluster:
         assert above is not None
         return above
 
+    def off_head(self, note: Path) -> list[int]:
+        """The processes noted there that run on other nodes than the head."""
+        head = self.made.head_node.all_processes["raylet"][0].process.pid
+        found = []
+        for pid in map(int, note.read_text().split() if note.exists() else ()):
+            with contextlib.suppress(psutil.Error, StopIteration):
+                found += [pid] if self.raylet_above(pid).pid != head else []
+        return found
+
     def worker_above(self, pid: int) -> psutil.Process:
         """The Ray worker that holds the lifeline of the cell process (its guard) above ``pid``, which is nobody's child."""
         *_, cells = (each for each in psutil.Process(pid).parents() if "cell_process" in " ".join(each.cmdline()))

@@ -49,8 +49,9 @@ def test_whatever_is_killed_the_page_is_whole(
     )
     driver = cluster.start(command)
     journal = Path(cluster.ours["VLLM_REGRESS_CACHE"]) / "matrix"
-    wait_for(lambda: note.exists() and list(journal.rglob("*.json")), "a cell has come back, and the next one waits")
-    probe = int(note.read_text().split()[0])
+    # A command talks to the cluster through the head's raylet here; another one is to die.
+    wait_for(lambda: cluster.off_head(note) and list(journal.rglob("*.json")), "a cell is back, and the next one waits")
+    probe = cluster.off_head(note)[0]
     if victim == "driver":
         driver.kill()
         driver.communicate()

@@ -109,6 +109,7 @@ class RayCarrier:
             while waiting or flying:
                 if self._clock() - looked > NODES_S:
                     living, looked = nodes(), self._clock()
+                    _check_own_node(living)
                     keepers.refresh(living)
                 while waiting and len(flying) < _room(living, waiting[0].request):
                     flight = waiting.popleft()
@@ -175,6 +176,18 @@ class RayCarrier:
         reason = f"the machine failed, which says nothing about the case: {'; then '.join((*flight.failed, why))}"
         found = RunResult(runs.inconclusive(flight.batch.cases, flight.batch, reason, options))
         return Arrival(flight.job, found, State.LOST, not others)
+
+
+def _check_own_node(living: Sequence[Node]) -> None:
+    """Tasks are started through the raylet of our own node: without it nothing would ever begin, and Ray says nothing."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    if own not in {node.id for node in living}:
+        raise UsageError(
+            f"--on: node {own[:8]}, through which this command talks to the cluster, died. What has ended is kept: "
+            "the same command goes on, through another node"
+        )
 
 
 def _check_room(request: CellRequest, living: Sequence[Node]) -> None:
