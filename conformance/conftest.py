@@ -57,6 +57,6 @@ def _cell(item: pytest.Item) -> list[tuple[str, object]]:
     words = [item.originalname.removeprefix("test_"), *map(str, axes.values()), *map(str, params.values())]
     return [
         ("section", item.path.stem.removeprefix("test_")),
-        ("check", " ".join(words).replace("_", " ")),
+        ("check", " ".join(filter(None, words)).replace("_", " ")),
         ("generation", generation),
     ]

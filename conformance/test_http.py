@@ -31,23 +31,23 @@ def user(content: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.vllm_engine(server_options=TOOLS)
-@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
-def test_tool_choice_auto(vllm_server: Server, stream: bool) -> None:
+@pytest.mark.parametrize("way", ["whole", "stream"])
+def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
     asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto", "max_tokens": 120}
-    (answer,) = vllm_server.answers(user(Script.text(CALL).prompt("Weather?")), stream=stream, **asked)
+    (answer,) = vllm_server.answers(user(Script.text(CALL).prompt("Weather?")), stream=way == "stream", **asked)
     (call,) = answer.tool_calls
     assert call.name == "weather" and json.loads(call.arguments) == {"city": "Oslo"}
 
 
 @pytest.mark.vllm_engine(server_options=TOOLS)
-@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
+@pytest.mark.parametrize("way", ["whole", "stream"])
 @pytest.mark.parametrize("choice", ["named", "required"])
-def test_tool_choice(vllm_server: Server, choice: str, stream: bool) -> None:
+def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
     """The grammar alone makes the model call: no script is needed."""
     named = {"type": "function", "function": {"name": "weather"}}
     asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
     try:
-        answers = vllm_server.answers(user("Weather?"), stream=stream, n=4, max_tokens=200, **asked)
+        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked)
     except RemoteError as refused:
         if choice == "required" and "must either be a named tool" in str(refused):
             pytest.skip("this vLLM takes no tool_choice 'required'")
@@ -65,10 +65,10 @@ def test_tools_not_called(vllm_server: Server) -> None:
 
 
 @pytest.mark.vllm_engine(server_options={"reasoning_parser": "deepseek_r1"})
-@pytest.mark.parametrize("stream", [False, True], ids=["", "stream"])
-def test_reasoning(vllm_server: Server, stream: bool) -> None:
+@pytest.mark.parametrize("way", ["whole", "stream"])
+def test_reasoning(vllm_server: Server, way: str) -> None:
     asked = user(Script.text("two and two</think>four").prompt("2 + 2?"))
-    (answer,) = vllm_server.answers(asked, stream=stream, max_tokens=40)
+    (answer,) = vllm_server.answers(asked, stream=way == "stream", max_tokens=40)
     assert (answer.reasoning, answer.content) == ("two and two", "four")
 
 

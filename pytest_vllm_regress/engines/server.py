@@ -57,7 +57,7 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         return cast(ChatCompletion, self._json(self.post("/v1/chat/completions", body, timeout=timeout)))
 
     def stream_chat(self, messages: Messages, *, timeout: float | None = None, **options: Any) -> list[ChatChunk]:
-        """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``."""
+        """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``; an error in it is ``RemoteError``."""
         self.scripts.admit(messages)
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
 
@@ -74,7 +74,12 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         if not data or data[-1] != "[DONE]":
             said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
             raise self.child.failure(said, phase="request", answer="\n".join(lines[-20:]))
-        return [json.loads(each) for each in data[:-1]]
+        chunks = [json.loads(each) for each in data[:-1]]
+        for chunk in chunks:
+            if "choices" not in chunk:
+                said = masking.mask(json.dumps(chunk)[:4000])
+                raise self.child.failure(f"the stream brought an error: {said}", phase="request", answer=said)
+        return chunks
 
     def answers(
         self, messages: Messages, *, stream: bool = False, timeout: float | None = None, **options: Any

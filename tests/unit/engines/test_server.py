@@ -20,7 +20,7 @@ from pytest_vllm_regress.util.deadline import Deadline, HasDescriptor, wait_read
 def unconnected(port: int, **spec: Any) -> Server:
     """What a test holds, for whatever listens at ``port``."""
 
-    def failure(message: str, *, phase: str, died: bool, **rest: Any) -> RemoteError:
+    def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
     def wait_for(call: HasDescriptor, deadline: Deadline) -> bool:
@@ -135,3 +135,15 @@ def test_cached_tokens_are_no_zero_where_the_server_does_not_tell_them(options: 
     server, _ = asking(server_options=options)
     with pytest.raises(UsageError, match="enable_prompt_tokens_details"):
         server.cached_tokens("a")
+
+
+def test_an_error_in_a_stream_is_no_chunk() -> None:
+    """Was red: KeyError: 'choices'. Once a stream has begun, its status says nothing any more."""
+    made = unconnected(9)
+    lines = ['{"choices": []}', '{"object": "error", "message": "the parser broke"}', "[DONE]"]
+    text = "".join(f"data: {line}\n\n" for line in lines)
+    made.client = httpx.Client(
+        base_url=made.root_url, transport=httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    )
+    with pytest.raises(RemoteError, match="the parser broke"):
+        made.answers([{"role": "user", "content": "Hello"}], stream=True)
