@@ -79,6 +79,10 @@ FEATURES: dict[str, Has] = {
         (package / "v1" / "engine" / "core.py").exists()
         and "not yet implemented in v1" not in (package / "v1" / "executor" / "multiproc_executor.py").read_text()
     ),
+    "pooling in V0": lambda package: "PoolingParams" in (package / "engine" / "llm_engine.py").read_text(),
+    "pooling in V1": lambda package: (
+        "pooling_params" in fields(package / "v1" / "core" / "sched" / "output.py", ("NewRequestData",))
+    ),
     "priorities in V1": lambda package: (package / "v1" / "core" / "sched" / "request_queue.py").exists(),
     "speculative decoding in V0": lambda package: (package / "spec_decode").exists(),
     "the tokenizer pool of Ray actors": lambda package: (

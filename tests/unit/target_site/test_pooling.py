@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -43,15 +44,15 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_a_task_is_an_argument_of_the_engine_up_to_0_9(vllm: Any, task: str, asked: dict[str, str]) -> None:
     vllm(None)
-    assert pooling.plan(task, {"task"}, "0.9.2") == asked
+    assert pooling.plan(task, "auto", {"task"}, "0.9.2") == asked
     assert vars(pooling.params("embed")) == {} and pooling.name_of("embed") == "embed"
 
 
 def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
     vllm(("encode", "embed", "classify", "score"), ("pooling_type",), ("task",))
-    assert pooling.plan("embed", NEW | {"task"}, "0.10.2") == {"runner": "pooling", "convert": "embed"}
-    assert pooling.plan("token_embed", NEW, "0.10.2") == {"runner": "pooling", "convert": "reward"}
-    assert pooling.plan("classify", NEW, "0.10.2") == {"runner": "pooling"}
+    assert pooling.plan("embed", "auto", NEW | {"task"}, "0.10.2") == {"runner": "pooling", "convert": "embed"}
+    assert pooling.plan("token_embed", "auto", NEW, "0.10.2") == {"runner": "pooling", "convert": "reward"}
+    assert pooling.plan("classify", "auto", NEW, "0.10.2") == {"runner": "pooling"}
     assert [pooling.params(task).task for task in ("token_embed", "score")] == ["encode", "score"]
 
 
@@ -59,13 +60,38 @@ def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None
     tasks = ("embed", "classify", "token_embed", "token_classify")
     vllm(tasks, ("pooling_type",), ("task",))
     both = {"runner": "pooling", "convert": "embed"}
-    assert pooling.plan("token_embed", NEW, "0.11.2") == {**both, "pooler_config": {"pooling_type": "ALL"}}
+    assert pooling.plan("token_embed", "auto", NEW, "0.11.2") == {**both, "pooler_config": {"pooling_type": "ALL"}}
     vllm(tasks, ("pooling_type", "task"), ("task",))
-    assert pooling.plan("token_embed", NEW, "0.33.0") == {**both, "pooler_config": {"task": "token_embed"}}
+    assert pooling.plan("token_embed", "auto", NEW, "0.33.0") == {**both, "pooler_config": {"task": "token_embed"}}
     assert [pooling.params(task).task for task in ("token_embed", "score")] == ["token_embed", "classify"]
 
 
 def test_a_vllm_without_pooling_is_not_applicable(vllm: Any) -> None:
     vllm(None)
     with pytest.raises(Unsupported, match="no engine argument for the task 'embed'"):
-        pooling.plan("embed", set(), "0.5.4")
+        pooling.plan("embed", "auto", set(), "0.5.4")
+
+
+@dataclasses.dataclass
+class NewRequestData:
+    req_id: str
+
+
+@dataclasses.dataclass
+class NewRequestDataThatPools(NewRequestData):
+    pooling_params: object
+
+
+def test_v1_pools_where_its_workers_are_told(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was red: a server of V1 up to 0.8 ended at its start, an error instead of not applicable."""
+    vllm(None)
+    for told in (None, NewRequestData):
+        module = SimpleNamespace(NewRequestData=told) if told else None
+        monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.output", module)
+        with pytest.raises(Unsupported, match="pooling in V1") as refused:
+            pooling.plan("embed", "V1", {"task"}, "0.8.5")
+        assert refused.value.claim["since"] == "0.9.2"
+    monkeypatch.setitem(
+        sys.modules, "vllm.v1.core.sched.output", SimpleNamespace(NewRequestData=NewRequestDataThatPools)
+    )
+    assert pooling.plan("embed", "V1", {"task"}, "0.9.2") == {"task": "embed"}

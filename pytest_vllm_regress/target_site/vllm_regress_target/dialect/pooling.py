@@ -4,18 +4,22 @@ Our tasks are ``embed`` (a vector), ``token_embed`` (a vector for each token), `
 (a cross-encoder's number for a pair of texts).
 """
 
+import dataclasses
 import importlib
 from typing import Any, Dict, Set, Tuple
 
 from .. import Unsupported
+from . import known
 
 Json = Dict[str, Any]
 
 
-def plan(task: str, fields: Set[str], version: str) -> Json:
+def plan(task: str, generation: str, fields: Set[str], version: str) -> Json:
     """Engine arguments for a task: a runner and what the model is converted to, or up to 0.9 the task itself."""
     if task == "generate":
         return {}
+    if generation == "V1" and not _v1_pools():
+        raise known.without("pooling in V1", version)
     if "runner" in fields:
         return {"runner": "pooling", **_converted(task, fields)}
     if "task" not in fields:
@@ -34,6 +38,15 @@ def _converted(task: str, fields: Set[str]) -> Json:
 
     given = {"task": "token_embed"} if hasattr(PoolerConfig, "task") else {"pooling_type": "ALL"}
     return {"convert": "embed", "pooler_config" if "pooler_config" in fields else "override_pooler_config": given}
+
+
+def _v1_pools() -> bool:
+    """Whether V1's scheduler tells its workers what a pooling request asks for: from 0.9 on. Before that a server ends at its start."""
+    try:
+        told = importlib.import_module("vllm.v1.core.sched.output").NewRequestData
+    except (ImportError, AttributeError):
+        return False
+    return any(field.name == "pooling_params" for field in dataclasses.fields(told))
 
 
 def names() -> Tuple[str, ...]:
