@@ -95,3 +95,14 @@ def test_v1_pools_where_its_workers_are_told(vllm: Any, monkeypatch: pytest.Monk
         sys.modules, "vllm.v1.core.sched.output", SimpleNamespace(NewRequestData=NewRequestDataThatPools)
     )
     assert pooling.plan("embed", "V1", {"task"}, "0.9.2") == {"task": "embed"}
+
+
+def test_v0_pools_as_long_as_its_engine_knows_such_requests(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was red: an error of each request in V0 of 0.10, instead of not applicable."""
+    vllm(None)
+    monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace())
+    with pytest.raises(Unsupported, match="pooling in V0") as refused:
+        pooling.plan("embed", "V0", NEW, "0.10.2")
+    assert refused.value.claim["until"] == "0.9.2"
+    monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace(PoolingParams=None))
+    assert pooling.plan("embed", "V0", {"task"}, "0.9.2") == {"task": "embed"}

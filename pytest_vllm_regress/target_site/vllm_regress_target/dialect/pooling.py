@@ -20,6 +20,8 @@ def plan(task: str, generation: str, fields: Set[str], version: str) -> Json:
         return {}
     if generation == "V1" and not _v1_pools():
         raise known.without("pooling in V1", version)
+    if generation == "V0" and not _v0_pools():
+        raise known.without("pooling in V0", version)
     if "runner" in fields:
         return {"runner": "pooling", **_converted(task, fields)}
     if "task" not in fields:
@@ -47,6 +49,11 @@ def _v1_pools() -> bool:
     except (ImportError, AttributeError):
         return False
     return any(field.name == "pooling_params" for field in dataclasses.fields(told))
+
+
+def _v0_pools() -> bool:
+    """Whether V0's engine knows pooling requests: until 0.9. In 0.10 it takes them for others and breaks."""
+    return hasattr(importlib.import_module("vllm.engine.llm_engine"), "PoolingParams")
 
 
 def names() -> Tuple[str, ...]:
