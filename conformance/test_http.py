@@ -43,7 +43,7 @@ def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 @pytest.mark.parametrize("choice", ["named", "required"])
 def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
-    """The grammar alone makes the model call: no script is needed. Whether the arguments fit the tool's schema, too, differs by version and "strict"."""
+    """The grammar alone makes the model call: no script is needed. Whether the arguments fit the schema, too, differs by version."""
     named = {"type": "function", "function": {"name": "weather"}}
     asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
     try:
