@@ -50,7 +50,7 @@ class Witness:
         for each, words in (self._engine or {}).items():
             if each not in self._lost and not family.lives(each):
                 how = family.how_it_ended(each)
-                self._lost[each] = f"{words} has ended" + (f": {how}" if how else "")
+                self._lost[each] = f"{each.pid} has ended{how and ': '}{how}{words.removeprefix(str(each.pid))}"
         return tuple(self._lost.values())
 
     def log(self) -> str:

@@ -116,7 +116,7 @@ def test_the_death_of_an_engine_that_nobody_tells_is_told_at_once(child: Child, 
     assert time.monotonic() - started < (12 if front == "spin_for_a_peer" else 7)
     assert caught.value.kind is Kind.ENGINE_DEATH and caught.value.phase == "request"
     words = str(caught.value)
-    assert "died: its engine process" in words and "has ended: killed by SIGKILL, and in" in words
+    assert "died: its engine process" in words and "has ended: killed by SIGKILL (" in words
     assert "== dossier:" in words and "killed by SIGKILL" in caught.value.parts["exit"]  # type: ignore[index]
 
 
