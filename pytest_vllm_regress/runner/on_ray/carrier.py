@@ -179,15 +179,19 @@ class RayCarrier:
 
 
 def _check_own_node(living: Sequence[Node]) -> None:
-    """Tasks are started through the raylet of our own node: without it nothing would ever begin, and Ray says nothing."""
     import ray
 
     own = ray.get_runtime_context().get_node_id()
     if own not in {node.id for node in living}:
-        raise UsageError(
-            f"--on: node {own[:8]}, through which this command talks to the cluster, died. What has ended is kept: "
-            "the same command goes on, through another node"
-        )
+        raise _own_node_died()
+
+
+def _own_node_died() -> UsageError:
+    """Tasks are started through the raylet of our own node: without it none begins any more, wherever it was to run."""
+    return UsageError(
+        "--on: the node through which this command talks to the cluster died. What has ended is kept: "
+        "the same command goes on, through another node"
+    )
 
 
 def _check_room(request: CellRequest, living: Sequence[Node]) -> None:
@@ -237,6 +241,8 @@ def _next(stream: Any, flight: Flight) -> CellOutcome:
 
     try:
         return CellOutcome.from_text(ray.get(next(stream)))
+    except ray.exceptions.LocalRayletDiedError:
+        raise _own_node_died() from None
     except StopIteration:
         return CellOutcome(State.LOST, why=f"node {flight.node}: the task ended without an answer")
     except (ray.exceptions.RayError, UsageError) as error:
