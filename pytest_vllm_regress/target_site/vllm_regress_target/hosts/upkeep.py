@@ -1,13 +1,14 @@
 """What is asked of an engine beside requests: to sleep, to wake, to forget its prefix cache."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Any, Awaitable
 
 from .. import Unsupported
 from ..dialect import engines
 
 
-class Upkeep:
+class Upkeep(ABC):
     """The part of the engine role that works on the engine as a whole."""
 
     _engine: Any
@@ -36,5 +37,6 @@ class Upkeep:
             if asyncio.iscoroutine(value):
                 self._run(value)
 
+    @abstractmethod
     def _run(self, coroutine: Awaitable[Any]) -> Any:
-        raise NotImplementedError
+        """Run it to its end on the engine's loop."""
