@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines
 
 
@@ -32,6 +33,12 @@ def test_threads_are_bound_where_a_spec_says_so() -> None:
     engines._cpu(made)
     assert made.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert made.kwargs == {"dtype": "bfloat16"}
+
+
+def test_a_package_that_vllm_leaves_to_its_user_is_named() -> None:
+    with pytest.raises(Unsupported) as caught, engines.refusals():
+        raise ImportError("Please install vllm[audio] for audio support")
+    assert caught.value.claim == {"needs": "vllm[audio]"}
 
 
 @pytest.mark.parametrize(("variables", "routes"), [(["SOME_ROUTES"], "1"), (["ANOTHER"], "0"), ([], "0")])

@@ -166,6 +166,9 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        lacking = re.search(r"Please install (vllm\[\w+\])", str(error))
+        if lacking:
+            raise Unsupported(str(error), needs=lacking.group(1)) from error
         refused = str(error) if re.search(_REFUSAL, str(error)) else None
         if refused is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
             refused = gpu.refused_in_log()
