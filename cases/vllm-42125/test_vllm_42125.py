@@ -22,13 +22,12 @@ PROMPT = "ten nine eight seven six five four three two one " * 4
 
 
 def test_new_weights_under_the_same_path(vllm_server: Server, vllm_at_work: AtWork, tmp_path: Path) -> None:
-    def cached(seed: int, folder: str) -> int:
-        vllm_server.load_adapter(Adapter("mine", rank=4, seed=seed), folder=tmp_path / folder, replace=seed > 1)
-        return vllm_server.cached_tokens(PROMPT, model="mine")
+    def cached(name: str, seed: int, replace: bool = False) -> int:
+        vllm_server.load_adapter(Adapter(name, rank=4, seed=seed), folder=tmp_path / name, replace=replace)
+        return vllm_server.cached_tokens(PROMPT, model=name)
 
-    first, again = cached(1, "one"), vllm_server.cached_tokens(PROMPT, model="mine")
-    elsewhere = cached(2, "two")
-    vllm_at_work("an adapter finds its own blocks, one from another path does not", first == elsewhere == 0 < again)
-    stale = cached(3, "two")
+    first, again = cached("mine", 1), vllm_server.cached_tokens(PROMPT, model="mine")
+    vllm_at_work("an adapter finds its own blocks, another does not", first == cached("other", 2) == 0 < again)
+    stale = cached("mine", 3, replace=True)
     assert stale == 0, f"{stale} tokens of the old weights' cache serve the new ones"
     vllm_server.check()

@@ -8,11 +8,16 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Probe
 
-LIMITS: list[dict[str, Any]] = [{"maxLength": 80}, {"minLength": 1}, {"pattern": "^.*$"}]
+case = pytest.mark.vllm_case
+LIMITS = [
+    pytest.param({"maxLength": 80}, id="maxLength"),
+    pytest.param({"minLength": 1}, id="minLength"),
+    pytest.param({"pattern": "^.*$"}, id="pattern", marks=case("xgrammar-800", variant="pattern")),
+]
 
 
-@pytest.mark.vllm_case("xgrammar-800")
-@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: next(iter(limit)))
+@case("xgrammar-800")
+@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("escape", ["\\n", '\\"', "\\u00fc"], ids=["newline", "quote", "unicode"])
 def test_escape(
     vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, limit: dict[str, Any], escape: str

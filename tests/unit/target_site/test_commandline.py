@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -66,3 +69,23 @@ def test_limits_are_pairs_where_the_parser_reads_pairs() -> None:
     words = commandline._words({"limit_mm_per_prompt": limits}, old)
     assert words == ["--limit-mm-per-prompt", "image=2,audio=1"]
     assert old.parse_args(words).limit_mm_per_prompt == limits
+
+
+@pytest.mark.parametrize("home", ["vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args", None])
+def test_the_parser_is_where_the_command_imports_it_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
+) -> None:
+    module = home or "vllm.entrypoints.openai.cli_args"  # vLLM 0.5 had no command
+    made = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    made.parent.mkdir(parents=True)
+    made.write_text(
+        "from argparse import ArgumentParser as FlexibleArgumentParser\n"
+        "def make_arg_parser(parser):\n    parser.add_argument('--here')\n    return parser\n"
+    )
+    if home:
+        command = tmp_path / "vllm" / "entrypoints" / "cli" / "serve.py"
+        command.parent.mkdir()
+        command.write_text(f"import a_server_not_to_be_loaded\nfrom {home} import (make_arg_parser,\n    another)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with mock.patch.dict(sys.modules):
+        assert "here" in [action.dest for action in commandline._parser()._actions]

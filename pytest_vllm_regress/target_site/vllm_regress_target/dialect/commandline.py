@@ -1,11 +1,14 @@
 """The command line of ``vllm serve`` for a plan, and the function that runs it."""
 
 import argparse
+import ast
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import runpy
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
@@ -87,9 +90,20 @@ def _has_distribution(name: str) -> bool:
 
 
 def _parser() -> Any:
-    """The parser of ``vllm serve``, made as the command makes it; without options where a vLLM keeps it elsewhere."""
-    for name in ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args"):
-        with contextlib.suppress(ImportError):
-            module = importlib.import_module(name)
-            return module.make_arg_parser(module.FlexibleArgumentParser())
+    """The parser of ``vllm serve``, made as the command makes it; without options where this vLLM has none."""
+    with contextlib.suppress(ImportError):
+        module = importlib.import_module(_home_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args")
+        return module.make_arg_parser(module.FlexibleArgumentParser())
     return argparse.ArgumentParser()
+
+
+def _home_of(name: str) -> Optional[str]:
+    """The module from which the command's source imports this name: it moves between releases. Importing the command would load the server."""
+    found = importlib.util.find_spec("vllm.entrypoints")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        with contextlib.suppress(OSError):
+            source = Path(folder, "cli", "serve.py").read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.ImportFrom) and name in [each.name for each in node.names]:
+                    return node.module
+    return None
