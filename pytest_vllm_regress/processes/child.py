@@ -194,6 +194,8 @@ class Child:
         self._vigil = self._vigil_over(deadline)
 
     def _vigil_over(self, deadline: Deadline) -> Vigil:
+        while self.early != NEVER and self.alive and self.pid is None and wait_readable(deadline, self._lifeline):
+            pass  # the nanny tells in a moment whom it has started
         seen = Family(self._nanny, self.pid, self.log, self._ray_dir) if self.alive and self.pid else None
         return Vigil.over(seen, deadline.phase, self.early, self.witness) if seen else Vigil()
 

@@ -98,7 +98,7 @@ def judge(looks: Sequence[Look], settle_s: float = SETTLE_S) -> Stillness | None
     if window is not None and _same_processes(window) and not _moves(window):
         return Stillness(window[-1].at - window[0].at)
     window = _last(looks, max(3 * settle_s, need, _since_repeats(looks)))
-    if window is not None and not _same_processes(window):
+    if window is not None and _come_and_go(window):
         repeats = window[-1].heard - window[0].heard
         if window[-1].novel == window[0].novel and not _moves(_lasting(window), repeating=True):
             return Stillness(window[-1].at - window[0].at, repeats)
@@ -138,6 +138,11 @@ def _last(looks: Sequence[Look], seconds: float) -> Sequence[Look] | None:
 
 def _same_processes(window: Sequence[Look]) -> bool:
     return all(look.members.keys() == window[0].members.keys() for look in window)
+
+
+def _come_and_go(window: Sequence[Look]) -> bool:
+    """Whether processes end and others begin. Short ones may do so between two looks every time: their processor time tells."""
+    return not _same_processes(window) or window[-1].reaped > window[0].reaped
 
 
 def _lasting(window: Sequence[Look]) -> Sequence[Look]:

@@ -106,6 +106,15 @@ def test_the_same_step_again_and_again_is_told_too_and_takes_longer() -> None:
     assert found is not None and found.repeats >= 5 and str(found).startswith("the same step again for 30")
 
 
+def test_workers_that_begin_and_end_between_two_looks_are_told_by_their_time() -> None:
+    def change(at: int, fields: dict[str, Any]) -> None:
+        together = fields["members"]
+        restarting(at, fields)
+        fields["members"] = together
+
+    assert judge(family(change, looks=3 * LOOKS))
+
+
 @pytest.mark.parametrize(
     "more",
     [
