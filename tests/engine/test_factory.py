@@ -63,6 +63,7 @@ print(*pids)
 """
 
 
+@pytest.mark.usefixtures("user_caches")
 def test_fixtures_of_wider_scope(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     done = pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "--vllm-device=sim", "-p", "no:randomly")
