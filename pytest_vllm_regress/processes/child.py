@@ -344,8 +344,7 @@ class Child:
         looked = self._look(f"{self.name} gave no answer in phase {deadline.phase}")
         parts = self.witness.parts(stacks=looked.stack_text, **more)
         short = self.witness.shortage() if deadline.phase in ("start", "ready") else ""
-        late = deadline.clock() - deadline.at
-        # a machine that is slow to tell gets no further time
+        late = deadline.clock() - deadline.at  # a machine that is slow to tell gets no further time
         self.kill(grace_s=min(_GRACE_S, max(0.0, _LATE_S - late)))
         what = "missed its deadline" if deadline.passed else "hangs"
         return DeadlineExceeded(

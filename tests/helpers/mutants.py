@@ -108,7 +108,8 @@ def _inverted(affected: Range) -> Range:
     clauses = affected.specifier.replace(" ", "").split(",")
     upper = next((each for each in clauses if each.startswith("<")), None)
     if upper is None:
-        return Range(affected.package, next(each for each in clauses if each.startswith(">=")).replace(">=", "<"))
+        lower = next(each for each in clauses if each.startswith(">"))
+        return Range(affected.package, lower.replace(">=", "<") if "=" in lower else lower.replace(">", "<="))
     return Range(affected.package, upper.replace("<=", ">") if "=" in upper else upper.replace("<", ">="))
 
 
