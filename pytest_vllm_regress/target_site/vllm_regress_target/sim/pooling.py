@@ -69,4 +69,4 @@ def _classifies(model_config: Any) -> bool:
     asked = (getattr(model_config, "convert_type", None), getattr(model_config, "task", None))
     if "classify" in asked or "score" in asked:
         return True
-    return any("ForSequenceClassification" in name for name in model_config.architectures)
+    return any("ForSequenceClassification" in name for name in model_config.hf_config.architectures or ())
