@@ -226,7 +226,7 @@ def default_cases_dir(start: Path | None = None) -> Path:
             for path in (candidate, *(part for file in found for part in (file.parent, file))):
                 check_owner(path, "If these cases are what you want, name their directory with --cases DIR")
             return candidate
-    candidate = shipped("cases", "cases")
+    candidate = shipped("cases")
     if any(candidate.glob(f"*/{CASE_FILE}")):
         return candidate
     raise UsageError(

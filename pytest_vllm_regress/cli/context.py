@@ -119,7 +119,7 @@ class Invocation:
         if self.cases_dir is not None:
             return self.cases_dir
         found = default_cases_dir()
-        if found != shipped("cases", "cases"):
+        if found != shipped("cases"):
             warn(f"cases: {found}")
         return found
 

@@ -20,7 +20,7 @@ ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
 
 def suite_directory() -> Path:
     """The suite: beside the package in a checkout, in the package where it was installed."""
-    place = shipped("conformance", "conformance")
+    place = shipped("conformance")
     if place.is_dir():
         return place
     raise UsageError("this installation has no conformance suite: use a checkout, or a wheel of pytest-vllm-regress")

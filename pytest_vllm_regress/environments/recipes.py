@@ -194,7 +194,7 @@ def default_name() -> str | None:
 
 def find_file() -> Path:
     """environments.toml of the project around the working directory, else the packaged one. Raises ``UsageError`` for another user's."""
-    return _file_around() or shipped(FILE, FILE)
+    return _file_around() or shipped(FILE)
 
 
 def _file_around() -> Path | None:

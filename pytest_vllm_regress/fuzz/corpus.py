@@ -18,8 +18,6 @@ from .oracle import Question
 
 MAX_BYTES = 64 * 1024 * 1024
 BUILT_IN = DATA / "corpus"
-FINDINGS = shipped("findings", "docs/findings")
-"""Every minimum that was found, of all backends: what one gets wrong is asked of the others too."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,8 @@ def read(folder: Path) -> Iterator[Group]:
 
 
 def minima() -> Iterator[Group]:
-    """The findings that come with the project, each under its file's name."""
-    for path in sorted(FINDINGS.glob("*.json")):
+    """The findings that come with the project, of all backends, each under its file's name: what one gets wrong is asked of the others too."""
+    for path in sorted(shipped("docs/findings").glob("*.json")):
         yield Group(f"finding {path.stem}", load(path).question)
 
 

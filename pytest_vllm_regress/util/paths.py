@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import os
 import re
 import stat
 import tempfile
+import zipfile
 from pathlib import Path
 
 import platformdirs
@@ -17,15 +20,35 @@ from .files import private_folder
 PACKAGE = Path(__file__).parents[1]
 """The installed package."""
 DATA = PACKAGE / "data"
+"""Files that come with the package."""
+ARCHIVE = DATA / "project.zip"
+"""In a wheel, the files of the project beside the package. One file, because pytest reads the list of all that a plugin installed at every start."""
 _CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
 """Where a project lies, in front of its own files."""
-"""Files that come with the package."""
 
 
-def shipped(in_package: str, in_checkout: str) -> Path:
-    """Files that a wheel holds in ``data`` and a checkout beside the package: the place that is there."""
-    packaged = DATA / in_package
-    return packaged if packaged.exists() else PACKAGE.parent / in_checkout
+def shipped(name: str) -> Path:
+    """A file or folder of the project, beside the package in a checkout; of a wheel's archive, unpacked into the cache at the first use."""
+    return (_unpacked(ARCHIVE) if ARCHIVE.exists() else PACKAGE.parent) / name
+
+
+@functools.cache
+def _unpacked(archive: Path) -> Path:
+    """The folder with what is in ``archive``: a place for each content, whole or not there."""
+    name = Path("project", hashlib.sha256(archive.read_bytes()).hexdigest()[:16])
+    for root in (cache_root(), writable_root()):
+        if (root / name).is_dir():
+            return root / name
+    place = writable_root() / name
+    with tempfile.TemporaryDirectory(dir=private_folder(place.parent)) as folder:
+        with zipfile.ZipFile(archive) as files:
+            files.extractall(whole := Path(folder, "whole"))
+        try:
+            whole.rename(place)
+        except OSError:
+            if not place.is_dir():  # else another process was first
+                raise
+    return place
 
 
 def cache_root() -> Path:
