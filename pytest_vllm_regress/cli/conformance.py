@@ -54,8 +54,8 @@ def conformance(
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
 
-    An interrupted run goes on where it stopped: environments that the record has are left out, but not with -k. Arguments after -- go to pytest;
-    what they select then replaces its cells alone (`--again NAME -- -m smoke`).
+    An interrupted run goes on where it stopped: environments that the record has are left out, but not where -k
+    or arguments for pytest (after --) select checks: their cells alone are replaced (`NAME -- -m smoke`).
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
@@ -75,7 +75,7 @@ def conformance(
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
             known = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
-            if known and known[0].whole and not (again or only):
+            if known and known[0].whole and not (again or part):
                 say(f"{name} on {known[0].device}: in the record since {known[0].at}; --again runs it anew")
                 continue
             try:

@@ -72,6 +72,10 @@ def marked_case(item: pytest.Item) -> MarkedCase | None:
     """The case of a test, None without the marker ``vllm_case``; parsed once. Raises ``pytest.UsageError`` or ``CaseFileError``."""
     if _CASE not in item.stash:
         marker = item.get_closest_marker("vllm_case")
+        if sum(each.name == "vllm_case" for each in item.own_markers) > 1:
+            raise pytest.UsageError(
+                f"{item.nodeid}: two markers vllm_case, and a test shows one failure: leave the function's out where pytest.param brings others"
+            )
         item.stash[_CASE] = _marked_case(item, marker) if marker is not None else None
     return item.stash[_CASE]
 

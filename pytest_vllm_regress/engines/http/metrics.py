@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 
 Labels = tuple[tuple[str, str], ...]
 """Names and values, sorted."""
-
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? +(\S+)(?: +-?\d+)?$")
-_LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
-_ESCAPED = {r"\\": "\\", r"\"": '"', r"\n": "\n"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +17,14 @@ class Metrics:
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
-        """From the text of /metrics. Raises ``ValueError`` for a line that is none of the format's."""
-        samples = {}
-        for line in text.splitlines():
-            if line.strip() and not line.startswith("#"):
-                found = _SAMPLE.match(line.strip())
-                if found is None:
-                    raise ValueError(f"no sample of Prometheus' text format: {line[:200]!r}")
-                name, labels, value = found.groups()
-                samples[name, _labels(labels or "", line)] = float(value)
-        return cls(samples)
+        """From the text of /metrics; a counter's name ends with ``_total``, as the format asks. Raises ``ValueError`` for another format."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        try:
+            found = [each for family in text_string_to_metric_families(text) for each in family.samples]
+        except ValueError as error:
+            raise ValueError(f"not Prometheus' text format: {str(error) or text[:200]!r}") from None
+        return cls({(each.name, tuple(sorted(each.labels.items()))): each.value for each in found})
 
     def of(self, name: str, **labels: str) -> dict[Labels, float]:
         """The samples of this name that have these labels."""
@@ -50,15 +43,3 @@ class Metrics:
             asked = f"{name} with {labels}" if labels else name
             raise KeyError(f"the server counts no {asked}; close to it: {', '.join(close) or 'nothing'}")
         return sum(found.values())
-
-
-def _labels(text: str, line: str) -> Labels:
-    found, place = [], 0
-    while place < len(text):
-        label = _LABEL.match(text, place)
-        if label is None:
-            raise ValueError(f"no labels of Prometheus' text format: {line[:200]!r}")
-        value = re.sub(r"\\.", lambda each: _ESCAPED.get(each.group(), each.group()), label.group(2))
-        found.append((label.group(1), value))
-        place = label.end()
-    return tuple(sorted(found))

@@ -78,6 +78,11 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
             "no variant 'odd'; it has other",
         ),
         ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not 'varient'"),
+        (
+            '@pytest.mark.parametrize("which", [pytest.param(1, marks=pytest.mark.vllm_case("demo-1", variant="other"))])\n'
+            '@pytest.mark.vllm_case("demo-1")\ndef test_bad(which, vllm_probe): pass',
+            "two markers vllm_case",
+        ),
         ('@pytest.mark.vllm_requires(vllm="=>1")\ndef test_bad(vllm_probe): pass', "not a PEP 440 specifier"),
     ],
 )
