@@ -26,9 +26,26 @@ def test_beam_search(vllm_engine: Engine) -> None:
     assert likely[0] >= (result["outputs"][0]["cumulative_logprob"] or 0) - 1e-3
 
 
+@pytest.mark.vllm_engine(front="async")
+def test_beam_search_async(vllm_engine: AsyncEngine) -> None:
+    hello, again, bye = vllm_engine.beam_search(["Hello", "Hello", "Bye"], beam_width=3, max_tokens=6, ignore_eos=True)
+    likely = [beam["cumulative_logprob"] for beam in hello]
+    assert len({tuple(beam["token_ids"]) for beam in hello}) == 3 and likely == sorted(likely, reverse=True)
+    assert {len(beam["token_ids"]) for beam in hello} == {len("Hello") + 6} and hello[0]["text"].startswith("Hello")
+    assert [beam["token_ids"] for beam in again] == [beam["token_ids"] for beam in hello]
+    assert bye[0]["token_ids"][:3] == list(b"Bye")
+
+
 def test_beam_search_over_http(vllm_server: Server) -> None:
     texts = vllm_server.beam_search("Hello", beam_width=4, max_tokens=6)
     assert len(texts) == 4 and len(set(texts)) > 1
+
+
+def test_beam_search_in_chat(vllm_server: Server) -> None:
+    asked = [{"role": "user", "content": "Hello"}]
+    texts = vllm_server.beam_search(asked, beam_width=4, max_tokens=6)
+    assert len(texts) == 4 and len(set(texts)) > 1
+    assert vllm_server.beam_search(asked, beam_width=4, max_tokens=6) == texts
 
 
 @pytest.mark.vllm_engine(front="async", extra={**PRIORITY, "max_num_seqs": 1})
@@ -70,6 +87,15 @@ def test_prompt_embeddings(vllm_engine: Engine) -> None:
     results = vllm_engine.generate([*prompts, "Hello"], {"temperature": 0, "max_tokens": 9, "ignore_eos": True})
     one, two, again, text = (result["outputs"][0]["token_ids"] for result in results)
     assert one == again and len({tuple(each) for each in (one, two, text)}) == 3
+
+
+@pytest.mark.vllm_engine(extra={"enable_prompt_embeds": True})
+def test_prompt_embeddings_over_http(vllm_server: Server) -> None:
+    greedy = {"model": vllm_server.model, "temperature": 0, "max_tokens": 9, "ignore_eos": True}
+    values = [vllm_server.prompt_embeds(12, seed=seed) for seed in (1, 2, 1)]
+    answers = [vllm_server.post("/v1/completions", {**greedy, "prompt_embeds": each}).json() for each in values]
+    one, two, again = (answer["choices"][0]["text"] for answer in answers)
+    assert one == again != two and {answer["usage"]["completion_tokens"] for answer in answers} == {9}
 
 
 @pytest.mark.vllm_engine(model="vision", max_model_len=1024, extra={"limit_mm_per_prompt": {"image": 2}})

@@ -79,6 +79,10 @@ FEATURES: dict[str, Has] = {
         (package / "v1" / "engine" / "core.py").exists()
         and "not yet implemented in v1" not in (package / "v1" / "executor" / "multiproc_executor.py").read_text()
     ),
+    "beam search by the asynchronous engine": lambda package: any(
+        isinstance(each, ast.AsyncFunctionDef) and each.name == "beam_search"
+        for each in ast.walk(parsed(package / "engine" / "protocol.py"))
+    ),
     "pooling in V0": lambda package: "PoolingParams" in (package / "engine" / "llm_engine.py").read_text(),
     "pooling in V1": lambda package: (
         "pooling_params" in fields(package / "v1" / "core" / "sched" / "output.py", ("NewRequestData",))

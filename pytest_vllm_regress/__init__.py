@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ._version import __version__
     from .checkpoints.adapters import Adapter
     from .dialogue.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
+    from .dialogue.embeddings import tensor_base64
     from .dialogue.images import png_url
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
@@ -66,6 +67,7 @@ _NAMES = {
     "_version": ("__version__",),
     "checkpoints.adapters": ("Adapter",),
     "dialogue.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
+    "dialogue.embeddings": ("tensor_base64",),
     "dialogue.images": ("png_url",),
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
@@ -143,6 +145,7 @@ __all__ = [
     "json_schemas",
     "near_misses",
     "png_url",
+    "tensor_base64",
     "valid_instances",
 ]
 

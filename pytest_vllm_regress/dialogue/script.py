@@ -15,6 +15,7 @@ from ..errors import ScriptError, Unsupported, UsageError
 from ..target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, encode
 from ..util.files import read_bounded
 
+NO_SCRIPTED_BEAMS = "beam_search: a script cannot be followed, since beams are sent as prompts of their own"
 _MAX_TOKENIZER = 256 * 1024 * 1024
 
 _IDS = added_tokens()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
-from ..dialogue.script import ScriptWatch, holds_script
+from ..dialogue.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
 from ..errors import RemoteError, UsageError
 from ..processes.child import Child
 from ..processes.leftover import Leftover
@@ -148,6 +148,27 @@ class RunningEngine:
         """The vectors of each prompt's tokens, in their order; for engines with ``task="token_embed"``. Errors as of ``generate``."""
         return self._pool("token_embed", prompts, timeout)
 
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        beam_width: int,
+        max_tokens: int,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> list[list[Beam]]:
+        """``beam_search`` of vLLM's ``LLM`` or asynchronous engine: for each prompt, in their order, the ``beam_width`` best texts, the best first.
+
+        ``params``: of vLLM's BeamSearchParams, by name. Errors as of ``generate``, and ``UsageError`` for a scripted prompt: beams are sent as new
+        prompts, in which the simulated model cannot tell what it has said. ``Unsupported`` where the asynchronous engine has none: from 0.11 on only
+        the server has.
+        """
+        several = _several(prompts)
+        if holds_script(several):
+            raise UsageError(NO_SCRIPTED_BEAMS)
+        asked = {"beam_width": beam_width, "max_tokens": max_tokens, **params}
+        return self._list("beam_search", timeout, prompts=several, params=asked)
+
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
         """vLLM's own shutdown; returns what it left behind (already removed)."""
         return self.child.stop(self._deadline("stop", timeout))
@@ -223,26 +244,6 @@ class Engine(RunningEngine):
         could not be said.
         """
         return self._generate(prompts, sampling, output_kind, timeout, adapters, priority)
-
-    def beam_search(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        *,
-        beam_width: int,
-        max_tokens: int,
-        timeout: float | None = None,
-        **params: Any,
-    ) -> list[list[Beam]]:
-        """``LLM.beam_search``: for each prompt, in their order, the ``beam_width`` best texts, the best first.
-
-        ``params``: of vLLM's BeamSearchParams, by name. Errors as of ``generate``, and ``UsageError`` for a scripted prompt: beams are sent as new
-        prompts, in which the simulated model cannot tell what it has said.
-        """
-        several = _several(prompts)
-        if holds_script(several):
-            raise UsageError("beam_search: a script cannot be followed, since beams are sent as prompts of their own")
-        asked = {"beam_width": beam_width, "max_tokens": max_tokens, **params}
-        return self._list("beam_search", timeout, prompts=several, params=asked)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None

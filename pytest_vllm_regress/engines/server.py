@@ -13,7 +13,9 @@ import httpx
 import psutil
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
+from ..checkpoints.forge import MAX_CONFIG
 from ..dialogue.chat import ChatChunk, ChatCompletion, Messages
+from ..dialogue.embeddings import noise, tensor_base64
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, RemoteError, Unsupported, UsageError
@@ -22,6 +24,7 @@ from ..processes.child import Child
 from ..processes.leftover import Leftover
 from ..util import masking
 from ..util.deadline import Deadline, DeadlineFor
+from ..util.documents import load_json
 from ..util.paths import cache_root
 from .engine import PROMPT
 from .http.openai_client import OpenAIClients
@@ -142,6 +145,15 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
     def detokenize(self, tokens: Sequence[int], *, timeout: float | None = None, **options: Any) -> str:
         """The text of tokens."""
         return str(self._asked("/detokenize", {"tokens": list(tokens), **options}, timeout)["prompt"])
+
+    def prompt_embeds(self, length: int, *, seed: int = 0) -> str:
+        """Normal noise for so many tokens, as the value of ``prompt_embeds`` in a body for /v1/completions; the same ``seed`` gives the same.
+
+        The server needs ``extra={"enable_prompt_embeds": True}``. ``tensor_base64`` makes such a value of rows of one's own.
+        """
+        config = load_json(self.model_path / "config.json", MAX_CONFIG)
+        width = int((config.get("text_config") or config)["hidden_size"])
+        return tensor_base64(noise(length, width, seed=seed))
 
     def engine_processes(self) -> list[psutil.Process]:
         """The engine's processes below the API server, engine core first, then its workers; not multiprocessing's helpers."""

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from .transport import Transport
 
 _DIRECTORY = {"": "", "v1": "/v1", "v2": "/v2"}
+_SCORING = ("score", "embed")
+_TASKS = {"/v1/embeddings": ("embed",), "/classify": ("classify",), "/pooling": ("token_embed", "embed", "classify")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Ranked:
 
 
 class PoolingRequests(Transport):
-    """What a server that pools is asked. Errors of every call: as of ``chat``, and ``Unsupported`` where this vLLM has no such address."""
+    """What a server that pools is asked. Errors of every call: as of ``chat``, and ``Unsupported`` where this vLLM has no such address, or has it for
+    servers of other tasks only."""
 
     def embed(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[list[float]]:
         """The vector of each text, in their order; for servers with ``task="embed"``."""
@@ -39,7 +42,8 @@ class PoolingRequests(Transport):
 
     def score(self, text: str, others: Sequence[str], *, timeout: float | None = None, **options: Any) -> list[float]:
         """How alike ``text`` and each of ``others`` are, in the order of those; for servers with ``task="embed"`` or ``task="score"``."""
-        data = self._asked("/score", {"text_1": text, "text_2": list(others), **options}, timeout)["data"]
+        body = {"text_1": text, "text_2": list(others), **options}
+        data = self._asked("/score", body, timeout, tasks=_SCORING)["data"]
         return [float(each["score"]) for each in _in_order(data)]
 
     def rerank(
@@ -57,7 +61,7 @@ class PoolingRequests(Transport):
         ``api``: whether /rerank (Jina's), /v1/rerank or /v2/rerank (Cohere's) is asked.
         """
         body = {"query": query, "documents": list(documents), **({} if top_n is None else {"top_n": top_n}), **options}
-        results = self._asked(f"{_DIRECTORY[api]}/rerank", body, timeout)["results"]
+        results = self._asked(f"{_DIRECTORY[api]}/rerank", body, timeout, tasks=_SCORING)["results"]
         return [
             Ranked(int(each["index"]), float(each["relevance_score"]), str(each["document"]["text"]))
             for each in results
@@ -67,7 +71,7 @@ class PoolingRequests(Transport):
         self, path: str, texts: str | Sequence[str], timeout: float | None, options: dict[str, Any]
     ) -> list[dict[str, Any]]:
         several = [texts] if isinstance(texts, str) else list(texts)
-        return _in_order(self._asked(path, {"input": several, **options}, timeout)["data"])
+        return _in_order(self._asked(path, {"input": several, **options}, timeout, tasks=_TASKS[path])["data"])
 
 
 def _in_order(data: list[dict[str, Any]]) -> list[dict[str, Any]]:

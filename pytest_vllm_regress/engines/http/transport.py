@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +23,8 @@ from .aside import Aside
 from .metrics import Metrics
 
 T = TypeVar("T")
+_OTHER_MODEL = re.compile(r"model does not support [^\"]+ API")
+"""What vLLM says at an address that it has, but not for a model of this task."""
 
 
 class Transport:
@@ -127,15 +130,26 @@ class Transport:
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
         raise self.child.hung(deadline, why, answer=f"no HTTP answer: {health}") from None
 
-    def _asked(self, path: str, body: Mapping[str, Any], timeout: float | None) -> dict[str, Any]:
-        """The JSON that ``path`` answers. Raises ``Unsupported`` where this vLLM has no such address."""
+    def _asked(
+        self, path: str, body: Mapping[str, Any], timeout: float | None, *, tasks: Collection[str] = ()
+    ) -> dict[str, Any]:
+        """The JSON that ``path`` answers. Raises ``Unsupported`` where this vLLM has no such address; or says that it has it for other models, although
+        the server's task is one of ``tasks``, those that some version serves there."""
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
             raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
+        refused = _OTHER_MODEL.search(_error_in(response))
+        if refused and self.spec.task in tasks:
+            why = f"{path} for task={self.spec.task!r}: the {refused.group()}"
+            raise Unsupported(why, refused_by=f"this vLLM (HTTP {response.status_code})")
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
+        """The answer, which is no error: vLLM now and then sends one with the status of success."""
         self._done(response)
+        if error := _error_in(response):
+            said = f"HTTP {response.status_code}, but an error: {masking.mask(error[:4000])}"
+            raise self.child.failure(said, phase="request", type_name="http.error", answer=said)
         value = response.json()
         assert isinstance(value, dict)
         return value
@@ -159,3 +173,14 @@ class Transport:
             return False
         except httpx.TransportError:
             return True
+
+
+def _error_in(response: httpx.Response) -> str:
+    """The body, where it is an error: by its status, or as vLLM words errors (up to 0.9 flat, later below ``error``). Else nothing."""
+    if response.is_error:
+        return response.text
+    value = response.json()
+    if not isinstance(value, dict):
+        return ""
+    kind, below = value.get("object"), value.get("error")
+    return response.text if kind == "error" or (kind is None and isinstance(below, dict)) else ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...dialogue.chat import Messages
+from ...dialogue.script import NO_SCRIPTED_BEAMS, holds_script
 from ...errors import UsageError
 from .transport import Transport
 
@@ -32,12 +34,21 @@ class UpkeepRequests(Transport):
         self._tell("/reset_prefix_cache", timeout)
 
     def beam_search(
-        self, prompt: str, *, beam_width: int, max_tokens: int, timeout: float | None = None, **options: Any
+        self, asked: str | Messages, *, beam_width: int, max_tokens: int, timeout: float | None = None, **options: Any
     ) -> list[str]:
-        """The texts of the best beams, the best first. ``options`` of the completion. Errors as of ``chat``."""
-        asked = {"prompt": prompt, "use_beam_search": True, "n": beam_width, "max_tokens": max_tokens, **options}
-        choices = self._asked("/v1/completions", asked, timeout)["choices"]
-        return [str(each["text"]) for each in sorted(choices, key=lambda each: int(each["index"]))]
+        """The texts of the best beams, the best first: of a completion, or of a conversation's next message.
+
+        ``options`` of the request. Errors as of ``chat``, and ``UsageError`` for a script, which beams cannot follow.
+        """
+        if holds_script(asked):
+            raise UsageError(NO_SCRIPTED_BEAMS)
+        search = {"use_beam_search": True, "n": beam_width, "max_tokens": max_tokens, **options}
+        if isinstance(asked, str):
+            choices = self._asked("/v1/completions", {"prompt": asked, **search}, timeout)["choices"]
+        else:
+            choices = self._asked("/v1/chat/completions", {"messages": asked, **search}, timeout)["choices"]
+        best_first = sorted(choices, key=lambda each: int(each["index"]))
+        return [str(each["text"] if isinstance(asked, str) else each["message"]["content"]) for each in best_first]
 
     def _tell(self, address: str, timeout: float | None) -> None:
         self._need_routes(address.partition("?")[0].removeprefix("/"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script
+from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script, tensor_base64
+from pytest_vllm_regress.dialogue.embeddings import noise
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import UsageError
 
@@ -52,8 +54,9 @@ def test_what_is_not_asked_for_is_not_sent() -> None:
     assert sent[1]["in_turn"] is True
 
 
-def test_beams_follow_no_script() -> None:
-    made, sent = engine(Engine)
+@pytest.mark.parametrize("kind", [Engine, AsyncEngine])
+def test_beams_follow_no_script(kind: type[Engine] | type[AsyncEngine]) -> None:
+    made, sent = engine(kind)
     with pytest.raises(UsageError, match="a script cannot be followed"):
         made.beam_search(["plain", Script.text("said").prompt()], beam_width=2, max_tokens=3)
     assert not sent
@@ -65,7 +68,8 @@ def test_beams_follow_no_script() -> None:
 def server(**spec: Any) -> tuple[Server, list[httpx.Request]]:
     """A server, and what it was asked; two beams in the wrong order are its only answer."""
     asked: list[httpx.Request] = []
-    beams = {"choices": [{"index": 1, "text": "worse"}, {"index": 0, "text": "best"}], "is_sleeping": True}
+    worse, best = ({"text": text, "message": {"content": f"{text} said"}} for text in ("worse", "best"))
+    beams = {"choices": [{"index": 1, **worse}, {"index": 0, **best}], "is_sleeping": True}
 
     def respond(request: httpx.Request) -> httpx.Response:
         asked.append(request)
@@ -105,3 +109,27 @@ def test_beams_over_http_come_best_first() -> None:
         "max_tokens": 3,
         "length_penalty": 0.5,
     }
+
+
+def test_beams_of_a_conversation() -> None:
+    made, asked = server()
+    conversation = [{"role": "user", "content": "Hello"}]
+    assert made.beam_search(conversation, beam_width=2, max_tokens=3) == ["best said", "worse said"]
+    assert asked[0].url.path == "/v1/chat/completions" and json.loads(asked[0].content)["messages"] == conversation
+
+
+def test_beams_over_http_follow_no_script() -> None:
+    made, asked = server()
+    scripted = Script.text("said").prompt()
+    for prompt in (scripted, [{"role": "user", "content": scripted}]):
+        with pytest.raises(UsageError, match="a script cannot be followed"):
+            made.beam_search(prompt, beam_width=2, max_tokens=3)
+    assert not asked
+
+
+@pytest.mark.parametrize("config", [{"hidden_size": 4}, {"hidden_size": 9, "text_config": {"hidden_size": 4}}])
+def test_embeddings_are_as_wide_as_the_model(config: dict[str, Any], tmp_path: Path) -> None:
+    made, _ = server()
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    made.model_path = tmp_path
+    assert made.prompt_embeds(3, seed=5) == tensor_base64(noise(3, 4, seed=5))

@@ -66,6 +66,35 @@ def test_an_address_that_a_version_has_not_is_not_applicable() -> None:
             ask("a")
 
 
+FLAT = {"object": "error", "message": "The model does not support Score API", "code": 400}
+
+
+@pytest.mark.parametrize("error", [FLAT, {"error": {"message": "The model does not support Score API", "code": 400}}])
+def test_an_error_with_the_status_of_success_is_an_error(error: dict[str, Any]) -> None:
+    """vLLM 0.7.3 answers so where it has the address, but not for this model."""
+    everywhere = dict.fromkeys(("/score", "/rerank", "/classify", "/pooling", "/v1/embeddings", "/v1/responses"), error)
+    server, _ = answering(everywhere, task="generate")
+    for ask in (server.embed, server.classify, server.pool, server.respond):
+        with pytest.raises(RemoteError, match=r"HTTP 200, but an error: .*does not support Score API"):
+            ask("a")
+    for score in (server.score, server.rerank):
+        with pytest.raises(RemoteError, match="HTTP 200, but an error"):
+            score("a", ["b"])
+
+
+@pytest.mark.parametrize("task", ["embed", "score"])
+def test_what_a_version_does_for_other_models_only_is_not_applicable(task: str) -> None:
+    server, _ = answering({"/score": FLAT, "/rerank": FLAT}, task=task)
+    for score, path in ((server.score, "/score"), (server.rerank, "/rerank")):
+        with pytest.raises(Unsupported, match=f"{path} for task='{task}': the model does not support Score API"):
+            score("a", ["b"])
+
+
+def test_an_answer_may_have_an_empty_error() -> None:
+    server, _ = answering({"/v1/responses": {"object": "response", "error": None, "output": []}})
+    assert server.respond("a")["output"] == []
+
+
 @pytest.mark.parametrize(
     ("task", "answers", "paths"),
     [

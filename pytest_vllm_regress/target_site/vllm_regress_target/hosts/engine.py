@@ -6,7 +6,7 @@ from typing import Any, Awaitable, Dict, List, Optional, Union
 from .. import Unsupported, calls
 from ..dialect import engines, requests
 from ..protocol import FrameSocket
-from . import pooling
+from . import beams, pooling
 from .inputs import Json, Prompt, as_prompt
 from .upkeep import Upkeep
 
@@ -71,15 +71,13 @@ class EngineHost(Upkeep):
             return self._run(self._gather(asked, abort_after, in_turn))  # type: ignore[no-any-return]
 
     def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
-        """``LLM.beam_search`` (offline only): the best texts of each prompt, the best one first."""
-        if self._front != "offline":
-            raise Unsupported(
-                "beam_search is a method of the offline engine, and of completions over HTTP", needs="another front"
-            )
+        """The best texts of each prompt, the best one first."""
         inputs = [{"prompt": each} if isinstance(each, str) else self._input(each) for each in prompts]
-        with engines.refusals():
-            found = self._engine.beam_search(inputs, requests.beam_search_params(params))
-        return [[_beam(sequence) for sequence in each.sequences] for each in found]
+        wanted = requests.beam_search_params(params)
+        if self._front == "offline":
+            return beams.offline(self._engine, inputs, wanted)
+        first, self._requests = self._requests + 1, self._requests + len(inputs)
+        return self._run(beams.asynchronous(self._engine, inputs, wanted, first))  # type: ignore[no-any-return]
 
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
         """``LLM.chat`` (offline only)."""
@@ -160,16 +158,6 @@ class EngineHost(Upkeep):
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
-
-
-def _beam(sequence: Any) -> Json:
-    return {
-        "text": sequence.text,
-        "token_ids": list(sequence.tokens),
-        "cumulative_logprob": float(sequence.cum_logprob),
-        "finish_reason": sequence.finish_reason,
-        "stop_reason": sequence.stop_reason,
-    }
 
 
 def _result(output: Any, arrival: int = 0) -> Json:

@@ -1,0 +1,59 @@
+"""Embeddings in place of a prompt's text, for requests over HTTP: tensors as torch writes them, made without torch."""
+
+from __future__ import annotations
+
+import array
+import base64
+import io
+import random
+import struct
+import sys
+import zipfile
+from collections.abc import Sequence
+
+_FOLDER = "tensor/"
+
+
+def tensor_base64(rows: Sequence[Sequence[float]]) -> str:
+    """The matrix as ``torch.save`` writes one of float32, in base64: the value of ``prompt_embeds`` in a completion, a row for each token.
+
+    Readable by ``torch.load`` with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` where rows differ in length.
+    """
+    width = len(rows[0]) if rows else 0
+    values = array.array("f", [value for row in rows for value in row])
+    if any(len(row) != width for row in rows):
+        raise ValueError(f"rows of a matrix have one length; these have {sorted({len(row) for row in rows})}")
+    if sys.byteorder == "big":
+        values.byteswap()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_FOLDER + "data.pkl", _pickled(len(rows), width))
+        archive.writestr(_FOLDER + "byteorder", "little")
+        archive.writestr(_FOLDER + "data/0", values.tobytes())
+        archive.writestr(_FOLDER + "version", "3\n")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def noise(length: int, width: int, *, seed: int = 0) -> list[list[float]]:
+    """A row of normal noise for each token; the same ``seed`` gives the same."""
+    drawn = random.Random(seed)
+    return [[drawn.gauss(0, 1) for _ in range(width)] for _ in range(length)]
+
+
+def _pickled(rows: int, columns: int) -> bytes:
+    """What torch pickles of a matrix, in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, whether it wants a gradient,
+    and no hooks. Written opcode by opcode: Python's own writer imports what it names, and torch is not here."""
+    storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text("0") + _text("cpu") + _number(rows * columns)
+    shape = _number(rows) + _number(columns) + b"\x86"
+    strides = _number(columns) + _number(1) + b"\x86"
+    hooks = b"ccollections\nOrderedDict\n)R"
+    called = b"(" + storage + b"tQ" + _number(0) + shape + strides + b"\x89" + hooks + b"tR"
+    return b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n" + called + b"."
+
+
+def _text(text: str) -> bytes:
+    return b"X" + struct.pack("<I", len(text)) + text.encode()
+
+
+def _number(value: int) -> bytes:
+    return b"J" + struct.pack("<i", value)
