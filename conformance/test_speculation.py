@@ -1,4 +1,4 @@
-"""Speculative decoding by n-grams: drafts are made and accepted, and change no answer."""
+"""Speculative decoding by n-grams, and by a draft model: drafts are made and accepted, and change no answer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from pytest_vllm_regress import AsyncEngine, Engine, Engines, RequestOutput, Scr
 NGRAMS = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 2}
 pytestmark = pytest.mark.vllm_engine(extra={"speculative_config": NGRAMS}, generation=["V0", "V1"])
 REPEATED = "one two three four; " * 6
+SMALLER, ITSELF = (
+    {"speculative_config": {"method": "draft_model", "model": model, "num_speculative_tokens": 3}}
+    for model in ("draft", "text")
+)
 PROMPTS = ["x y z " * 9, "1 2 3 " * 8, "nothing is repeated"]
 
 
@@ -34,6 +38,11 @@ def test_greedy_as_without(vllm_engine: Engine, vllm_engines: Engines) -> None:
         assert drafted == tokens(without.generate(PROMPTS, sampling))
     finally:
         vllm_engines.release(without)
+
+
+@pytest.mark.vllm_engine(extra=SMALLER)
+def test_draft_model(vllm_engine: Engine, vllm_engines: Engines) -> None:
+    test_greedy_as_without(vllm_engine, vllm_engines)
 
 
 def test_n_4(vllm_engine: Engine) -> None:
@@ -82,3 +91,25 @@ def test_accepted(vllm_server: Server) -> None:
         pytest.skip("this vLLM counts no drafts in V1")
     counted = {name: float(value) for name, value in found}
     assert 0 < counted["accepted"] <= counted["draft"]
+
+
+@pytest.mark.vllm_engine(extra=SMALLER, generation=["V1"])
+def test_draft_model_accepted(vllm_server: Server) -> None:
+    """The first layer of the model says the same now and then: some drafts are accepted, not all."""
+    drafted, accepted = counted(vllm_server)
+    assert 0 < accepted < drafted
+
+
+@pytest.mark.vllm_engine(extra=ITSELF, generation=["V1"])
+def test_draft_of_the_model_itself(vllm_server: Server) -> None:
+    drafted, accepted = counted(vllm_server)
+    assert 0 < accepted == drafted
+
+
+def counted(server: Server) -> tuple[float, float]:
+    """How many tokens were drafted and how many accepted, for greedy answers to all prompts. 101 tokens: one, and 25 times three drafts and one."""
+    asked = {"model": server.model, "prompt": PROMPTS, "max_tokens": 101, "temperature": 0, "ignore_eos": True}
+    assert server.post("/v1/completions", asked).is_success
+    metrics = server.metrics()
+    drafted, accepted = (metrics.total(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted"))
+    return drafted, accepted

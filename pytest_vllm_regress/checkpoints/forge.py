@@ -11,7 +11,7 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
@@ -55,13 +55,14 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     words, shape = made.words(), SHAPES[head]
     documents = {"config.json": made.config(words, shape), **made.beside(words)}
     files = {**{name: written(content) for name, content in documents.items()}, **words.files}
-    shapes = dict(made.weights(words.size, shape))
+    drawn = dict(made.weights(words.size, shape))
+    shapes = {name: size for name, size in drawn.items() if made.keeps(name)}
     key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
     root = root.absolute()
     place = root / f"{kind}-{key}"
     if _is_whole(place, files, shapes):
         return place
-    return publish(place, {**files, _WEIGHTS: weight_file(shapes, seed)})
+    return publish(place, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
 
 
 def publish(place: Path, files: Mapping[str, bytes]) -> Path:
@@ -106,9 +107,9 @@ def _move(part: Path, place: Path) -> None:
             os.replace(file, place / file.name)
 
 
-def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
+def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collection[str] | None = None) -> bytes:
     """The weights as a safetensors file: norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from
-    token to token.
+    token to token. ``kept``: the names of those that are written (default: all that are drawn).
 
     Uniform values made from the generator's raw bits: numpy promises those for good, its distributions it may change. Stored as float32;
     loaders convert to the configuration's bfloat16.
@@ -128,4 +129,4 @@ def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int) -> bytes:
         )  # 24 bits: a float32 holds them exactly
         unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
         tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
-    return save(tensors, {"format": "pt"})
+    return save({name: each for name, each in tensors.items() if kept is None or name in kept}, {"format": "pt"})

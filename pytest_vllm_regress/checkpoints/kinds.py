@@ -38,6 +38,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "speech": Kind(
             *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.words, whisper.beside)
         ),
+        "draft": Kind(
+            *("Qwen2ForCausalLM", qwen.draft_config, qwen.text_weights, byte_level, qwen.generation),
+            keeps=qwen.in_draft,
+        ),
     }
 )
 

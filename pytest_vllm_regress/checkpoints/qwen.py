@@ -1,7 +1,8 @@
-"""Checkpoints of Qwen's kind, in the file layout of the original releases: text (Qwen2), vision (Qwen2.5-VL), classifier."""
+"""Checkpoints of Qwen's kind, in the file layout of the original releases: text (Qwen2), its draft, vision (Qwen2.5-VL), classifier."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -148,6 +149,16 @@ def classifier_weights(vocabulary_size: int, s: Shape) -> Weights:
 def text_weights(vocabulary_size: int, s: Shape) -> Weights:
     yield from trunk(vocabulary_size, s)
     yield "lm_head.weight", (vocabulary_size, s.hidden)
+
+
+def draft_config(words: Words, shape: Shape) -> dict[str, Any]:
+    """The first layer of the text model: it says the same often, but not always."""
+    return text_config(words, dataclasses.replace(shape, layers=1))
+
+
+def in_draft(name: str) -> bool:
+    """Whether the draft has this weight of the text model."""
+    return not name.startswith("model.layers.") or name.startswith("model.layers.0.")
 
 
 def vision_weights(vocabulary_size: int, s: Shape) -> Weights:

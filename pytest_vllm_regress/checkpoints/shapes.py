@@ -55,7 +55,8 @@ class Words:
 class Kind:
     """A kind of checkpoint: the model class, its config.json and weights, its tokenizer, and the JSON files beside them.
 
-    ``needs``: a package that the target must have beside vLLM.
+    ``needs``: a package that the target must have beside vLLM. ``keeps``: which weights are written, by name; all are drawn, so that kinds of the
+    same weights share what they keep.
     """
 
     architecture: str
@@ -64,6 +65,7 @@ class Kind:
     words: Callable[[], Words]
     beside: Callable[[Words], Mapping[str, Any]]
     needs: str | None = None
+    keeps: Callable[[str], bool] = lambda name: True
 
 
 def padded(count: int) -> int:

@@ -41,8 +41,8 @@ def noise(length: int, width: int, *, seed: int = 0) -> list[list[float]]:
 
 
 def _pickled(rows: int, columns: int) -> bytes:
-    """What torch pickles of a matrix, in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, whether it wants a gradient,
-    and no hooks. Written opcode by opcode: Python's own writer imports what it names, and torch is not here."""
+    """What torch pickles of a matrix, in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, no gradient and no hooks.
+    Written opcode by opcode: Python's own writer imports what it names, and torch is not here."""
     storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text("0") + _text("cpu") + _number(rows * columns)
     shape = _number(rows) + _number(columns) + b"\x86"
     strides = _number(columns) + _number(1) + b"\x86"

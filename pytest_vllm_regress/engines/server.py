@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from ..dialogue.chat import ChatChunk, ChatCompletion, Messages
 from ..dialogue.embeddings import noise, tensor_base64
 from ..dialogue.messages import Message, joined, whole
 from ..dialogue.script import ScriptWatch
-from ..errors import ChildError, RemoteError, Unsupported, UsageError
+from ..errors import ChildDied, ChildError, RemoteError, Unsupported, UsageError
 from ..processes import family
 from ..processes.child import Child
 from ..processes.leftover import Leftover
@@ -36,6 +37,9 @@ from .spec import EngineSpec
 _POLL_S = 0.1
 _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
+
+_REFUSED = re.compile(r"VLLM_USE_V1=1 is not supported with [\w -]+")
+"""Why a server ended that this vLLM has in V0 only."""
 
 _LEAST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),
@@ -244,5 +248,8 @@ def start_server(
         server.client.close()
         child.kill()
         port.release()
+        refused = _REFUSED.search(str(error.args[0])) if isinstance(error, ChildDied) else None
+        if refused:
+            raise Unsupported(refused.group(), refused_by="this vLLM") from error
         raise
     return server

@@ -79,11 +79,13 @@ class EngineSpec:
     def _mapping(self, name: str) -> dict[str, Json]:
         return {key: text if name == "env" else json.loads(text) for key, text in getattr(self, name)}
 
-    def as_request(self, *, model_path: str, device: str) -> dict[str, Json]:
-        """The spec as the dialect reads it."""
+    def as_request(self, *, model_path: str, device: str, draft_path: str | None = None) -> dict[str, Json]:
+        """The spec as the dialect reads it. ``draft_path``: where the draft model lies, if not where the spec says."""
         plain = dataclasses.asdict(self)
         plain["env"] = dict(self.env)
         plain["extra"] = self.extra_arguments
+        if draft_path is not None:
+            plain["extra"][_SPECULATION]["model"] = draft_path
         plain["server_options"] = {key: json.loads(text) for key, text in self.server_options}
         if self.tokenizer_pool_extra_config is not None:
             plain["tokenizer_pool_extra_config"] = json.loads(self.tokenizer_pool_extra_config)
@@ -95,11 +97,19 @@ class EngineSpec:
         return {name: json.loads(text) for name, text in self.extra}
 
     @property
+    def draft(self) -> str | None:
+        """The draft model of speculative decoding: a kind of forged checkpoint, a path or a name; None where there is none."""
+        asked = self.extra_arguments.get(_SPECULATION)
+        named = asked.get("model") if isinstance(asked, dict) else None
+        return named if isinstance(named, str) else None
+
+    @property
     def gpus(self) -> int:
         """GPUs the engine needs on a gpu device."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
+_SPECULATION = "speculative_config"
 _MAPPINGS = ("env", "extra", "server_options")
 _FIELDS = tuple(field.name for field in dataclasses.fields(EngineSpec))
 SHORT = {

@@ -133,8 +133,8 @@ class Transport:
     def _asked(
         self, path: str, body: Mapping[str, Any], timeout: float | None, *, tasks: Collection[str] = ()
     ) -> dict[str, Any]:
-        """The JSON that ``path`` answers. Raises ``Unsupported`` where this vLLM has no such address; or says that it has it for other models, although
-        the server's task is one of ``tasks``, those that some version serves there."""
+        """The JSON that ``path`` answers. ``Unsupported`` where this vLLM has no such address; or says that it has it for other models, although the
+        server's task is one of ``tasks``, those that some version serves there."""
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
             raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")

@@ -39,6 +39,15 @@ def test_a_head_has_a_row_for_each_label(kind: str, head: str, labels: int, tmp_
     assert load_file(place / "model.safetensors")[f"{head}.weight"].shape == (labels, config["hidden_size"])
 
 
+def test_a_draft_is_the_first_layer_of_the_text_model(tmp_path: Path) -> None:
+    text, draft = (ensure_checkpoint(kind, tmp_path) for kind in ("text", "draft"))
+    theirs, own = (load_file(place / "model.safetensors") for place in (text, draft))
+    assert {name for name in theirs if name not in own} == {name for name in theirs if ".layers.1." in name}
+    assert own and all((theirs[name] == weights).all() for name, weights in own.items())
+    assert json.loads((draft / "config.json").read_text())["num_hidden_layers"] == 1
+    assert ensure_checkpoint("draft", tmp_path) == draft
+
+
 def test_an_encoder_puts_its_tokens_around_texts_and_pairs(tmp_path: Path) -> None:
     place = ensure_checkpoint("encoder", tmp_path)
     tokenizer = json.loads((place / "tokenizer.json").read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.errors import Kind, RemoteError, Unsupported, UsageError
+from pytest_vllm_regress.errors import ChildDied, Kind, RemoteError, Unsupported, UsageError
 from pytest_vllm_regress.util.deadline import Deadline, HasDescriptor, wait_readable
 
 
@@ -74,6 +75,28 @@ def test_an_engine_is_dead_when_its_server_says_so(
     with pytest.raises(RemoteError, match=f"HTTP {answer}") as caught:
         server(answer, health).check()
     assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("first_error", "expected"),
+    [
+        ("NotImplementedError: VLLM_USE_V1=1 is not supported with --enable-prompt-embeds.", Unsupported),
+        ("OSError: [Errno 98] Address already in use", ChildDied),
+    ],
+)
+def test_what_v1_refuses_at_the_start_is_not_applicable(first_error: str, expected: type[Exception]) -> None:
+    ended: list[str] = []
+
+    def request(operation: str, deadline: Deadline, **arguments: Any) -> Any:
+        raise ChildDied(
+            f"it ended (exit status 1); the first error in its log: {first_error}", phase="ready", detail="-"
+        )
+
+    child: Any = SimpleNamespace(name="server", request=request, kill=lambda: ended.append("child"))
+    port: Any = SimpleNamespace(number=9, release=lambda: ended.append("port"))
+    with pytest.raises(expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))):
+        start_server(child, EngineSpec(), port, {}, lambda phase, given=None: Deadline.after(phase, 5), None)  # type: ignore[arg-type]
+    assert ended == ["child", "port"]
 
 
 class OneAnswer(BaseHTTPRequestHandler):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -133,6 +134,13 @@ def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, mak
     assert [(child.alive, child.noted) for child in agent.children] == [(True, True)] * 3
     run.drop(target(), ONE, "offline")
     assert not agent.children[0].alive and engine(run, user="t4") is not shared
+
+
+@pytest.mark.parametrize(("named", "path"), [("draft", "draft-*"), ("org/real", "real"), ("/a/path", "path")])
+def test_a_draft_model_may_be_a_kind(named: str, path: str, agent: FakeAgent, make: Make) -> None:
+    engine(make(), EngineSpec.create(extra={"speculative_config": {"model": named}}))
+    found = Path(agent.children[0].spec["extra"]["speculative_config"]["model"])
+    assert fnmatch(found.name, path) and (found / "config.json").exists() == (named == "draft")
 
 
 def test_an_environment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:

@@ -25,6 +25,19 @@ def test_equal_values_are_one_key() -> None:
     assert EngineSpec.create(extra={"a": "1"}) != EngineSpec.create(extra={"a": 1})
 
 
+@pytest.mark.parametrize("extra", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_config": None}])
+def test_nothing_drafts(extra: dict[str, Any]) -> None:
+    assert EngineSpec.create(extra=extra).draft is None
+
+
+def test_a_draft_model_is_where_it_was_made() -> None:
+    spec = EngineSpec.create(extra={"speculative_config": {"model": "draft", "num_speculative_tokens": 3}})
+    assert spec.draft == "draft"
+    request = spec.as_request(model_path="/m", device="cpu", draft_path="/d")
+    assert request["extra"] == {"speculative_config": {"model": "/d", "num_speculative_tokens": 3}}
+    assert spec.as_request(model_path="/m", device="cpu")["extra"]["speculative_config"]["model"] == "draft"
+
+
 def test_a_request_has_plain_values() -> None:
     spec = EngineSpec.create(
         env={"A": 1},

@@ -18,14 +18,17 @@ WHOLE = {"text": "ab", "token_ids": [97, 98], "cumulative_logprob": -1.0, **END}
 
 
 class Asynchronous:
-    """Answers each prompt by one beam that goes on with ``b``, and says what it was asked."""
+    """Answers each prompt by one beam that goes on with ``b``, and says what it was asked. It wants tokens, as 0.10 does."""
 
     asked: tuple[str, ...] = ()
+
+    async def get_tokenizer(self) -> Any:
+        return SimpleNamespace(encode=lambda text: list(text.encode()))
 
     async def beam_search(self, prompt: Any, request_id: str, params: Any) -> AsyncIterator[Any]:
         self.asked += (request_id,)
         beam = SimpleNamespace(text="b", token_ids=(98,), cumulative_logprob=-1.0, **END)
-        yield SimpleNamespace(finished=True, prompt=prompt["prompt"], prompt_token_ids=[97], outputs=[beam])
+        yield SimpleNamespace(finished=True, prompt_token_ids=prompt["prompt_token_ids"], outputs=[beam])
 
 
 def test_offline_and_asynchronous_alike() -> None:
@@ -36,6 +39,8 @@ def test_offline_and_asynchronous_alike() -> None:
     engine = Asynchronous()
     assert asyncio.run(beams.asynchronous(engine, prompts * 2, None, 7)) == [[WHOLE], [WHOLE]]
     assert engine.asked == ("regress-7", "regress-8")
+    tokens = {**WHOLE, "text": "b"}
+    assert asyncio.run(beams.asynchronous(engine, [{"prompt_token_ids": [97]}], None, 9)) == [[tokens]]
 
 
 def test_an_asynchronous_engine_without_beams(monkeypatch: pytest.MonkeyPatch) -> None:

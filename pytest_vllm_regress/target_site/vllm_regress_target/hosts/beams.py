@@ -19,15 +19,24 @@ async def asynchronous(engine: Any, prompts: List[Any], params: Any, first: int)
     """The same from an asynchronous engine; requests are numbered from ``first``. Raises ``Unsupported`` where it has no beam search."""
     if not hasattr(engine, "beam_search"):
         raise known.without("beam search by the asynchronous engine", engines.version())
-    asked = (_searched(engine, each, params, "regress-{}".format(first + at)) for at, each in enumerate(prompts))
+    tokenizer = await engine.get_tokenizer()
+    given = [_tokenized(each, tokenizer) for each in prompts]
+    asked = (_searched(engine, each, params, "regress-{}".format(first + at)) for at, each in enumerate(given))
     return list(await asyncio.gather(*asked))
 
 
-async def _searched(engine: Any, prompt: Any, params: Any, request_id: str) -> List[Json]:
+def _tokenized(prompt: Json, tokenizer: Any) -> Json:
+    """With its tokens, as vLLM's server gives it: 0.10 wants them."""
+    if "prompt_token_ids" in prompt or "prompt" not in prompt:
+        return prompt
+    return {**prompt, "prompt_token_ids": tokenizer.encode(prompt["prompt"])}
+
+
+async def _searched(engine: Any, prompt: Json, params: Any, request_id: str) -> List[Json]:
     with engines.refusals():
         async for output in engine.beam_search(prompt, request_id, params):
             if output.finished:
-                text, tokens = output.prompt or "", list(output.prompt_token_ids)
+                text, tokens = prompt.get("prompt") or "", list(output.prompt_token_ids)
                 return [
                     _beam(each, text + each.text, tokens + list(each.token_ids), each.cumulative_logprob)
                     for each in output.outputs
