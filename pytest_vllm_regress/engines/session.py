@@ -247,7 +247,7 @@ class Session:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
         model_path = self.model_path(spec.model, target.device)
         agent.inspect(self._deadline("import", None), architectures=architectures_of(model_path))
-        draft = self.model_path(spec.draft, target.device) if spec.draft in KINDS else None
+        draft = self.model_path(spec.draft, target.device) if spec.draft and spec.draft in KINDS else None
         request = spec.as_request(model_path=model_path, device=target.device, draft_path=draft)
         role = "server" if front == "serve" else "engine"
         lease = None

@@ -35,10 +35,11 @@ def unconnected(port: int, **spec: Any) -> Server:
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
-    def deadline_for(phase: str, seconds: float | None = None) -> Deadline:
-        return Deadline.after(phase, 5)
+    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", five_seconds, scripts)  # type: ignore[arg-type]
 
-    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", deadline_for, scripts)  # type: ignore[arg-type]
+
+def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
+    return Deadline.after(phase, 5)
 
 
 def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
@@ -94,8 +95,9 @@ def test_what_v1_refuses_at_the_start_is_not_applicable(first_error: str, expect
 
     child: Any = SimpleNamespace(name="server", request=request, kill=lambda: ended.append("child"))
     port: Any = SimpleNamespace(number=9, release=lambda: ended.append("port"))
+    scripts: Any = None
     with pytest.raises(expected, match=re.escape(first_error.partition(": ")[2].rstrip("."))):
-        start_server(child, EngineSpec(), port, {}, lambda phase, given=None: Deadline.after(phase, 5), None)  # type: ignore[arg-type]
+        start_server(child, EngineSpec(), port, {}, five_seconds, scripts)
     assert ended == ["child", "port"]
 
 
