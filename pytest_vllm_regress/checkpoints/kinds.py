@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from ..errors import UsageError
-from . import bert, experts, llama, mamba, qwen, sentencepiece, whisper
+from . import bert, experts, llama, mamba, mistral, qwen, sentencepiece, whisper
 from .shapes import Kind
 from .tokenizers import byte_level
 
@@ -32,6 +32,10 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "slow-tokenizer": Kind(
             *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
             needs="sentencepiece",
+        ),
+        "mistral": Kind(
+            *("MistralForCausalLM", mistral.config, llama.weights, mistral.tekken, qwen.generation),
+            arguments={"tokenizer_mode": "mistral"},
         ),
         "experts": Kind("Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation),
         "mamba": Kind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
@@ -58,3 +62,8 @@ def kind_named(name: str) -> Kind:
 def needed_by(model: str) -> str | None:
     """The package that a target must have beside vLLM for this kind; None for anything else than a kind."""
     return KINDS[model].needs if model in KINDS else None
+
+
+def arguments_of(model: str) -> Mapping[str, str]:
+    """The engine arguments without which this kind does not start, unless a spec says otherwise."""
+    return KINDS[model].arguments if model in KINDS else {}

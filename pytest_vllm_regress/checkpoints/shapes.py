@@ -56,7 +56,7 @@ class Kind:
     """A kind of checkpoint: the model class, its config.json and weights, its tokenizer, and the JSON files beside them.
 
     ``needs``: a package that the target must have beside vLLM. ``keeps``: which weights are written, by name; all are drawn, so that kinds of the
-    same weights share what they keep.
+    same weights share what they keep. ``arguments``: engine arguments that it needs.
     """
 
     architecture: str
@@ -66,6 +66,7 @@ class Kind:
     beside: Callable[[Words], Mapping[str, Any]]
     needs: str | None = None
     keeps: Callable[[str], bool] = lambda name: True
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def padded(count: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..target_site.vllm_regress_target.script import END, START
+from ..target_site.vllm_regress_target.vocabularies import letters
 from .shapes import Words, padded, written
 
 SPECIALS = (
@@ -79,14 +80,11 @@ def added_tokens() -> dict[str, int]:
 
 def vocabulary() -> tuple[dict[str, int], list[str]]:
     """Byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in printable}
-    for number, byte in enumerate(b for b in range(256) if b not in letters):
-        letters[byte] = chr(256 + number)
-    vocabulary = {letters[byte]: byte for byte in range(256)}
+    alphabet = letters()
+    vocabulary = {alphabet[byte]: byte for byte in range(256)}
     merges: list[str] = []
     for word in WORDS:
-        spelled = [letters[byte] for byte in word.encode()]
+        spelled = [alphabet[byte] for byte in word.encode()]
         for end in range(2, len(spelled) + 1):
             left, right = "".join(spelled[: end - 1]), spelled[end - 1]
             if left + right not in vocabulary:

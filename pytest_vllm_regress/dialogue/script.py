@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..checkpoints import mistral
 from ..checkpoints.tokenizers import added_tokens
 from ..errors import ScriptError, Unsupported, UsageError
-from ..target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, encode
+from ..target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, Token, encode
+from ..target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
 from ..util.files import read_bounded
 
 NO_SCRIPTED_BEAMS = "beam_search: a script cannot be followed, since beams are sent as prompts of their own"
 _MAX_TOKENIZER = 256 * 1024 * 1024
 
-_IDS = added_tokens()
-_ADDED = re.compile("|".join(map(re.escape, sorted(_IDS, key=len, reverse=True))))
+_NAMES = {*added_tokens(), *mistral.CONTROL}
+_ADDED = re.compile("|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True))))
+_LAST = max(added_tokens().values())
 _MOST_READ = 1 << 16  # bytes of notes
 
 
@@ -37,8 +40,9 @@ class Script:
 
     @classmethod
     def text(cls, text: str, *, end: bool = True) -> Script:
-        """Say ``text``: a token for each byte of its UTF-8, but one for each special token and parser's marker (``<think>``, ``<tool_call>`` ...)."""
-        return cls.tokens(_tokens(text), end=end)
+        """Say ``text``: a token for each byte of its UTF-8, but one for each special token and parser's marker (``<think>``, ``<tool_call>`` ...)
+        that the model's tokenizer has."""
+        return cls(tuple(((token, 1.0),) for token in _tokens(text)), end)
 
     @classmethod
     def raw(cls, data: bytes, *, end: bool = True) -> Script:
@@ -47,7 +51,7 @@ class Script:
 
     @classmethod
     def tokens(cls, tokens: Iterable[int], *, end: bool = True) -> Script:
-        """Say these tokens of the forged vocabulary, in which tokens 0 to 255 are the bytes."""
+        """Say these tokens of the forged vocabulary, in which tokens 0 to 255 are the bytes. In Mistral's they come behind the control tokens."""
         return cls(tuple(((_token(token), 1.0),) for token in tokens), end)
 
     @classmethod
@@ -145,12 +149,12 @@ def _words(facts: dict[str, Any]) -> str:
     return f"{head}: at token {facts['position']}, after {facts['said']!r}, wanted {facts['wanted']!r}, got {facts['got']!r}: {why}"
 
 
-def _tokens(text: str) -> Iterator[int]:
+def _tokens(text: str) -> Iterator[Token]:
     place = 0
     try:
         for found in _ADDED.finditer(text):
             yield from text[place : found.start()].encode()
-            yield _IDS[found.group()]
+            yield found.group()
             place = found.end()
         yield from text[place:].encode()
     except UnicodeEncodeError as error:
@@ -158,15 +162,15 @@ def _tokens(text: str) -> Iterator[int]:
 
 
 def _token(token: int) -> int:
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= max(_IDS.values()):
-        raise UsageError(f"{token!r} is not a token of the forged vocabulary: they go from 0 to {max(_IDS.values())}")
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= _LAST:
+        raise UsageError(f"{token!r} is not a token of the forged vocabulary: they go from 0 to {_LAST}")
     return token
 
 
-def _single(token: str | int) -> int:
+def _single(token: str | int) -> Token:
     if isinstance(token, int):
         return _token(token)
-    several: Sequence[int] = tuple(_tokens(token))
+    several: Sequence[Token] = tuple(_tokens(token))
     if len(several) != 1:
         raise UsageError(f"Script.either: {token!r} is {len(several)} tokens; give texts of one token, or token ids")
     return several[0]
@@ -174,7 +178,11 @@ def _single(token: str | int) -> int:
 
 def _has_markers(model: Path) -> bool:
     try:
-        return START.encode() in read_bounded(model / "tokenizer.json", _MAX_TOKENIZER)
+        return any(
+            START.encode() in read_bounded(model / name, _MAX_TOKENIZER)
+            for name in (TOKENIZER, TEKKEN)
+            if (model / name).exists()
+        )
     except UsageError:
         return False
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import architectures_of, ensure_checkpoint
-from ..checkpoints.kinds import KINDS, needed_by
+from ..checkpoints.kinds import KINDS, arguments_of, needed_by
 from ..dialogue.script import ScriptWatch
 from ..environments.installed import VLLM
 from ..environments.sources import names_interpreter
@@ -249,6 +249,8 @@ class Session:
         agent.inspect(self._deadline("import", None), architectures=architectures_of(model_path))
         draft = self.model_path(spec.draft, target.device) if spec.draft and spec.draft in KINDS else None
         request = spec.as_request(model_path=model_path, device=target.device, draft_path=draft)
+        if self.settings.model is None:
+            request["extra"] = {**arguments_of(spec.model), **request["extra"]}
         role = "server" if front == "serve" else "engine"
         lease = None
         if target.device == "gpu":

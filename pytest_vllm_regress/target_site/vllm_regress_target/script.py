@@ -3,23 +3,28 @@
 Standard library only; both sides use it. The text is printable ASCII without spaces, so normalizers, chat templates and JSON leave it alone::
 
     Hi+%F0%9F%98%80$304;        bytes as themselves, "+" for a space, %XX for others, $N; for a token that is no byte
+    $=%3Cthink%3E;              the token that each tokenizer calls so, whatever its number
     a`2:0.7;b0.3;c              a step with two possible tokens and their probabilities
     one|two~                    two choices of one request; "~": the second never ends by itself, but is said over and over
 """
 
 import re
-from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from urllib.parse import quote, unquote
 
 START = "<|script|>"
 END = "<|end_script|>"
 FAULTS_VARIABLE = "VLLM_REGRESS_SCRIPT_FAULTS"
 """Names the file in which workers note, a JSON object a line, what could not be said."""
 
-Step = Tuple[Tuple[int, float], ...]
+Token = Union[int, str]
+"""A token of the forged vocabulary by its number, of which 0 to 255 are the bytes; or a special token or marker by its text."""
+
+Step = Tuple[Tuple[Token, float], ...]
 """The tokens that may be said at one place, with probabilities that add up to one; most often one token."""
 
 _PLAIN = frozenset(range(0x21, 0x7F)) - set(b"%$`|~+<")
-_TOKEN = re.compile(r"%([0-9A-F]{2})|\$([0-9]+);|(.)", re.DOTALL)
+_TOKEN = re.compile(r"%([0-9A-F]{2})|\$([0-9]+);|\$=([^;]+);|(.)", re.DOTALL)
 _COUNT = re.compile(r"`([0-9]+):")
 _PROBABILITY = re.compile(r"([0-9.e-]+);")
 
@@ -88,7 +93,9 @@ def _step(step: Step) -> str:
     return "`{}:".format(len(step)) + "".join("{!r};{}".format(share, _spelled(token)) for token, share in step)
 
 
-def _spelled(token: int) -> str:
+def _spelled(token: Token) -> str:
+    if isinstance(token, str):
+        return "$={};".format(quote(token, safe=""))
     if token in _PLAIN:
         return chr(token)
     if token == 0x20:
@@ -96,10 +103,12 @@ def _spelled(token: int) -> str:
     return "%{:02X}".format(token) if token < 256 else "${};".format(token)
 
 
-def _token(text: str, place: int) -> Tuple[int, int]:
+def _token(text: str, place: int) -> Tuple[Token, int]:
     found = _TOKEN.match(text, place)
     if found is not None:
-        byte, number, letter = found.groups()
+        byte, number, name, letter = found.groups()
+        if name:
+            return unquote(name, errors="strict"), found.end()
         if byte or number:
             return int(byte, 16) if byte else int(number), found.end()
         if letter == "+" or ord(letter) in _PLAIN:
@@ -112,7 +121,7 @@ def _alternatives(text: str, place: int) -> Tuple[Step, int]:
     if count is None:
         raise ValueError("no number of alternatives at {} of {!r}".format(place, text))
     place = count.end()
-    step: List[Tuple[int, float]] = []
+    step: List[Tuple[Token, float]] = []
     for _ in range(int(count.group(1))):
         share = _PROBABILITY.match(text, place)
         if share is None:

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.checkpoints.kinds import KINDS, kind_named, needed_by
+from pytest_vllm_regress.checkpoints.kinds import KINDS, arguments_of, kind_named, needed_by
 from pytest_vllm_regress.checkpoints.sentencepiece import model_file, pieces
 from pytest_vllm_regress.errors import UsageError
 
@@ -21,9 +21,8 @@ from pytest_vllm_regress.errors import UsageError
 def test_every_token_has_a_place_in_the_model(kind: str, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path)
     config = json.loads((place / "config.json").read_text())
-    added = json.loads((place / "tokenizer_config.json").read_text())["added_tokens_decoder"]
     assert config["architectures"] == [kind_named(kind).architecture]
-    assert max(map(int, added)) < config["vocab_size"]
+    assert max(kind_named(kind).words().ids.values()) < config["vocab_size"]
     weights = load_file(place / "model.safetensors")
     widest = {tensor.shape[1] for name, tensor in weights.items() if tensor.shape[:1] == (config["vocab_size"],)}
     assert widest == {config.get("hidden_size") or config["d_model"]}
@@ -116,5 +115,6 @@ def test_a_tokenizer_without_a_fast_version_has_the_model_file_alone(tmp_path: P
 
 def test_what_a_kind_needs() -> None:
     assert (needed_by("vision"), needed_by("text"), needed_by("/a/path")) == ("torchvision", None, None)
+    assert arguments_of("mistral") == {"tokenizer_mode": "mistral"} and not arguments_of("text")
     with pytest.raises(UsageError, match="there are text, vision, classifier"):
         kind_named("poem")

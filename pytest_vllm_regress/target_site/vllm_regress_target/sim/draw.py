@@ -8,22 +8,19 @@ never drawn. A temperature of 2 brings the rare tokens back.
 """
 
 import hashlib
-import json
-import os
 import re
 from typing import Any, Dict, Iterable, List, Sequence
 
 import numpy as np
 import torch
 
-from .. import script
+from .. import script, vocabularies
 
 ENDING = 1.0 / 40  # how often a row favours the end of the text
 CLOSING = {'"': 2.5, "}": 2.5, "]": 2.5, ",": 1.0, "{": -2.0, "[": -2.0}
 CONTROL = -7.0  # a byte below 0x20, or DEL
 HIGH = -5.0  # a lone byte above 0x7f, most often broken UTF-8
 SPECIAL = -20.0
-LARGEST_TOKENIZER = 4 << 20  # bytes; a larger tokenizer.json is not read, its tokens stay as drawn
 
 
 class Draw:
@@ -108,13 +105,9 @@ def _end_tokens(model_config: Any) -> List[int]:
 
 
 def tokenizer_of(model_config: Any) -> Dict[str, Any]:
-    """The model's tokenizer.json; empty where there is none, or none small enough to be read here."""
-    path = os.path.join(str(getattr(model_config, "tokenizer", None) or model_config.model), "tokenizer.json")
-    if not os.path.isfile(path) or os.path.getsize(path) > LARGEST_TOKENIZER:
-        return {}
-    with open(path, encoding="utf-8") as file:
-        document: Dict[str, Any] = json.load(file)
-    return document
+    """The model's tokenizer in the words of tokenizer.json. Where it is empty (none, or too large a one), all tokens are drawn alike."""
+    folder = str(getattr(model_config, "tokenizer", None) or model_config.model)
+    return vocabularies.of_checkpoint(folder, str(getattr(model_config, "tokenizer_mode", "auto")))
 
 
 def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 import numpy as np
 from vllm.logger import init_logger
 
-from .. import script
+from .. import script, vocabularies
 from .draw import Draw, tokenizer_of
 
 logger = init_logger("vllm.vllm_regress_sim")
@@ -34,7 +34,8 @@ class Speech:
         self._notes = notes
         self._noted: Set[str] = set()
         document = tokenizer_of(model_config)
-        added = {token["content"]: token["id"] for token in document.get("added_tokens") or []}
+        self._numbers = vocabularies.Numbers(document)
+        added = self._numbers.added
         self._markers = (added.get(script.START), added.get(script.END))
         self._texts: Dict[int, str] = {
             number: text for text, number in (document.get("model") or {}).get("vocab", {}).items()
@@ -66,7 +67,7 @@ class Speech:
         self._note(
             request_id,
             position=len(output),
-            wanted=" or ".join(self._show([wanted]) for wanted, _ in step),
+            wanted=" or ".join(self._show([int(wanted)]) for wanted, _ in step),
             got=self._show([token]),
             said=self._show(output[-_SHOWN:]),
             why="masked" if masked else "sampled",
@@ -95,16 +96,18 @@ class Speech:
 
     def _read(self, payload: Tuple[int, ...]) -> Tuple[script.Answer, ...]:
         answers = script.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
-        for answer in answers:
-            for token in (token for step in answer.steps for token, _ in step):
-                if not token < self._draw.vocab_size:
-                    raise ValueError("token {} is not in the vocabulary of {}".format(token, self._draw.vocab_size))
-        return answers
+        said = tuple(map(self._numbers.of, answers))
+        for token in (token for answer in said for step in answer.steps for token, _ in step):
+            if not int(token) < self._draw.vocab_size:
+                raise ValueError("token {} is not in the vocabulary of {}".format(token, self._draw.vocab_size))
+        return said
 
     def _show(self, tokens: Sequence[int]) -> str:
         """Tokens as text; bytes that are no UTF-8 as escapes."""
         spelled = (
-            bytes([token]) if token < 256 else self._texts.get(token, "<{}>".format(token)).translate(_SPACES).encode()
+            bytes([token - self._numbers.first])
+            if 0 <= token - self._numbers.first < 256
+            else self._texts.get(token, "<{}>".format(token)).translate(_SPACES).encode()
             for token in tokens
         )
         return b"".join(spelled).decode(errors="backslashreplace")
