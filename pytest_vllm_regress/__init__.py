@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .dialogue.images import png_url
     from .dialogue.messages import Message, ToolCall
     from .dialogue.script import Script
+    from .dialogue.sounds import wav
     from .engines.engine import (
         AsyncEngine,
         Beam,
@@ -71,6 +72,7 @@ _NAMES = {
     "dialogue.images": ("png_url",),
     "dialogue.messages": ("Message", "ToolCall"),
     "dialogue.script": ("Script",),
+    "dialogue.sounds": ("wav",),
     "engines.engine": (
         *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
@@ -147,6 +149,7 @@ __all__ = [
     "png_url",
     "tensor_base64",
     "valid_instances",
+    "wav",
 ]
 
 

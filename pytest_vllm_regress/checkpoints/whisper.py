@@ -11,16 +11,17 @@ from .tokenizers import tokenizer as byte_level_tokenizer
 _MELS = 80
 _SOURCE = 1500  # positions of half a minute
 _TARGET = 1024
+# Every language of the original releases: vLLM lets a model choose among those it knows when it is to find out what is spoken.
+_CODES = (
+    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml "
+    "cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am "
+    "yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su"
+)
+_LANGUAGES = tuple(f"<|{code}|>" for code in _CODES.split())
 _TASKS = (
-    *(
-        "<|startoftranscript|>",
-        "<|en|>",
-        "<|de|>",
-        "<|translate|>",
-        "<|transcribe|>",
-        "<|startoflm|>",
-        "<|startofprev|>",
-    ),
+    "<|startoftranscript|>",
+    *_LANGUAGES,
+    *("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>"),
     *("<|nospeech|>", "<|notimestamps|>", "<|0.00|>"),
 )
 
@@ -99,7 +100,7 @@ def beside(made: Words) -> dict[str, Any]:
             "decoder_start_token_id": made.ids["<|startoftranscript|>"],
             "eos_token_id": end,
             "pad_token_id": end,
-            "lang_to_id": {text: made.ids[text] for text in ("<|en|>", "<|de|>")},
+            "lang_to_id": {text: made.ids[text] for text in _LANGUAGES},
             "task_to_id": {text: made.ids[f"<|{text}|>"] for text in ("translate", "transcribe")},
             "no_timestamps_token_id": made.ids["<|notimestamps|>"],
         },

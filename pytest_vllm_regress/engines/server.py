@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,6 +29,8 @@ from ..util.paths import cache_root
 from .engine import PROMPT
 from .http.openai_client import OpenAIClients
 from .http.pooling import PoolingRequests
+from .http.sounds import SoundRequests
+from .http.transport import Exchange, Send
 from .http.upkeep import UpkeepRequests
 from .ports import HOST, PortLease
 from .spec import EngineSpec
@@ -53,7 +54,7 @@ _LEAST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
 }
 
 
-class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
+class Server(PoolingRequests, SoundRequests, UpkeepRequests, OpenAIClients):
     """A server that answers. Tests get it from the fixture ``vllm_server``."""
 
     _tells_cached = False
@@ -67,26 +68,9 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         """The chunks of a streamed chat completion, in order. The stream must end with ``[DONE]``; an error in it is ``RemoteError``."""
         self.scripts.admit(messages)
         body = self.schemas.apply({"model": self.model, "messages": messages, "stream": True, **options})
-
-        def read(seconds: float) -> tuple[httpx.Response, list[str]]:
-            with self.client.stream("POST", "/v1/chat/completions", json=body, timeout=seconds) as response:
-                if response.is_error:
-                    response.read()
-                    return response, []
-                return response, list(response.iter_lines())
-
-        response, lines = self._exchange(read, self._deadline("request", timeout))
+        response, lines = self._streamed("/v1/chat/completions", timeout, json=body)
         self._done(response)
-        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
-        if not data or data[-1] != "[DONE]":
-            said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
-            raise self.child.failure(said, phase="request", answer="\n".join(lines[-20:]))
-        chunks = [json.loads(each) for each in data[:-1]]
-        for chunk in chunks:
-            if "choices" not in chunk:
-                said = masking.mask(json.dumps(chunk)[:4000])
-                raise self.child.failure(f"the stream brought an error: {said}", phase="request", answer=said)
-        return chunks
+        return cast(list[ChatChunk], self._events(lines))
 
     def answers(
         self, messages: Messages, *, stream: bool = False, timeout: float | None = None, **options: Any
@@ -165,7 +149,7 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
 
     def check(self) -> None:
         """Prove that the server still works: one token is generated, or one prompt pooled."""
-        answer = self._json(self._least(self.post))
+        answer = self._json(self._least(lambda send: self._exchange(send, self._deadline("request", None))))
         if not _has_content(answer):
             raise RemoteError(f"the smallest request brought nothing: {answer}", phase="request")
 
@@ -182,16 +166,13 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
         """Wait for a real one-token generation; /health alone says nothing about the engine."""
         self.child.expect(deadline)
 
-        def ask(path: str, body: Mapping[str, Any]) -> httpx.Response:
-            return self.client.post(path, json=body, timeout=max(0.1, deadline.left_s))
-
         for _ in self._attempts(deadline):
             try:
                 # Short reads until a server of ours answers: whoever else holds the port may never. Then patience, the engine may be slow.
                 models = self.client.get("/v1/models", timeout=min(_PROBE_S, max(0.1, deadline.left_s)))
                 if models.is_success:
                     self.model = models.json()["data"][0]["id"]
-                    answer = self._least(ask)
+                    answer = self._least(lambda send: send(max(0.1, deadline.left_s)))
                     if answer.is_success and _has_content(answer.json()):
                         return
                     said = f"HTTP {answer.status_code} {masking.mask(answer.text[:2000])}"
@@ -200,14 +181,19 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
                 continue
         raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
 
-    def _least(self, post: Callable[[str, Mapping[str, Any]], httpx.Response]) -> httpx.Response:
+    def _least(self, exchange: Exchange) -> httpx.Response:
         """The answer to the least request that only an engine which works can answer, at the first address that this vLLM has."""
-        *others, last = ((path, {"model": self.model, **body}) for path, body in _LEAST[self.spec.task])
-        for path, body in others:
-            answer = post(path, body)
+
+        def sends(path: str, body: Mapping[str, Any]) -> Send:
+            return lambda seconds: self.client.post(path, json={"model": self.model, **body}, timeout=seconds)
+
+        *others, last = (sends(path, body) for path, body in _LEAST[self.spec.task])
+        for send in others:
+            answer = exchange(send)
             if answer.status_code != 404:
                 return answer
-        return post(*last)
+        answer = exchange(last)
+        return self._least_sound(exchange, answer) if self.spec.task == "generate" else answer
 
     def _attempts(self, deadline: Deadline) -> Iterator[None]:
         """One attempt now and then one every ``_POLL_S``; the pause ends early when the child's life changes."""
@@ -219,7 +205,7 @@ class Server(PoolingRequests, UpkeepRequests, OpenAIClients):
 
 
 def _has_content(answer: Mapping[str, Any]) -> bool:
-    return bool(answer.get("choices") or answer.get("data"))
+    return bool(answer.get("choices") or answer.get("data")) or "text" in answer
 
 
 def start_server(
@@ -240,6 +226,7 @@ def start_server(
         )
         server.model_path = Path(str(request["model_path"]))
         server.argv, server.notes = tuple(plan["argv"]), tuple(plan["notes"])
+        server.sound_needs = str(plan["sound_needs"])
         server._ready(deadline_for("ready", timeout))
         child.take()
     except BaseException as error:

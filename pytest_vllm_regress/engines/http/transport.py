@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,10 @@ from .metrics import Metrics
 T = TypeVar("T")
 _OTHER_MODEL = re.compile(r"model does not support [^\"]+ API")
 """What vLLM says at an address that it has, but not for a model of this task."""
+Send = Callable[[float], httpx.Response]
+"""Sends a request that may take so many seconds."""
+Exchange = Callable[[Send], httpx.Response]
+"""Has it sent, and looks after what must be looked after meanwhile."""
 
 
 class Transport:
@@ -129,6 +134,31 @@ class Transport:
         health = self.health().text
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
         raise self.child.hung(deadline, why, answer=f"no HTTP answer: {health}") from None
+
+    def _streamed(self, path: str, timeout: float | None, **sent: Any) -> tuple[httpx.Response, list[str]]:
+        """POST, and the lines of the answer; none of an error's, whose body is read."""
+
+        def read(seconds: float) -> tuple[httpx.Response, list[str]]:
+            with self.client.stream("POST", path, timeout=seconds, **sent) as response:
+                if response.is_error:
+                    response.read()
+                    return response, []
+                return response, list(response.iter_lines())
+
+        return self._exchange(read, self._deadline("request", timeout))
+
+    def _events(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+        """The chunks of a stream, which must end with ``[DONE]``; an error in it is ``RemoteError``."""
+        data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        if not data or data[-1] != "[DONE]":
+            said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
+            raise self.child.failure(said, phase="request", answer="\n".join(lines[-20:]))
+        chunks: list[dict[str, Any]] = [json.loads(each) for each in data[:-1]]
+        for chunk in chunks:
+            if "choices" not in chunk:
+                said = masking.mask(json.dumps(chunk)[:4000])
+                raise self.child.failure(f"the stream brought an error: {said}", phase="request", answer=said)
+        return chunks
 
     def _asked(
         self, path: str, body: Mapping[str, Any], timeout: float | None, *, tasks: Collection[str] = ()

@@ -1,5 +1,7 @@
 """What is installed here, told by looking at it."""
 
+import contextlib
+import importlib
 import importlib.util
 from typing import Any, Dict
 
@@ -44,3 +46,18 @@ def v1_has_priorities() -> bool:
         return importlib.util.find_spec("vllm.v1.core.sched.request_queue") is not None
     except ModuleNotFoundError:  # 0.7: the scheduler is one module
         return False
+
+
+def sound_needs() -> str:
+    """The package without which this vLLM reads no sound file; empty where it is there. It was librosa (0.7 to 0.13, as looked at); later (0.20
+    on) it is soundfile or another of several."""
+    found: Dict[str, bool] = {}
+    for name in ("vllm.multimodal.audio", "vllm.multimodal.media.audio"):
+        with contextlib.suppress(ImportError):
+            module = vars(importlib.import_module(name))
+            for package in ("librosa", "soundfile", "av"):
+                if package in module:
+                    found[package] = type(module[package]).__name__ != "PlaceholderModule"
+    if "librosa" in found:
+        return "" if found["librosa"] else "librosa"
+    return "" if any(found.values()) or not found else "soundfile"

@@ -8,6 +8,7 @@ from typing import Any, Dict, Union
 Json = Dict[str, Any]
 Prompt = Union[str, Json]
 
+RATE = 16000
 _MADE = ("image", "images", "audio", "embeds")
 
 
@@ -27,7 +28,7 @@ def as_prompt(prompt: Prompt, model: str) -> Any:
     if "images" in prompt:
         data["image"] = [_image(each) for each in prompt["images"]]
     if "audio" in prompt:
-        data["audio"] = _sound(prompt["audio"])
+        data["audio"] = (tone(**prompt["audio"]), RATE)
     return {**{name: value for name, value in prompt.items() if name not in _MADE}, "multi_modal_data": data}
 
 
@@ -41,13 +42,12 @@ def _image(given: Json) -> Any:
     return Image.new("RGB", tuple(given["size"]), tuple(given.get("color", (127, 127, 127))))
 
 
-def _sound(given: Json) -> Any:
-    """A tone, 16000 samples a second, and that rate."""
+def tone(seconds: float, pitch: float = 440) -> Any:
+    """A tone of ``pitch`` Hz, ``RATE`` samples a second, from -1 to 1."""
     import numpy as np
 
-    rate = 16000
-    moments = np.arange(int(given["seconds"] * rate)) / rate
-    return np.sin(2 * np.pi * given.get("pitch", 440) * moments).astype(np.float32), rate
+    moments = np.arange(int(seconds * RATE)) / RATE
+    return np.sin(2 * np.pi * pitch * moments).astype(np.float32)
 
 
 def _embeddings(given: Json, model: str) -> Any:

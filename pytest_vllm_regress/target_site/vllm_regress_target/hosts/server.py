@@ -5,7 +5,7 @@ import sys
 from multiprocessing import resource_tracker
 
 from .. import calls
-from ..dialect import commandline, engines
+from ..dialect import commandline, engines, installed
 from ..protocol import Frame, FrameSocket
 
 
@@ -22,7 +22,8 @@ def run(channel: FrameSocket, request: Frame) -> int:
         channel.send(calls.failure(error))
         return 1
     os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
-    channel.send({"ok": True, "value": {"argv": argv, "env": made.env, "notes": made.notes}})
+    facts = {"argv": argv, "env": made.env, "notes": made.notes, "sound_needs": installed.sound_needs()}
+    channel.send({"ok": True, "value": facts})
     sys.argv = argv
     # As a server of its own would have one. Else it is the engine's child, and dies when vLLM kills the engine's process tree.
     resource_tracker.ensure_running()

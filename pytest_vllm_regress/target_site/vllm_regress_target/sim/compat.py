@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from typing import Any, Callable
+from typing import Any, Callable, Tuple
 
 
 class SimulationGap(RuntimeError):
@@ -55,3 +55,11 @@ def first_attribute(owner: Any, *names: str) -> Any:
         if hasattr(owner, name):
             return getattr(owner, name)
     raise SimulationGap(f"{type(owner).__name__} has none of {', '.join(names)}")
+
+
+def generation_tasks(model_config: Any) -> Tuple[str, ...]:
+    """What vLLM's own runner would say that this model generates: a text, transcriptions, or those alone."""
+    known = getattr(model_config, "_model_info", None)
+    if not getattr(known, "supports_transcription", False):
+        return ("generate",)
+    return ("transcription",) if getattr(known, "supports_transcription_only", False) else ("generate", "transcription")

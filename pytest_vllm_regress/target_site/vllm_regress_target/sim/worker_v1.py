@@ -18,7 +18,7 @@ from ..dialect.pooling import names
 from . import DEVICE_NAME, caches
 from .adapters import Adapters, TakesAdapters
 from .batch import Batch, PoolingBatch
-from .compat import SimulationGap, feed, field_type, takes
+from .compat import SimulationGap, feed, field_type, generation_tasks, takes
 from .drafts import Drafter, join_logprobs
 from .draw import Draw
 from .groups import start_groups
@@ -90,7 +90,7 @@ class SimWorker(TakesAdapters, WorkerBase):
         raise SimulationGap("the model itself was asked for, but none is loaded")
 
     def get_supported_tasks(self) -> Any:
-        return self._tasks if self._pools else ("generate",)
+        return self._tasks if self._pools else generation_tasks(self.model_config)
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
         return ["NHD"]
