@@ -42,11 +42,12 @@ class UpkeepRequests(Transport):
         """
         if holds_script(asked):
             raise UsageError(NO_SCRIPTED_BEAMS)
-        search = {"use_beam_search": True, "n": beam_width, "max_tokens": max_tokens, **options}
+        search = {"model": self.model, "use_beam_search": True, "n": beam_width, "max_tokens": max_tokens, **options}
         if isinstance(asked, str):
-            choices = self._asked("/v1/completions", {"prompt": asked, **search}, timeout)["choices"]
+            answer = self.post("/v1/completions", {"prompt": asked, **search}, timeout=timeout)
         else:
-            choices = self._asked("/v1/chat/completions", {"messages": asked, **search}, timeout)["choices"]
+            answer = self.post("/v1/chat/completions", {"messages": asked, **search}, timeout=timeout)
+        choices = self._json(answer)["choices"]
         best_first = sorted(choices, key=lambda each: int(each["index"]))
         return [str(each["text"] if isinstance(asked, str) else each["message"]["content"]) for each in best_first]
 

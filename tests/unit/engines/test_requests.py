@@ -13,7 +13,7 @@ import pytest
 from pytest_vllm_regress import AsyncEngine, Engine, EngineSpec, Script, tensor_base64
 from pytest_vllm_regress.dialogue.embeddings import noise
 from pytest_vllm_regress.engines.server import Server
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import RemoteError, UsageError
 
 from .test_server import unconnected
 
@@ -65,7 +65,7 @@ def test_beams_follow_no_script(kind: type[Engine] | type[AsyncEngine]) -> None:
     assert sent[0]["prompts"] == ["plain"]
 
 
-def server(**spec: Any) -> tuple[Server, list[httpx.Request]]:
+def server(status: int = 200, **spec: Any) -> tuple[Server, list[httpx.Request]]:
     """A server, and what it was asked; two beams in the wrong order are its only answer."""
     asked: list[httpx.Request] = []
     worse, best = ({"text": text, "message": {"content": f"{text} said"}} for text in ("worse", "best"))
@@ -73,7 +73,7 @@ def server(**spec: Any) -> tuple[Server, list[httpx.Request]]:
 
     def respond(request: httpx.Request) -> httpx.Response:
         asked.append(request)
-        return httpx.Response(200, json=beams)
+        return httpx.Response(status, json=beams)
 
     made = unconnected(9, **spec)
     made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
@@ -116,6 +116,13 @@ def test_beams_of_a_conversation() -> None:
     conversation = [{"role": "user", "content": "Hello"}]
     assert made.beam_search(conversation, beam_width=2, max_tokens=3) == ["best said", "worse said"]
     assert asked[0].url.path == "/v1/chat/completions" and json.loads(asked[0].content)["messages"] == conversation
+
+
+@pytest.mark.parametrize("asked", ["Hello", [{"role": "user", "content": "Hello"}]])
+def test_beams_of_an_unknown_model_are_no_missing_address(asked: Any) -> None:
+    made, _ = server(status=404)
+    with pytest.raises(RemoteError, match="HTTP 404"):
+        made.beam_search(asked, beam_width=2, max_tokens=3, model="unloaded")
 
 
 def test_beams_over_http_follow_no_script() -> None:
