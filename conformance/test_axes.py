@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RequestOutput, Server
@@ -42,6 +43,12 @@ def leaves_nothing(left: tuple[Leftover, ...]) -> None:
     assert not left, f"left behind: {'; '.join(map(str, left))}"
 
 
+def on_two_nodes(engine: Engine | AsyncEngine | Server) -> None:
+    """vLLM's workers are actors of two raylets, and no third."""
+    workers = [each for each in engine.child.processes() if "RayWorkerWrapper" in " ".join(each.cmdline())]
+    assert [psutil.Process(raylet).name() for raylet in {each.ppid() for each in workers}] == ["raylet", "raylet"]
+
+
 @pytest.mark.vllm_engine(executor=["uni", "mp"])
 def test_offline(vllm_engine: Engine) -> None:
     use(vllm_engine)
@@ -65,6 +72,24 @@ def test_async_tp2(vllm_engine: AsyncEngine) -> None:
 @pytest.mark.vllm_engine(front="async", pp=2, executor=["mp", "ray"])
 def test_async_pp2(vllm_engine: AsyncEngine) -> None:
     use_async(vllm_engine)
+
+
+@pytest.mark.vllm_engine(tp=2, executor="ray-2-nodes")
+def test_offline_tp2_on_two_nodes(vllm_engine: Engine) -> None:
+    on_two_nodes(vllm_engine)
+    use(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="async", pp=2, executor="ray-2-nodes")
+def test_async_pp2_on_two_nodes(vllm_engine: AsyncEngine) -> None:
+    on_two_nodes(vllm_engine)
+    use_async(vllm_engine)
+
+
+@pytest.mark.vllm_engine(front="serve", tp=2, executor="ray-2-nodes")
+def test_serve_tp2_on_two_nodes(vllm_server: Server) -> None:
+    on_two_nodes(vllm_server)
+    use_server(vllm_server)
 
 
 @pytest.mark.vllm_engine(front="async", dp=2)

@@ -60,7 +60,7 @@ class EngineSpec:
             _check_int(name, getattr(spec, name), least=1)
         if spec.tokenizer_pool_size is not None:
             _check_int("tokenizer_pool_size", spec.tokenizer_pool_size, least=0)
-        _check_choice("executor", spec.executor, ("auto", "uni", "mp", "ray"))
+        _check_choice("executor", spec.executor, ("auto", "uni", "mp", "ray", "ray-2-nodes"))
         _check_choice("task", spec.task, get_args(Task))
         _check_choice("generation", spec.generation, ("auto", "V0", "V1"))
         return spec

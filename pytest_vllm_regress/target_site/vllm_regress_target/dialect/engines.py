@@ -17,8 +17,8 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Optional, Set
 
-from .. import Unsupported, gpu, spawning
-from . import known, pooling, speculation
+from .. import Unsupported, WrongRequest, gpu, spawning
+from . import known, pooling, ray_nodes, speculation
 from .installed import can_sleep, has_v0, has_v1, known_environment, v1_has_priorities
 from .installed import version as version
 
@@ -29,12 +29,14 @@ _SERVER = "vllm.entrypoints.openai.api_server"
 
 @dataclasses.dataclass
 class Plan:
-    """How to start an engine here: ``kwargs`` of EngineArgs, environment variables, remarks for the report, and options of the server alone."""
+    """How to start an engine here: ``kwargs`` of EngineArgs, environment variables, remarks for the report, options of the server alone, and the
+    GPUs of each node where a Ray of two nodes is to be there first (0: it is not)."""
 
     kwargs: Dict[str, Any]
     env: Dict[str, str]
     notes: List[str]
     server: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    node_gpus: int = 0
 
 
 def warm(fronts: List[str]) -> None:
@@ -106,7 +108,9 @@ def plan(spec: Spec, front: str) -> Plan:
 
 
 def enter(made: Plan, front: str) -> None:
-    """Set the plan's variables in this process, before the engine is made."""
+    """Set the plan's variables in this process and start what it needs, before the engine is made."""
+    if made.node_gpus:
+        made.env.update(ray_nodes.start(made.node_gpus))
     changed = [name for name, value in made.env.items() if os.environ.get(name) != value]
     os.environ.update(made.env)
     if front == "serve":
@@ -281,8 +285,9 @@ def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
                 "V0 has no data parallelism: the engine would wait for ranks that nobody starts", needs="the V1 engine"
             )
     executor = spec.get("executor", "auto")
-    if executor == "ray":
+    if executor in ("ray", ray_nodes.EXECUTOR):
         _ray(spec, made)
+        executor = "ray"
     if executor != "auto":
         made.kwargs["distributed_executor_backend"] = (
             None if executor == "uni" and spec.get("generation") == "V0" else executor
@@ -290,17 +295,30 @@ def _parallel(spec: Spec, front: str, fields: Set[str], made: Plan) -> None:
 
 
 def _ray(spec: Spec, made: Plan) -> None:
+    ranks = spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1)
+    engines = spec.get("data_parallel_size", 1)
+    two_nodes = spec["executor"] == ray_nodes.EXECUTOR
+    if two_nodes and (ranks % 2 or engines > 1):
+        raise WrongRequest(
+            "executor={!r} gives each of two nodes half of the ranks of one engine: tensor_parallel_size times "
+            "pipeline_parallel_size must be even (it is {}) and data_parallel_size 1 (it is {}). For one node say "
+            "executor='ray'".format(ray_nodes.EXECUTOR, ranks, engines)
+        )
     if importlib.util.find_spec("ray") is None:
         raise Unsupported("Ray is not installed beside vLLM {}".format(version()), needs="ray")
-    if spec["device"] == "sim":
-        # A local Ray is to believe in as many GPUs as there are ranks; and its channels are to be shared memory, not NCCL.
-        ranks = (
-            spec.get("tensor_parallel_size", 1)
-            * spec.get("pipeline_parallel_size", 1)
-            * spec.get("data_parallel_size", 1)
+    if two_nodes and spec["device"] != "sim":
+        raise Unsupported(
+            "both nodes of executor={!r} are on this machine, with GPUs in Ray's books alone: on the simulated device "
+            "only".format(ray_nodes.EXECUTOR),
+            device=spec["device"],
         )
-        made.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks}))
-        made.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")
+    if two_nodes:
+        made.node_gpus = ranks // 2
+    elif spec["device"] == "sim":
+        # A local Ray is to believe in as many GPUs as there are ranks.
+        made.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks * engines}))
+    if spec["device"] == "sim":
+        made.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")  # not NCCL
 
 
 def _tokenizer_pool(spec: Spec, fields: Set[str], made: Plan) -> None:

@@ -1,0 +1,72 @@
+"""``executor="ray-2-nodes"``: vLLM's own placement group has a bundle on each of two Ray nodes, and no end of the engine leaves a raylet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.settings import Settings
+from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.util.deadline import Deadline
+from tests.faults.ledger import Seen, survivors
+from tests.helpers import shared_memory
+
+pytestmark = pytest.mark.engine
+SPEC = EngineSpec.create(tensor_parallel_size=2, executor="ray-2-nodes", generation="V0")
+PROBE = """
+def nodes(engine):
+    import ray
+    addresses = {each["NodeID"]: each["NodeManagerAddress"] for each in ray.nodes()}
+    (group,) = (each for each in ray.util.placement_group_table().values() if each["state"] == "CREATED")
+    return [addresses[node] for node in group["bundles_to_node_id"].values()]
+"""
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    made = Session(
+        Settings(environments=("vllm-0.8.5",), device="sim"),
+        lambda phase, seconds: Deadline.after(phase, seconds or 240),
+    )
+    yield made
+    made.close()
+
+
+def start(session: Session) -> Engine:
+    return session.engine(session.target("vllm-0.8.5"), SPEC, user="test", fresh=True)
+
+
+def daemons(engine: Engine) -> list[psutil.Process]:
+    return [each for each in engine.child.processes() if each.name() in ("raylet", "gcs_server")]
+
+
+def test_bundles_and_workers_are_on_two_nodes(session: Session, tmp_path: Path) -> None:
+    engine = start(session)
+    engine.probe_file = tmp_path / "probe.py"
+    engine.probe_file.write_text(PROBE)
+    assert sorted(engine.call("nodes")) == ["127.0.0.1", "127.0.0.2"]
+    workers = [each for each in engine.child.processes() if "RayWorkerWrapper" in " ".join(each.cmdline())]
+    assert len({each.ppid() for each in workers}) == 2
+    (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
+    assert len(answer["outputs"][0]["token_ids"]) == 8
+    nodes = daemons(engine)
+    assert sorted(each.name() for each in nodes) == ["gcs_server", "raylet", "raylet"]
+    assert engine.stop() == ()
+    assert not [each for each in nodes if family.lives(each)]
+
+
+def test_a_killed_engine_leaves_nothing(session: Session) -> None:
+    before = shared_memory.unused()
+    killed = start(session)
+    assert len(daemons(killed)) == 3
+    assert killed.child.pid is not None
+    psutil.Process(killed.child.pid).kill()
+    killed.stop()
+    agents = frozenset(each._process.pid for each in session._agents.values() if each._process is not None)
+    assert survivors(session.run, Seen(), spared=agents, shared=before) == ()
