@@ -21,6 +21,8 @@ class Cluster:
     def add_node(self, **node):
         if os.environ.get("BROKEN"):
             raise OSError("no raylet")
+        if "CUDA_VISIBLE_DEVICES" in os.environ:  # as Ray does, where it leaves fewer than are asked for
+            raise ValueError("Attempting to start raylet with too many GPUs")
         with open("nodes", "a") as nodes:
             nodes.write(json.dumps(node) + "\\n")
         with open(os.path.join(os.environ["RAY_TMPDIR"], "ray", "ray_current_cluster"), "w") as file:
@@ -49,6 +51,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     (tmp_path / "ray").mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TARGET_SITE), str(tmp_path / "site")]))
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
     return [sys.executable, "-c", ENGINE]
 
