@@ -7,6 +7,7 @@ nothing of vLLM's and starts no thread.
 import contextlib
 import ctypes
 import os
+import re
 import select
 import signal
 import time
@@ -73,8 +74,9 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
     while True:
         _reap(lifeline, child)
         if time.monotonic() >= look_at:
-            segments.note()
-            limits = _enforce(lifeline, limits, request["log"])
+            pids = descendants(os.getpid())
+            segments.note(pids)
+            limits = _enforce(lifeline, limits, request["log"], pids)
             look_at = time.monotonic() + _LOOK_S
         ready = [fd for fd, _ in poll.poll(_LOOK_S * 1000)]
         if wake_r in ready:
@@ -88,10 +90,10 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
                 return
 
 
-def _enforce(lifeline: FrameSocket, limits: Limits, log: str) -> Limits:
+def _enforce(lifeline: FrameSocket, limits: Limits, log: str, pids: List[int]) -> Limits:
     """Look once; the limits to look for from now on: none after a breach."""
     trim(log, limits.get("log", float("inf")))
-    over = breach(descendants(os.getpid()), limits)
+    over = breach(pids, limits)
     if over is None:
         return limits
     event: Frame = {"event": "limit", "text": over}
@@ -189,14 +191,16 @@ class Segments:
             set()
         )  # at the last look and the one before: a file is mapped a moment after it was made
         self._noted: Dict[str, int] = {}
+        self._pids: Set[int] = set()
 
-    def note(self) -> None:
-        """Look at the family's maps, when files have come to /dev/shm: twice for each file."""
+    def note(self, pids: List[int]) -> None:
+        """Look at the maps of the family, which is ``pids``, when files have come to /dev/shm: twice for each file."""
+        self._pids.update(pids)
         there = set(os.listdir("/dev/shm"))
         known, self._known, self._there = self._known, there & self._there, there
         if there <= known:
             return
-        new = mapped_shm(descendants(os.getpid())) - set(self._noted)
+        new = mapped_shm(pids) - set(self._noted)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:
                 self._noted[path] = os.stat(path).st_ino
@@ -208,6 +212,13 @@ class Segments:
             with contextlib.suppress(OSError):
                 if os.stat(path).st_ino == number:
                     os.unlink(path)
+        _unlink(os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if self._orphaned_semaphore(name))
+
+    def _orphaned_semaphore(self, name: str) -> bool:
+        """A semaphore of Ray's compiled graphs, named after its maker, of the family. A maker that dies of an exception makes both anew, and
+        ends: nobody has them mapped when somebody looks."""
+        made = re.match(r"sem\.(?:hdr|obj)(\d+)-\d+$", name)
+        return made is not None and int(made[1]) in self._pids and not os.path.exists("/proc/" + made[1])
 
 
 def mapped_shm(pids: Iterable[int]) -> Set[str]:

@@ -20,7 +20,7 @@ from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolErro
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.processes.agent import Agent
 from pytest_vllm_regress.processes.child import Child
-from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
 
 PROBE = Path(__file__).with_name("probe.py")
@@ -142,14 +142,33 @@ def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, 
     """``note`` looks at this process's children, and one of them maps a file that the first look saw unmapped."""
     segments = Segments(str(tmp_path / "noted"))
     if made == "between looks":
-        segments.note()
+        segments.note(descendants(os.getpid()))
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(4096)
-        segments.note()
+        segments.note(descendants(os.getpid()))
         assert not (tmp_path / "noted").exists() or file.name not in (tmp_path / "noted").read_text()
         with mapping(file.name):
-            segments.note()
+            segments.note(descendants(os.getpid()))
         assert f"{os.stat(file.name).st_ino} {file.name}" in (tmp_path / "noted").read_text().splitlines()
+
+
+def test_semaphores_that_a_ray_of_the_family_made_as_it_died_are_removed(tmp_path: Path) -> None:
+    """Not those of a process that lives, though it had been of the family under this number, and not those of others."""
+    segments = Segments(str(tmp_path / "noted"))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as died:
+        segments.note([died.pid, os.getpid()])
+        died.communicate(b"\n")
+    with subprocess.Popen([sys.executable, "-c", ""]) as another:
+        pass
+    made = {pid: Path(f"/dev/shm/sem.hdr{pid}-{time.time_ns()}") for pid in (died.pid, os.getpid(), another.pid)}
+    try:
+        for path in made.values():
+            path.touch()
+        segments.remove()
+        assert [pid for pid, path in made.items() if path.exists()] == [os.getpid(), another.pid]
+    finally:
+        for path in made.values():
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

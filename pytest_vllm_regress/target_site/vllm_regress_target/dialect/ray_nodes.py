@@ -40,7 +40,7 @@ def hold(gpus: int) -> None:
     Ray's daemons."""
     from ray.cluster_utils import Cluster
 
-    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # what it leaves of real GPUs would be Ray's limit for the pretended ones
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray would have as many GPUs as that leaves, and these are pretended
     become_subreaper()
     try:
         cluster = Cluster()
