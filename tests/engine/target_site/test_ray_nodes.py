@@ -12,6 +12,7 @@ from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
+from pytest_vllm_regress.errors import ChildDied
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.faults.ledger import Seen, survivors
@@ -67,6 +68,7 @@ def test_a_killed_engine_leaves_nothing(session: Session) -> None:
     assert len(daemons(killed)) == 3
     assert killed.child.pid is not None
     psutil.Process(killed.child.pid).kill()
-    killed.stop()
+    with pytest.raises(ChildDied):
+        killed.check()
     agents = frozenset(each._process.pid for each in session._agents.values() if each._process is not None)
     assert survivors(session.run, Seen(), spared=agents, shared=before) == ()
