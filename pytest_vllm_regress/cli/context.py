@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..engines.settings import ASKED_DEVICES
+from ..defaults import ASKED_DEVICES
 from ..errors import UsageError
 from ..util.masking import mask, masker
 from ..util.text import one_line, printable

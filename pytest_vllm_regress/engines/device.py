@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from ..defaults import ASKED_DEVICES, DEVICES
 from ..environments.installed import Installed
 from ..environments.overlay import about
 from ..errors import UsageError
 from ..gpus.visible import usable
-from .settings import ASKED_DEVICES, DEVICES
 
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {

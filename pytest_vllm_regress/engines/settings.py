@@ -1,34 +1,24 @@
-"""What the user asked for, resolved once. Named tuples: each start of pytest makes them, and dataclasses would take ten times as long."""
+"""What the user asked for, resolved once. Named tuples: dataclasses would take ten times as long to make."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
+from ..defaults import GPU_WAIT_S, MAX_ENGINES, MAX_LOG_MIB, MAX_PROCESSES, MEMORY_SHARE, TIMEOUTS_S
 from ..util.sizes import MIB
-
-Device = Literal["sim", "cpu", "gpu"]
-DEVICES: tuple[Device, ...] = get_args(Device)
-"""What can run vLLM; an environment without vLLM has the device none."""
-ASKED_DEVICES = ("auto", *DEVICES)
-"""What may be asked for; auto chooses by what is installed."""
-
-PHASES = ("import", "start", "ready", "request", "stop", "probe")
-
-MEMORY_SHARE = 0.9
 
 
 class Timeouts(NamedTuple):
     """Seconds each phase may take."""
 
-    import_s: float = 180.0
-    start_s: float = 180.0
-    ready_s: float = 180.0
-    request_s: float = 60.0
-    stop_s: float = 20.0
-    probe_s: float = 60.0
-    first_start_s: float = 600.0
-    """On a GPU, of the first engine that an environment starts there: its kernels are compiled."""
+    import_s: float = TIMEOUTS_S["import"]
+    start_s: float = TIMEOUTS_S["start"]
+    ready_s: float = TIMEOUTS_S["ready"]
+    request_s: float = TIMEOUTS_S["request"]
+    stop_s: float = TIMEOUTS_S["stop"]
+    probe_s: float = TIMEOUTS_S["probe"]
+    first_start_s: float = TIMEOUTS_S["first_start"]
 
     def of(self, phase: str) -> float:
         """Seconds allowed for ``phase``."""
@@ -43,8 +33,8 @@ class Limits(NamedTuple):
 
     session_s: float | None = None
     memory_bytes: float | None = None
-    processes: int = 4096
-    log_bytes: float = 64 * MIB
+    processes: int = MAX_PROCESSES
+    log_bytes: float = MAX_LOG_MIB * MIB
 
     def as_request(self, until: float | None) -> dict[str, float]:
         """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
@@ -70,10 +60,9 @@ class Settings(NamedTuple):
     fail_on_known: bool = False
     report: Path | None = None
     leftovers: str = "warn"
-    max_engines: int = 2
+    max_engines: int = MAX_ENGINES
     limits: Limits = Limits()
     start_method: str = "fork"
     minimize: bool = False
-    gpu_wait_s: float = 600.0
-    """Seconds that an engine waits for GPUs that other runs, or other tenants, hold."""
+    gpu_wait_s: float = GPU_WAIT_S
     full_deadlines: bool = False

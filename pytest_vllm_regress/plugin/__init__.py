@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from . import fixtures, options
-from .reporter import Recorder
-from .stash import SESSION, SETTINGS, needs_legs, tell_worker, uses_target
+from .stash import SESSION, needs_legs, settings_of, tell_worker, uses_target
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
@@ -26,12 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
-    settings = options.resolve(config)
-    options.check(settings)
-    config.stash[SETTINGS] = settings
+    if options.given(config):
+        settings_of(config)  # so that what is wrong with them stops the run before a test is collected
+        _collect_verdicts(config)
     # Not by ``pytest_plugins``, for which pytest reads the entry points of all that is installed once more.
     config.pluginmanager.register(fixtures, "vllm_regress_fixtures")
-    config.pluginmanager.register(Recorder(config), "vllm_regress_recorder")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -44,14 +42,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     tell_worker(node.workerinput)
+    _collect_verdicts(node.config)
 
 
 @pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, None, None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     if not any(uses_target(item) for item in items):
         return (yield)
     from . import markers as groups
 
+    _collect_verdicts(config)
     groups.mark_groups(items)
     yield
     groups.write_groups(items)
@@ -120,6 +120,13 @@ def pytest_runtest_makereport(
 
         legs.remember(item, call, report)
     return report
+
+
+def _collect_verdicts(config: pytest.Config) -> None:
+    """From now on: where there may be any."""
+    from . import reporter
+
+    reporter.register(config)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

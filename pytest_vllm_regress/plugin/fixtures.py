@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from .stash import SETTINGS, evidence_of
+from .stash import evidence_of, settings_of
 
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
@@ -229,7 +229,7 @@ def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:
     if not left:
         return
     _session(request).charges.append((request.node.nodeid, left))
-    if request.config.stash[SETTINGS].leftovers == "fail":
+    if settings_of(request.config).leftovers == "fail":
         from ..processes.leftover import describe_leftovers
 
         pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(left)}", pytrace=False)

@@ -22,7 +22,7 @@ from .evidence import Evidence, harmless
 from .markers import MarkedCase, test_id
 from .reporter import ATTRIBUTE
 from .session import environment_of, session_of
-from .stash import SETTINGS
+from .stash import settings_of
 
 MAX_SHOWN = 4000
 
@@ -103,7 +103,7 @@ def _seen(evidence: Evidence) -> Observation:
 
 def early(item: pytest.Item, marked: MarkedCase | None) -> Early:
     """What may end a wait of the test before its deadline: the hang that its case documents with a text of the log, or an engine's death."""
-    if item.config.stash[SETTINGS].full_deadlines:
+    if settings_of(item.config).full_deadlines:
         return NEVER
     if marked is None or Kind.HANG not in marked.case.symptom.kinds:
         return Early()
@@ -135,7 +135,7 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
     if leg.target is not None:
         version = leg.target.versions.get("vllm", "?")
         deciding.user_properties += [("vllm_device", leg.target.device), ("vllm_version", version)]
-    if verdict is Verdict.REPRODUCED and not item.config.stash[SETTINGS].fail_on_known:
+    if verdict is Verdict.REPRODUCED and not settings_of(item.config).fail_on_known:
         deciding.outcome = "skipped"
         deciding.wasxfail = message  # how pytest's own xfail marks a report
     elif verdict is Verdict.NOT_APPLICABLE:

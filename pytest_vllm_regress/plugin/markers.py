@@ -15,7 +15,7 @@ from ..engines.target import Target
 from ..errors import Unsupported, UsageError
 from .private import write_group
 from .session import session_of
-from .stash import SETTINGS
+from .stash import settings_of
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
 _OWN_KEYS = ("front", "fresh", "timeout")
@@ -121,7 +121,7 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
 
 def generate(metafunc: pytest.Metafunc) -> None:
     """Parametrize over environments and over the marker's axes."""
-    if metafunc.config.stash[SETTINGS].environments:
+    if settings_of(metafunc.config).environments:
         names = session_of(metafunc.config).environment_names()
         if len(names) > 1:
             metafunc.parametrize("vllm_env", names, indirect=True, scope="session")

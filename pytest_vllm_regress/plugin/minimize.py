@@ -15,7 +15,7 @@ from .evidence import Evidence, harmless
 from .ladder import Feature, Outcome
 from .private import renew_timeout
 from .session import session_of
-from .stash import SETTINGS
+from .stash import settings_of
 
 MAX_TEXT = 20000
 
@@ -25,7 +25,7 @@ def minimize(
 ) -> str:
     """The report of the ladder; empty where the test passed, is not applicable, or has no engine. ``run_leg`` fills evidence."""
     if (
-        not item.config.stash[SETTINGS].minimize
+        not settings_of(item.config).minimize
         or subject.error is None
         or isinstance(subject.error, Unsupported)
         or subject.spec is None

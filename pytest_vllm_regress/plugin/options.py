@@ -5,12 +5,23 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from ..engines.settings import ASKED_DEVICES, MEMORY_SHARE, PHASES, Limits, Settings, Timeouts
-from ..util.sizes import GIB, MIB
+from ..defaults import (
+    ASKED_DEVICES,
+    GPU_WAIT_S,
+    MAX_ENGINES,
+    MAX_LOG_MIB,
+    MAX_PROCESSES,
+    MEMORY_SHARE,
+    PHASES,
+    TIMEOUTS_S,
+)
+
+if TYPE_CHECKING:
+    from ..engines.settings import Limits, Settings
 
 
 class _Option(NamedTuple):
@@ -30,8 +41,6 @@ class _Option(NamedTuple):
         """``help`` for argparse, which formats it with ``%``."""
         return self.help.replace("%", "%%")
 
-
-DEFAULT = Settings()
 
 OPTIONS = (
     _Option("vllm_gpu", "run on real GPUs; an error when there is none (short for --vllm-device gpu)", flag=True),
@@ -74,16 +83,16 @@ OPTIONS = (
         "what an engine leaves behind: warn (default) or fail the test that left it",
         choices=("warn", "fail"),
     ),
-    _Option("vllm_max_engines", f"engines alive at the same time (default {DEFAULT.max_engines})", "N"),
+    _Option("vllm_max_engines", f"engines alive at the same time (default {MAX_ENGINES})", "N"),
     _Option(
         "vllm_max_memory",
         f"GiB that an engine and all its processes may use (default: {100 * MEMORY_SHARE:g} % of the machine's or the container's)",
         "GIB",
     ),
-    _Option("vllm_max_processes", f"processes that an engine may have (default {DEFAULT.limits.processes})", "N"),
+    _Option("vllm_max_processes", f"processes that an engine may have (default {MAX_PROCESSES})", "N"),
     _Option(
         "vllm_max_log",
-        f"MiB that an engine's log may have; else its middle goes (default {DEFAULT.limits.log_bytes / MIB:g})",
+        f"MiB that an engine's log may have; else its middle goes (default {MAX_LOG_MIB})",
         "MIB",
     ),
     _Option(
@@ -104,7 +113,7 @@ OPTIONS = (
     *(
         _Option(
             f"vllm_timeout_{phase}",
-            f"seconds the {phase} phase may take (default {DEFAULT.timeouts.of(phase):g})",
+            f"seconds the {phase} phase may take (default {TIMEOUTS_S[phase]:g})",
             "SECONDS",
         )
         for phase in PHASES
@@ -112,12 +121,12 @@ OPTIONS = (
     _Option(
         "vllm_timeout_first_start",
         "on GPUs, seconds the start and ready phases may take until an environment has started once and its kernels are compiled "
-        f"(default {DEFAULT.timeouts.first_start_s:g})",
+        f"(default {TIMEOUTS_S['first_start']:g})",
         "SECONDS",
     ),
     _Option(
         "vllm_gpu_wait",
-        f"seconds an engine waits for GPUs that other runs hold (default {DEFAULT.gpu_wait_s:g})",
+        f"seconds an engine waits for GPUs that other runs hold (default {GPU_WAIT_S:g})",
         "SECONDS",
     ),
 )
@@ -165,17 +174,25 @@ def _use_sources(places: Sequence[str], index: str | None) -> None:
             raise pytest.UsageError(str(error)) from None
 
 
+def given(config: pytest.Config) -> bool:
+    """Whether anything was asked for, on the command line or in the ini file."""
+    return any(_value(config, option.name) for option in OPTIONS)
+
+
 def resolve(config: pytest.Config) -> Settings:
-    """Command line over ini file; a bad value is an error that names where it came from."""
-    device = _value(config, "vllm_device") or DEFAULT.device
+    """Command line over ini file; a bad value is an error that names where it came from. So is asking for GPUs where there is none."""
+    from ..engines.settings import Settings, Timeouts
+
+    device = _value(config, "vllm_device") or "auto"
     if _value(config, "vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
         device = "gpu"
-    timed = (*PHASES, "first_start")
-    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", DEFAULT.timeouts.of(phase)) for phase in timed}
+    timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", most) for phase, most in TIMEOUTS_S.items()}
     report = _value(config, "vllm_report")
     _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
+    if device == "gpu":
+        _need_gpus()
     return Settings(
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
@@ -183,37 +200,37 @@ def resolve(config: pytest.Config) -> Settings:
         timeouts=Timeouts(**timeouts),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=Path(report) if report else None,
-        leftovers=_value(config, "vllm_leftovers") or DEFAULT.leftovers,
-        max_engines=int(_number(config, "vllm_max_engines", DEFAULT.max_engines)),
+        leftovers=_value(config, "vllm_leftovers") or "warn",
+        max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
         limits=_limits(config),
-        start_method=_value(config, "vllm_start_method") or DEFAULT.start_method,
+        start_method=_value(config, "vllm_start_method") or "fork",
         minimize=bool(_value(config, "vllm_minimize")),
-        gpu_wait_s=_number(config, "vllm_gpu_wait", DEFAULT.gpu_wait_s),
+        gpu_wait_s=_number(config, "vllm_gpu_wait", GPU_WAIT_S),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),
     )
 
 
 def _limits(config: pytest.Config) -> Limits:
-    default = DEFAULT.limits
+    from ..engines.settings import Limits
+    from ..util.sizes import GIB, MIB
+
     session_s = _number(config, "vllm_session_timeout", 0.0)
     return Limits(
         session_s=session_s or None,
         memory_bytes=_number(config, "vllm_max_memory", 0.0) * GIB or None,
-        processes=int(_number(config, "vllm_max_processes", default.processes)),
-        log_bytes=_number(config, "vllm_max_log", default.log_bytes / MIB) * MIB,
+        processes=int(_number(config, "vllm_max_processes", MAX_PROCESSES)),
+        log_bytes=_number(config, "vllm_max_log", MAX_LOG_MIB) * MIB,
     )
 
 
-def check(settings: Settings) -> None:
-    """Errors that should stop the run before a test is collected."""
-    if settings.device == "gpu":
-        from ..errors import UsageError
-        from ..gpus.visible import usable
+def _need_gpus() -> None:
+    from ..errors import UsageError
+    from ..gpus.visible import usable
 
-        try:
-            usable()
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from None
+    try:
+        usable()
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  # the type is the option's

@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 # The attribute of a report that carries its verdict, a ``TestResult``; only between xdist's processes it is plain JSON.
 ATTRIBUTE = "vllm_regress"
+_NAME = "vllm_regress_recorder"
 _MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLICABLE": {"yellow": True}}
+
+
+def register(config: pytest.Config) -> None:
+    """One recorder for each pytest process in which there is something of ours."""
+    if not config.pluginmanager.has_plugin(_NAME):
+        config.pluginmanager.register(Recorder(config), _NAME)
 
 
 class Recorder:
@@ -101,14 +108,18 @@ class Recorder:
     @property
     def _nothing_on_gpu(self) -> bool:
         """Real GPUs were asked for, and every case, or every test, was skipped: a green end would say what was not shown."""
-        if self._config.stash[SETTINGS].device != "gpu" or hasattr(self._config, "workerinput"):
+        settings = self._config.stash.get(
+            SETTINGS, None
+        )  # not there: nothing was asked for, and nothing of ours has run
+        if settings is None or settings.device != "gpu" or hasattr(self._config, "workerinput"):
             return False
         if self._found:
             return all(each.verdict.name == "NOT_APPLICABLE" for each in self._found)
         return self._skipped and not self._ran
 
     def _write(self) -> None:
-        file = self._config.stash[SETTINGS].report
+        settings = self._config.stash.get(SETTINGS, None)
+        file = settings.report if settings is not None else None
         if file is not None and not hasattr(self._config, "workerinput"):
             from ..reporting import terminal as summary
 

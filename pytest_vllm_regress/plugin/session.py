@@ -16,7 +16,8 @@ from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
 from .private import renew_timeout
-from .stash import SESSION, SETTINGS, controller_of, evidence_of
+from .reporter import register
+from .stash import SESSION, controller_of, evidence_of, settings_of
 
 # A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
 _MARGIN_S = 12.0
@@ -38,9 +39,10 @@ def session_of(config: pytest.Config) -> Session:
             end_with_parent(
                 controller.pid
             )  # execnet notices late, and what runs for the tests would live on until then
-        session = Session(config.stash[SETTINGS], deadline_for(config), progress, controller=controller)
+        session = Session(settings_of(config), deadline_for(config), progress, controller=controller)
         session.on_waited = lambda: _begin_anew(config)
         config.stash[SESSION] = session
+        register(config)  # a test may ask for our fixtures only while it runs
     return config.stash[SESSION]
 
 
@@ -54,7 +56,7 @@ def header(config: pytest.Config) -> list[str]:
     """One line per environment: versions and device. Builds nothing and starts no interpreter."""
     from ..engines.target import preview
 
-    settings = config.stash[SETTINGS]
+    settings = settings_of(config)
     session = session_of(config)
     try:
         return [f"vllm-regress: {one_line(preview(name, settings.device))}" for name in session.environment_names()]
@@ -70,7 +72,7 @@ def deadline_for(config: pytest.Config) -> DeadlineFor:
     """Makes the deadline of a phase: the phase's time-out, or what is left before pytest-timeout's, whichever is less."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
-        allowed = override_s if override_s is not None else config.stash[SETTINGS].timeouts.of(phase)
+        allowed = override_s if override_s is not None else settings_of(config).timeouts.of(phase)
         item = current_item(config)
         outer = outer_timeout(item) if item is not None else 0.0
         if item is not None and outer:

@@ -17,6 +17,15 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
 
 
+def settings_of(config: pytest.Config) -> Settings:
+    """What was asked for: resolved at the first use, since who uses nothing of ours pays for nothing."""
+    if SETTINGS not in config.stash:
+        from .options import resolve
+
+        config.stash[SETTINGS] = resolve(config)
+    return config.stash[SETTINGS]
+
+
 def evidence_of(node: pytest.Item) -> Evidence:
     """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
     from .evidence import Evidence
@@ -31,8 +40,9 @@ def uses_target(item: pytest.Item) -> bool:
 
 def needs_legs(item: pytest.Item) -> bool:
     """The test may be run more than once by us: for the verdict on its case, or (--vllm-minimize) on smaller engines."""
-    judged = item.get_closest_marker("vllm_case") is not None or item.config.stash[SETTINGS].minimize
-    return uses_target(item) and judged
+    if not uses_target(item):
+        return False
+    return item.get_closest_marker("vllm_case") is not None or settings_of(item.config).minimize
 
 
 _CONTROLLER = "vllm_regress_controller"

@@ -27,7 +27,7 @@ FOREIGN = {
     "sim": {"vllm", "torch", "numpy"},
     "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"},
 }
-GROUND = ("_version", "errors", "schemas", "target_site")
+GROUND = ("_version", "defaults", "errors", "schemas", "target_site")
 """What every folder may import: modules of the package's root, and folders beside it. The root itself is for users: its table of names leads up."""
 
 

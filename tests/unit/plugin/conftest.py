@@ -63,6 +63,10 @@ class FakeItem:
             pytest_runtest_logfinish=lambda **_: self.events.append("finish"),
         )
 
+    @property
+    def own_markers(self) -> list[pytest.Mark]:
+        return [self.marker]
+
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.marker if name == self.marker.name else None
 

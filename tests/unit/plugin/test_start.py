@@ -22,15 +22,11 @@ print(json.dumps({"modules": list(sys.modules), "searches": len(searched)}))
 """
 OURS = {
     "",
-    "engines",
-    "engines.settings",
+    "defaults",
     "plugin",
     "plugin.fixtures",
     "plugin.options",
-    "plugin.reporter",
     "plugin.stash",
-    "util",
-    "util.sizes",
 }
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.engines.settings import PHASES, Timeouts
+from pytest_vllm_regress.defaults import PHASES
+from pytest_vllm_regress.engines.settings import Timeouts
 from pytest_vllm_regress.util.deadline import Deadline
 
 SECONDS = st.floats(0, 1e6, allow_nan=False)

@@ -101,7 +101,10 @@ def plan(spec: Spec, front: str) -> Plan:
         _cpu(made)
     if front == "serve" and made.kwargs.get("enable_lora"):
         made.env.setdefault("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")  # else a server loads none after its start
-    if front == "serve" and spec["device"] == "sim":
+    if spec.get("model") == "speech":
+        # What prepares sounds leaves threads of torch behind, and an engine that is forked then may wait for them (vLLM 0.10 warns of it).
+        made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    elif front == "serve" and spec["device"] == "sim":
         # The vllm command asks for spawn so that CUDA can be used in the workers; without CUDA fork is sound, and much faster.
         made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
     return made
