@@ -36,3 +36,8 @@ class SoundFile:
         """All samples, from -1 to 1; a row for each moment where there are several channels."""
         found = np.frombuffer(self._file.readframes(self.frames), "<i2").astype(dtype) / 2**15
         return found.reshape(-1, self.channels) if always_2d or self.channels > 1 else found
+
+
+def available_formats() -> dict[str, str]:
+    """mistral_common asks at its import."""
+    return {"WAV": "WAV (Microsoft)"}
