@@ -183,7 +183,8 @@ def resolve(config: pytest.Config) -> Settings:
     """Command line over ini file; a bad value is an error that names where it came from. So is asking for GPUs where there is none."""
     from ..engines.settings import Settings, Timeouts
 
-    device = _value(config, "vllm_device") or "auto"
+    default = Settings()
+    device = _value(config, "vllm_device") or default.device
     if _value(config, "vllm_gpu"):
         if device not in ("auto", "gpu"):
             raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
@@ -200,10 +201,10 @@ def resolve(config: pytest.Config) -> Settings:
         timeouts=Timeouts(**timeouts),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
         report=Path(report) if report else None,
-        leftovers=_value(config, "vllm_leftovers") or "warn",
+        leftovers=_value(config, "vllm_leftovers") or default.leftovers,
         max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
         limits=_limits(config),
-        start_method=_value(config, "vllm_start_method") or "fork",
+        start_method=_value(config, "vllm_start_method") or default.start_method,
         minimize=bool(_value(config, "vllm_minimize")),
         gpu_wait_s=_number(config, "vllm_gpu_wait", GPU_WAIT_S),
         full_deadlines=bool(_value(config, "vllm_full_deadlines")),

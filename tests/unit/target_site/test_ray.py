@@ -1,4 +1,4 @@
-"""What ``executor="ray"`` and ``executor="ray-2-nodes"`` mean: how many GPUs each node is to believe in, and where there are no two nodes."""
+"""What a spec says of executors and processes: how many GPUs each node of a Ray is to believe in, where there are no two nodes, and how processes start."""
 
 from __future__ import annotations
 
@@ -73,3 +73,28 @@ def test_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_local_ray_believes_in_a_gpu_for_each_rank() -> None:
     made = planned(tensor_parallel_size=2, data_parallel_size=2, executor="ray")
     assert (made.node_gpus, made.env) == (0, {"RAY_OVERRIDE_RESOURCES": '{"GPU": 4}', **CHANNELS})
+
+
+VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"
+
+
+@pytest.mark.parametrize(
+    ("model", "front", "device", "method"),
+    [
+        ("text", "serve", "sim", "fork"),
+        ("text", "offline", "sim", None),
+        ("text", "serve", "gpu", None),
+        ("speech", "serve", "sim", "spawn"),
+        ("speech", "offline", "sim", "spawn"),
+    ],
+)
+def test_the_start_method_by_model_front_and_device(model: str, front: str, device: str, method: str | None) -> None:
+    made = engines.Plan({}, {}, [])
+    engines._start_method({"model": model, "device": device}, front, made)
+    assert made.env.get(VARIABLE) == method
+
+
+def test_a_spec_s_own_start_method_counts() -> None:
+    made = engines.Plan({}, {VARIABLE: "fork"}, [])
+    engines._start_method({"model": "speech", "device": "sim"}, "serve", made)
+    assert made.env == {VARIABLE: "fork"}

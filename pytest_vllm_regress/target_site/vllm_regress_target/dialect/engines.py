@@ -101,13 +101,17 @@ def plan(spec: Spec, front: str) -> Plan:
         _cpu(made)
     if front == "serve" and made.kwargs.get("enable_lora"):
         made.env.setdefault("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")  # else a server loads none after its start
+    _start_method(spec, front, made)
+    return made
+
+
+def _start_method(spec: Spec, front: str, made: Plan) -> None:
     if spec.get("model") == "speech":
-        # What prepares sounds leaves threads of torch behind, and an engine that is forked then may wait for them (vLLM 0.10 warns of it).
+        # What prepares sounds has used torch's threads, and an engine that is forked then waits for ever in torch (seen on 0.10.2; vLLM warns of it).
         made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     elif front == "serve" and spec["device"] == "sim":
         # The vllm command asks for spawn so that CUDA can be used in the workers; without CUDA fork is sound, and much faster.
         made.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "fork")
-    return made
 
 
 def enter(made: Plan, front: str) -> None:
