@@ -1,4 +1,4 @@
-"""What a spec says of executors and processes: how many GPUs each node of a Ray is to believe in, where there are no two nodes, and how processes start."""
+"""What a spec says of executors and processes: the GPUs of each Ray node, where there are no two nodes, and how processes start."""
 
 from __future__ import annotations
 
