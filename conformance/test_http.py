@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +25,8 @@ WEATHER = {
         },
     },
 }
+CLOSED = {"logit_bias": {str(ord("]")): 100}}
+"""A list of calls ends after the first one: else how long it gets is chance, and so is whether ``max_tokens`` cuts it off."""
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
@@ -46,16 +50,34 @@ def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
     """The grammar alone makes the model call: no script is needed. Whether the arguments fit the schema, too, differs by version."""
     named = {"type": "function", "function": {"name": "weather"}}
     asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
-    try:
-        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked)
-    except RemoteError as refused:
-        if choice == "required" and "must either be a named tool" in str(refused):
-            pytest.skip("this vLLM takes no tool_choice 'required'")
-        raise
-    calls = [call for answer in answers if answer.finish_reason != "length" for call in answer.tool_calls]
-    assert calls and {call.name for call in calls} == {"weather"}
+    with required_or_skip():
+        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked, **CLOSED)
+    assert "length" not in {answer.finish_reason for answer in answers}
+    calls = [call for answer in answers for call in answer.tool_calls]
+    assert len(calls) == 4 and {call.name for call in calls} == {"weather"}
     for call in calls:
         json.loads(call.arguments)
+
+
+@pytest.mark.vllm_engine(server_options=TOOLS)
+@pytest.mark.parametrize("way", ["whole", "stream"])
+def test_tool_choice_required_cut_off(vllm_server: Server, way: str) -> None:
+    """A call that ``max_tokens`` cuts off is an answer that ended by length, no error."""
+    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 12}
+    with required_or_skip():
+        (answer,) = vllm_server.answers(user("Weather?"), stream=way == "stream", **asked)
+    assert answer.finish_reason == "length"
+
+
+@contextlib.contextmanager
+def required_or_skip() -> Iterator[None]:
+    """Skip where vLLM refuses the tool_choice "required" as such."""
+    try:
+        yield
+    except RemoteError as refused:
+        if "must either be a named tool" in str(refused):
+            pytest.skip("this vLLM takes no tool_choice 'required'")
+        raise
 
 
 @pytest.mark.vllm_engine(server_options=TOOLS)
