@@ -17,6 +17,7 @@ from pytest_vllm_regress.conformance.table import table
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util import patterns
 from pytest_vllm_regress.util.patterns import PatternTooSlow
+from tests.helpers import ROOT
 
 REPORT = """<testsuites><testsuite name="pytest">
 <properties><property name="device" value="sim"/><property name="python" value="3.11.7"/>
@@ -67,6 +68,16 @@ def test_fault_explains_what_matches_in_everything(ran: record.SuiteRun, faults:
     later = dataclasses.replace(ran, versions={"vllm": "0.8.5"})
     other = dataclasses.replace(ran, cells=(dataclasses.replace(ran.cells[2], reason="it hung"),))
     assert len(record.unexplained([later, other], faults)) == 2
+
+
+def test_the_project_has_no_red_cell_that_nobody_explains_and_its_page_is_the_record() -> None:
+    runs = record.read_record(ROOT / command.RECORD).values()
+    faults = record.read_faults(suite_directory() / "known.toml")
+    assert runs and record.unexplained(runs, faults) == []
+    assert [
+        cell for ran in runs for cell in ran.cells if cell.outcome == "n/a" and cell.reason.strip() in ("", "Skipped:")
+    ] == []
+    assert (ROOT / command.TABLE).read_text() == "".join(f"{line}\n" for line in table(runs, faults))
 
 
 def test_table_has_a_row_for_each_generation_that_exists_and_a_note_for_each_reason(
