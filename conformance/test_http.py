@@ -47,7 +47,8 @@ def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
 def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
     """The grammar alone makes the model call: no script is needed. Whether the arguments fit the schema, too, differs by version."""
     named = {"type": "function", "function": {"name": "weather"}}
-    asked = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice, "logit_bias": one(vllm_server)}
+    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
+    asked["logit_bias"] = one(vllm_server)
     with required_or_skip():
         answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked)
     assert "length" not in {answer.finish_reason for answer in answers}
