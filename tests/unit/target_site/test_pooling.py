@@ -45,7 +45,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_task_is_an_argument_of_the_engine_up_to_0_9(vllm: Any, task: str, asked: dict[str, str]) -> None:
     vllm(None)
     assert pooling.plan(task, "auto", {"task"}, "0.9.2") == asked
-    assert vars(pooling.params("embed")) == {} and pooling.name_of("embed") == "embed"
+    assert vars(pooling.params("embed", None)) == {} and pooling.name_of("embed") == "embed"
 
 
 def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
@@ -53,7 +53,7 @@ def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
     assert pooling.plan("embed", "auto", NEW | {"task"}, "0.10.2") == {"runner": "pooling", "convert": "embed"}
     assert pooling.plan("token_embed", "auto", NEW, "0.10.2") == {"runner": "pooling", "convert": "reward"}
     assert pooling.plan("classify", "auto", NEW, "0.10.2") == {"runner": "pooling"}
-    assert [pooling.params(task).task for task in ("token_embed", "score")] == ["encode", "score"]
+    assert [pooling.params(task, None).task for task in ("token_embed", "score")] == ["encode", "score"]
 
 
 def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None:
@@ -63,7 +63,20 @@ def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None
     assert pooling.plan("token_embed", "auto", NEW, "0.11.2") == {**both, "pooler_config": {"pooling_type": "ALL"}}
     vllm(tasks, ("pooling_type", "task"), ("task",))
     assert pooling.plan("token_embed", "auto", NEW, "0.33.0") == {**both, "pooler_config": {"task": "token_embed"}}
-    assert [pooling.params(task).task for task in ("token_embed", "score")] == ["token_embed", "classify"]
+    assert [pooling.params(task, None).task for task in ("token_embed", "score")] == ["token_embed", "classify"]
+
+
+def test_what_a_request_leaves_open_is_filled_in_as_servers_do_it(vllm: Any) -> None:
+    """Was red: an asynchronous engine of 0.11 waited for ever, as its core could not read what stayed None."""
+    vllm(("embed",), (), ("task",))
+
+    def verify(asked: Any, task: str, model_config: str) -> None:
+        asked.filled_in = (task, model_config)
+
+    sys.modules["vllm"].PoolingParams.verify = verify
+    assert pooling.params("embed", SimpleNamespace(model_config="model")).filled_in == ("embed", "model")
+    sys.modules["vllm"].PoolingParams.verify = lambda asked, model_config: pytest.fail("0.20 does it in the engine")
+    assert vars(pooling.params("embed", None)) == {"task": "embed"}
 
 
 def test_a_vllm_without_pooling_is_not_applicable(vllm: Any) -> None:

@@ -6,6 +6,7 @@ Our tasks are ``embed`` (a vector), ``token_embed`` (a vector for each token), `
 
 import dataclasses
 import importlib
+import inspect
 from typing import Any, Dict, Set, Tuple
 
 from .. import Unsupported
@@ -70,9 +71,17 @@ def name_of(task: str) -> str:
     return task if task in names() else older.get(task, task)
 
 
-def params(task: str) -> Any:
-    """PoolingParams of a request, which name its task from 0.10 on."""
+def params(task: str, engine: Any) -> Any:
+    """PoolingParams of a request to an asynchronous engine, which name its task from 0.10 on.
+
+    Where ``verify`` takes the task, vLLM's servers call it to fill in the model's defaults (later the engine does). Without that the engine
+    core of 0.11 cannot read the request, and it waits for ever.
+    """
     from vllm import PoolingParams
 
     known = getattr(PoolingParams, "__struct_fields__", ())
-    return PoolingParams(**({"task": name_of(task)} if "task" in known else {}))
+    asked = PoolingParams(**({"task": name_of(task)} if "task" in known else {}))
+    verify = getattr(asked, "verify", None)
+    if verify is not None and "task" in inspect.signature(verify).parameters:
+        verify(asked.task, engine.model_config)
+    return asked

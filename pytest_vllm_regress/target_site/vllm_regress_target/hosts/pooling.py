@@ -31,7 +31,7 @@ async def asynchronous(engine: Any, task: str, inputs: List[Any], first: int) ->
 
 async def _asked(engine: Any, task: str, given: Any, request_id: str) -> Any:
     with engines.refusals():
-        async for output in engine.encode(given, pooling.params(task), request_id):
+        async for output in engine.encode(given, pooling.params(task, engine), request_id):
             if output.finished:
                 return _plain(output.outputs)
     raise RuntimeError("the pooling request {} ended without an answer".format(request_id))
