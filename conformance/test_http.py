@@ -53,7 +53,8 @@ def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
         answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked)
     assert "length" not in {answer.finish_reason for answer in answers}
     calls = [call for answer in answers for call in answer.tool_calls]
-    assert len(calls) == 4 and {call.name for call in calls} == {"weather"}
+    assert len(calls) >= 4
+    assert {call.name for call in calls} == {"weather"}
     for call in calls:
         json.loads(call.arguments)
 
@@ -69,12 +70,13 @@ def test_tool_choice_required_cut_off(vllm_server: Server, way: str) -> None:
 
 
 def one(server: Server) -> dict[str, int]:
-    """The logit_bias that ends the answer after its first call: else how long it gets, and so whether ``max_tokens`` cuts it off, is chance.
+    """The logit_bias that ends the answer after its first call, hardly ever later: else whether ``max_tokens`` cuts it off is chance.
 
-    By version the calls are a JSON list, or each stands between the tags of its parser.
+    By version the calls are a JSON list, or each stands between the tags of its parser. A bracket is favoured a little only: where a grammar
+    lets strings be free, much would never let them end.
     """
     (more,), (close,), (end,) = map(server.tokenize, ("},", "]", "<|im_end|>"))
-    return {str(more): -100, str(close): 100, str(end): 100}
+    return {str(more): -100, str(close): 3, str(end): 100}
 
 
 @contextlib.contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines, installed
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,16 @@ def test_what_an_imported_module_decided_by_a_variable_is_decided_again(
     monkeypatch.setenv("SOME_ROUTES", "1")
     engines._read_again("made_server", variables)
     assert routes == module.ROUTES
+
+
+@pytest.mark.parametrize(("asked", "sleeps"), [({}, False), ({"is_sleep_mode_available": None}, True)])
+def test_engines_sleep_where_vllm_itself_asks_the_platform(
+    asked: dict[str, None], sleeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was red: 0.8.4 asks no platform but whether it is CUDA, so its engines ended at their start instead of not applicable."""
+    platform = SimpleNamespace(is_sleep_mode_available=lambda: True, is_cuda=lambda: False)
+    monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
+    monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
+    interface = SimpleNamespace(Platform=type("Platform", (), asked))
+    monkeypatch.setitem(sys.modules, "vllm.platforms.interface", interface)
+    assert installed.can_sleep() is sleeps

@@ -33,11 +33,12 @@ def known_environment() -> Dict[str, Any]:
 
 
 def can_sleep() -> bool:
-    """Whether vLLM lets engines sleep on this platform; up to 0.8.4 that was CUDA alone."""
+    """Whether vLLM lets engines sleep on this platform; up to 0.8.4 that was CUDA alone, and no platform was asked."""
     from vllm.platforms import current_platform
+    from vllm.platforms.interface import Platform
 
-    asked = getattr(current_platform, "is_sleep_mode_available", current_platform.is_cuda)
-    return bool(asked())
+    asks = hasattr(Platform, "is_sleep_mode_available")
+    return bool(current_platform.is_sleep_mode_available() if asks else current_platform.is_cuda())
 
 
 def v1_has_priorities() -> bool:
