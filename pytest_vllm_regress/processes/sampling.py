@@ -22,6 +22,7 @@ _DAEMON = re.compile(
     rb"/ray/(?:core/src/ray/|dashboard/|autoscaler/|_private/(?:log_monitor|runtime_env/agent|process_watcher))"
 )
 _NUMBERS = re.compile(rb"0x[0-9a-f]+|\d+")
+_RAYLET = re.compile(rb"\(raylet\b[^)]*\)")  # before what Ray's log monitor passes on
 _WOKEN = b"voluntary_ctxt_switches:"
 _EXCERPT = 200
 _SEARCH_S = 1.0
@@ -87,7 +88,10 @@ class Eyes:
 
 
 class Logs:
-    """What a family logs from now on: its own file, and Ray's. ``heard``: how often the text of ``pattern`` has come."""
+    """What a family logs from now on: its own file, and Ray's.
+
+    ``size``: bytes, less what a raylet only says again. ``novel``: lines unlike any before. ``heard``: how often the text of ``pattern`` has come.
+    """
 
     def __init__(self, log: Path, ray_dir: Path | None, pattern: str | None = None) -> None:
         self.size = self.novel = self.heard = 0
@@ -105,8 +109,8 @@ class Logs:
             end, size = self._ends.get(path, 0), _size(path)
             if size == end:
                 continue
-            self.size += abs(size - end)
             if size < end:  # its middle was taken out, as it was too long
+                self.size += end - size
                 end = max(0, size - _CARRY)
             with contextlib.suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
@@ -116,7 +120,7 @@ class Logs:
                     heard = True
                     self.excerpt = self.excerpt or found
                 self._carry[path] = (before + new)[-_CARRY:]
-                self._note(new)
+                self._note(new, path.name.startswith("raylet"))
             self._ends[path] = size
         self.heard += heard
 
@@ -139,13 +143,16 @@ class Logs:
             at = max(end, start + 1)
         return None
 
-    def _note(self, text: bytes) -> None:
-        for line in text.splitlines():
+    def _note(self, text: bytes, by_raylet: bool) -> None:
+        """Count lines. What a raylet says again is no sign of life: that the disk is nearly full it says every ten seconds."""
+        for line in text.splitlines(keepends=True):
             plain = _NUMBERS.sub(b"#", line).strip()
-            if plain and plain not in self._lines:
-                self.novel += 1
-                if len(self._lines) < _MOST_LINES:
-                    self._lines.add(plain)
+            novel = bool(plain) and plain not in self._lines
+            self.novel += novel
+            if novel and len(self._lines) < _MOST_LINES:
+                self._lines.add(plain)
+            if novel or not (by_raylet or _RAYLET.search(line)):
+                self.size += len(line)
 
     def _files(self) -> list[Path]:
         ray = self._ray_dir

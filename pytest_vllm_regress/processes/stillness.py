@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 SETTLE_S = 10.0
 LOOK_S = 0.5
-_MOST_CORES = 0.08  # a hung family of twelve, Ray's daemons among them, uses 0.03 to 0.05
+_MOST_CORES = 0.08  # without Ray's daemons
+_DAEMON_CORES = 0.05  # one of Ray's daemons; idle ones use 0.01, and there may be fourteen, of two Rays
 _MOST_BYTES = 1024.0  # a second, read and written by all together
 _MOST_FAULTS = 1.0  # a second, that had to wait for a disk
 _MOST_WAKE_UPS = 12.0  # a second, by alarms: an idle server looks ten times a second
@@ -165,11 +166,13 @@ def _moves(window: Sequence[Look], repeating: bool = False) -> bool:
     if not last.members or last.owing not in last.members:
         return True
     pairs = [(first.members[pid], each) for pid, each in last.members.items()]
-    cpu = sum(b.cpu - a.cpu for a, b in pairs) + (0.0 if repeating else last.reaped - first.reaped)
+    cpu = sum(b.cpu - a.cpu for a, b in pairs if not b.daemon) + (0.0 if repeating else last.reaped - first.reaped)
+    busiest = max((b.cpu - a.cpu for a, b in pairs if b.daemon), default=0.0)
     wrote = sum(b.bytes - a.bytes for a, b in pairs if not b.daemon)
     faults = sum(b.faults - a.faults for a, b in pairs)
     return (
         cpu > _MOST_CORES * seconds
+        or busiest > _DAEMON_CORES * seconds
         or (not repeating and wrote > _MOST_BYTES * seconds)
         or faults > _MOST_FAULTS * seconds
         or (not repeating and _is_woken([look.members[last.owing] for look in window], seconds))

@@ -35,3 +35,25 @@ def test_a_pattern_without_end_holds_up_no_wait(tmp_path: Path, monkeypatch: pyt
             stream.write("a" * 60)
         logs.read()
     assert logs.heard == 0 and time.monotonic() - began < 10
+
+
+def test_what_a_raylet_says_again_is_no_sign_of_life(tmp_path: Path) -> None:
+    ray = tmp_path / "session_2026" / "logs"
+    ray.mkdir(parents=True)
+    own, raylet = tmp_path / "own.log", ray / "raylet.err"
+    logs = Logs(own, tmp_path, "nothing")
+
+    def size_after(own_text: str, raylet_text: str) -> int:
+        for path, text in ((own, own_text), (raylet, raylet_text)):
+            with path.open("a") as stream:
+                stream.write(text)
+        logs.read()
+        return logs.size
+
+    full = "[2026-11-22 16:14:{}] is over 95% full, available space: {} GB\n"
+    first = size_after("\x1b[33m(raylet)\x1b[0m " + full.format(43, 4.4), full.format(43, 4.4))
+    assert first > 0
+    assert size_after("\x1b[33m(raylet)\x1b[0m " + full.format(54, 4.3), full.format(54, 4.3)) == first
+    assert size_after("", "a worker has died\n") > first
+    before = size_after("step 1\n", "")
+    assert size_after("step 2\n", "") > before  # the family's own words count, however like the last ones they are
