@@ -16,8 +16,7 @@ from pathlib import Path
 from pytest_vllm_regress.cases.model import find_cases
 from pytest_vllm_regress.runner import runner as runs
 from pytest_vllm_regress.runner.matrix import named_environments
-from pytest_vllm_regress.runner.on_ray.batches import batches
-from pytest_vllm_regress.runner.shards import ENVIRONMENT_S, recorded
+from pytest_vllm_regress.runner.shards import ENVIRONMENT_S, batches, recorded
 
 ROOT = Path(__file__).resolve().parent.parent
 NODES = (1, 2, 4, 8, 16, 32, 64)

@@ -20,7 +20,7 @@ _DAEMON_CORES = 0.05  # one of Ray's daemons; idle ones use 0.01, and there may 
 _MOST_BYTES = 1024.0  # a second, read and written by all together
 _MOST_FAULTS = 1.0  # a second, that had to wait for a disk
 _MOST_WAKE_UPS = 12.0  # a second, by alarms: an idle server looks ten times a second
-_ROUNDS = 5  # an alarm that has rung so often, and nothing came of it, is a poll
+_ROUNDS = 4  # an alarm that has rung so often, and nothing came of it, is a poll
 _REPEATS = 5  # of the same step with the same words
 _WANTS = 0.5  # seen running in more than this part of the looks: it works, or wants to
 

@@ -22,6 +22,7 @@ from . import runner as runs
 from .cell import State
 from .journal import Journal
 from .runner import Job, Options, Say
+from .shards import Seconds, recorded
 
 LOOK_S = 0.2
 """Between two looks at what the jobs have written."""
@@ -47,8 +48,9 @@ class Carrier(Protocol):
 
 
 class LocalThreads:
-    """Runs jobs in parallel on this machine. One thread builds environments, in order, while others run; ``build`` as in ``runs.Runner``.
+    """Runs jobs in parallel on this machine. One thread builds environments while others run; ``build`` as in ``runs.Runner``.
 
+    The first job begins, then the longest of the others, as far as their lengths are recorded (``seconds``): what begins last is to end soon.
     ``at_once`` jobs, and one more where ``spare``, told how many run, says that there is room. ``start`` runs a command with its output in a
     file and returns its status.
     """
@@ -60,10 +62,12 @@ class LocalThreads:
         say: Say,
         start: Callable[..., int] | None = None,
         spare: Callable[[int], bool] = lambda running: False,
+        seconds: Seconds = recorded,
     ) -> None:
         self._build = build
         self._at_once = at_once
         self._spare = spare
+        self._seconds = seconds
         self._say = say
         self._start = start or self._start_command
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -75,7 +79,9 @@ class LocalThreads:
         pending: set[Future[Arrival]] = set()
         cut_off = True
         try:
-            waiting = deque((job, builder.submit(self._guarded_build, job.environment)) for job in jobs)
+            waiting = deque(
+                (job, builder.submit(self._guarded_build, job.environment)) for job in self._by_length(jobs)
+            )
             while waiting or pending:
                 while waiting and (len(pending) < self._at_once or self._spare(len(pending))):
                     pending.add(runner.submit(self._job, *waiting.popleft(), options, journal))
@@ -91,6 +97,12 @@ class LocalThreads:
             self.stopping.set()
             builder.shutdown(wait=not cut_off, cancel_futures=True)
             runner.shutdown(wait=True, cancel_futures=True)
+
+    def _by_length(self, jobs: Sequence[Job]) -> list[Job]:
+        def length(job: Job) -> float:
+            return sum(self._seconds(case, job.environment) for case in job.cases)
+
+        return [*jobs[:1], *sorted(jobs[1:], key=length, reverse=True)]
 
     def _guarded_build(self, name: str) -> None:
         if not self.stopping.is_set():

@@ -26,11 +26,11 @@ class InOrder:
         self._at = 0
         self._begin()
 
-    def __call__(self, ended: Collection[str]) -> None:
-        """``ended``: the environments of the jobs that have."""
+    def __call__(self, ended: Collection[tuple[str, int]]) -> None:
+        """``ended``: the keys of the jobs that have."""
         while self._at < len(self._jobs):
             job, file = self._jobs[self._at]
-            has_ended = job.environment in ended  # asked first: what it wrote before it ended is there
+            has_ended = job.key in ended  # asked first: what it wrote before it ended is there
             self._copy(file)
             if not has_ended:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ class Journal:
 
     def partial(self, job: Job) -> Path:
         """Where the running job's pytest writes what it has finished."""
-        return self.directory / f"{_digest(job.environment)}.part.json"
+        return self.directory / f"{_digest(*job.key)}.part.json"
 
     def log(self, job: Job) -> Path:
         """Where the running job's output goes."""
-        return self.directory / f"{_digest(job.environment)}.log"
+        return self.directory / f"{_digest(*job.key)}.log"
 
     def finished(self, job: Job) -> RunResult:
         """What an earlier run finished of the job, its last moments included."""
@@ -46,7 +47,7 @@ class Journal:
     def remaining(self, job: Job) -> Job | None:
         """The job without the cases that are finished; None when all are."""
         left = tuple(case for case in job.cases if not self._file(job, case).exists())
-        return Job(job.environment, left, job.roles) if left else None
+        return dataclasses.replace(job, cases=left) if left else None
 
     def close(self) -> None:
         """The matrix is complete: nothing is to be resumed."""
@@ -59,7 +60,7 @@ class Journal:
         )
 
 
-def _digest(*parts: str) -> str:
+def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 

@@ -24,6 +24,7 @@ from .carrier import Arrival, Carrier, LocalThreads
 from .cell import State
 from .in_order import InOrder
 from .journal import Journal
+from .shards import batches, halved
 
 
 def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
@@ -62,7 +63,12 @@ def side_by_side(
     say: runs.Say,
     spare: Callable[[int], bool] = lambda running: False,
 ) -> runs.Outcome:
-    """Jobs in parallel on this machine, ``at_once`` and ``spare`` as in ``LocalThreads``. One at a time: each on our own terminal."""
+    """Jobs in parallel on this machine, ``at_once`` and ``spare`` as in ``LocalThreads``; the cases of a long one are divided.
+
+    One at a time: each on our own terminal.
+    """
+    if at_once > 1:
+        jobs = [halved(part) for _, part in batches(jobs, at_once)]
     if at_once == 1 or len(jobs) == 1:
         return runs.Runner(build, options, say).run(jobs)
     return in_order(jobs, LocalThreads(build, at_once, say, spare=spare), options, say)
@@ -107,7 +113,7 @@ class Matrix:
         journal: Journal,
         say: runs.Say,
         clock: Callable[[], float] = time.monotonic,
-        show: Callable[[Collection[str]], None] | None = None,
+        show: Callable[[Collection[tuple[str, int]]], None] | None = None,
     ) -> None:
         self._carrier = carrier
         self._options = options
@@ -118,14 +124,14 @@ class Matrix:
 
     def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
         """All jobs; what an earlier run finished is taken from the journal."""
-        found = {job.environment: [self._journal.finished(job)] for job in jobs}  # in their order, whichever ends first
+        found = {job.key: [self._journal.finished(job)] for job in jobs}  # in their order, whichever ends first
         known = sum(len(cells(each.results)) for (each,) in found.values())
         if known:
             are = "cell is" if known == 1 else "cells are"
             self._say(f"{known} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
         todo = [left for job in jobs if (left := self._journal.remaining(job)) is not None]
         unbuilt: dict[str, None] = {}
-        ended: set[str] = set()
+        ended: set[tuple[str, int]] = set()
         started, total = self._clock(), sum(len(job.cases) for job in todo)
         done: set[tuple[str, str]] = set()
         try:
@@ -133,9 +139,9 @@ class Matrix:
                 for each in arrivals:
                     if each is not None:
                         kept = self._keep(each)
-                        found[each.job.environment].append(kept)
+                        found[each.job.key].append(kept)
                         unbuilt |= dict.fromkeys([each.job.environment] if each.state is State.UNBUILT else [])
-                        ended |= {each.job.environment} if each.last else set()
+                        ended |= {each.job.key} if each.last else set()
                         done |= {(each.job.environment, result.case_id) for result in kept.results}
                     if self._show is not None:
                         self._show(ended)

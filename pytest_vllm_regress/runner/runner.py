@@ -37,11 +37,21 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """Cases to run in one environment. ``roles``: the side (affected, fixed) that a case must show there, if any."""
+    """Cases to run in one environment. ``roles``: the side (affected, fixed) that a case must show there, if any.
+
+    ``part``: which part it is of the environment's cases, where several run side by side. ``workers``: pytest-xdist's, where the options name none.
+    """
 
     environment: str
     cases: tuple[Case, ...]
     roles: Mapping[str, str]
+    part: int = 0
+    workers: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from the other jobs of a run."""
+        return self.environment, self.part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -300,8 +310,8 @@ def _command(job: Job, options: Options, scratch: Path, report: Path) -> list[st
     command += [f"--vllm-env={job.environment}", f"--vllm-report={report}"]
     if options.device:
         command.append(f"--vllm-device={options.device}")
-    if options.workers:
-        command += ["-n", options.workers, "--dist", "loadgroup"]
+    if workers := options.workers or job.workers:
+        command += ["-n", workers, "--dist", "loadgroup"]
     return [*command, *options.pytest_args]
 
 

@@ -7,7 +7,7 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +21,10 @@ ENVIRONMENT_S = 60.0
 """What an environment costs beside its cases: it is installed, and vLLM imported."""
 UNKNOWN_S = 30.0
 """What a case takes of which nothing is recorded."""
+BATCH_S = (60.0, 600.0)
+"""Recorded seconds of a part of an environment's cases, at least and at most: short enough to run beside others, long enough to be worth a start."""
+LONG_S = 240.0
+"""Recorded seconds from which a case is worth two imports of vLLM."""
 
 Seconds = Callable[[Case, str], float]
 
@@ -116,6 +120,19 @@ def job_matrix(
     }
 
 
+def batches(jobs: Sequence[Job], slots: int, seconds: Seconds = recorded) -> Iterator[tuple[Job, Job]]:
+    """Each job with its parts, which share ``slots`` evenly. Where slots are machines, each that gets a part builds the environment."""
+    total = sum(seconds(case, job.environment) for job in jobs for case in job.cases)
+    length = min(max(total / max(2 * slots, 1), BATCH_S[0]), BATCH_S[1])
+    return ((job, part) for job in jobs for part in cut(job, ENVIRONMENT_S + length, seconds))
+
+
+def halved(job: Job, seconds: Seconds = recorded) -> Job:
+    """The job, with two workers where it is one case that takes long: most of that time is spent waiting."""
+    long = len(job.cases) == 1 and seconds(job.cases[0], job.environment) >= LONG_S
+    return dataclasses.replace(job, workers="2") if long else job
+
+
 def _cost(job: Job, seconds: Seconds) -> float:
     return ENVIRONMENT_S + sum(seconds(case, job.environment) for case in job.cases)
 
@@ -132,5 +149,7 @@ def cut(job: Job, whole: float, seconds: Seconds) -> list[Job]:
         pieces[at].append(case)
         loads[at] += seconds(case, job.environment)
     return [
-        dataclasses.replace(job, cases=tuple(case for case in job.cases if case in piece)) for piece in pieces if piece
+        dataclasses.replace(job, cases=tuple(case for case in job.cases if case in piece), part=number)
+        for number, piece in enumerate(pieces)
+        if piece
     ]

@@ -17,8 +17,7 @@ from ..cell import CellOutcome, CellRequest, State
 from ..journal import Journal
 from ..packing import pack
 from ..runner import Job, Options, Say
-from ..shards import Seconds, recorded
-from .batches import batches
+from ..shards import Seconds, batches, recorded
 from .cluster import Keepers, Node, connected, in_words, nodes
 
 TICK_S = 0.5

@@ -26,16 +26,16 @@ def test_the_first_as_it_comes_and_the_others_in_their_turn(tmp_path: Path) -> N
     first, second, third = (file for _, file in jobs)
     first.write_bytes("1 é".encode()[:-1])
     second.write_text("2 whole\n")
-    show({"second"})
+    show({("second", 0)})
     assert new() == "1 "
     with first.open("ab") as more:
         more.write("é".encode()[1:] + b" end\n")
-    show({"second"})
+    show({("second", 0)})
     assert new() == "é end\n"
-    show({"second", "first"})
+    show({("second", 0), ("first", 0)})
     assert new() == "[2/3] second: \n2 whole\n[3/3] third: \n"
     third.write_bytes(b"\xff\n")
-    show({"second", "first", "third"})
+    show({("second", 0), ("first", 0), ("third", 0)})
     assert new() == "\N{REPLACEMENT CHARACTER}\n"
-    show({"second", "first", "third"})
+    show({("second", 0), ("first", 0), ("third", 0)})
     assert new() == ""

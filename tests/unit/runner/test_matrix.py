@@ -124,6 +124,43 @@ def test_one_more_where_there_is_room(cases: tuple[Case, ...], journal: Journal)
     assert (outcome.exit_code, fake.most, asked[:3]) == (0, 2, [1, 1, 1])
 
 
+def test_the_first_begins_and_then_the_longest(cases: tuple[Case, ...], journal: Journal) -> None:
+    length = {"a": 10.0, "b": 20.0, "c": 90.0}
+    fake = FakePytest()
+    carrier = LocalThreads(lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: length[name])
+    outcome = matrix.Matrix(carrier, runs.Options(), journal, lambda line: None).run(
+        [job(each, cases) for each in length]
+    )
+    assert [name for name, _ in fake.ran] == ["a", "c", "b"]
+    assert [result.environment for result in outcome.run.results] == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_long_cases_of_one_environment_run_side_by_side(
+    cases: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_of", lambda environment: environment)
+    monkeypatch.setattr("pytest_vllm_regress.runner.shards.UNKNOWN_S", 300.0)
+    commands: list[Sequence[str]] = []
+    fake = FakePytest()
+
+    def start(log: object, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        commands.append(command)
+        return fake(log, command, environment)
+
+    monkeypatch.setattr(
+        matrix, "LocalThreads", lambda build, at_once, say, spare: LocalThreads(build, at_once, say, start, spare)
+    )
+    said: list[str] = []
+    outcome = matrix.side_by_side([job("together", cases)], 2, lambda name: None, runs.Options(), said.append)
+    assert fake.most == 2 and sorted(fake.ran) == [("together", ("one",)), ("together", ("two",))]
+    assert said == ["[1/2] together: one", "[2/2] together: two"]
+    assert [(each.case_id, each.verdict) for each in outcome.run.results] == [
+        ("one", Verdict.FIXED),
+        ("two", Verdict.FIXED),
+    ]
+    assert all("-n" in command and command[command.index("-n") + 1] == "2" for command in commands)
+
+
 def test_an_environment_that_cannot_be_built_stops_no_other(cases: tuple[Case, ...], journal: Journal) -> None:
     def build(name: str) -> None:
         if name == "b":

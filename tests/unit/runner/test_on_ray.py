@@ -9,9 +9,9 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.runner.cell import Needs
-from pytest_vllm_regress.runner.on_ray.batches import LENGTH_S, batches
 from pytest_vllm_regress.runner.on_ray.cluster import Node
 from pytest_vllm_regress.runner.runner import Job
+from pytest_vllm_regress.runner.shards import BATCH_S, batches
 from pytest_vllm_regress.util.sizes import GIB
 from tests.helpers.cases import CaseFile
 
@@ -34,7 +34,7 @@ def test_every_cell_is_in_one_batch_and_batches_share_the_cluster(cases: tuple[C
         )
         assert all(whole in jobs and part.environment == whole.environment for whole, part in made)
         assert len(made) >= least
-        assert max(len(part.cases) * 50.0 for _, part in made) <= LENGTH_S[1]
+        assert max(len(part.cases) * 50.0 for _, part in made) <= BATCH_S[1]
 
 
 def test_a_node_has_room_for_what_it_has_all_of() -> None:
