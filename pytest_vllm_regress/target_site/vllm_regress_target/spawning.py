@@ -161,6 +161,7 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
         _place(dict(zip(fds, request["fds"])))
         os.environ.clear()
         os.environ.update(request["env"])
+        count_where_asked()
         os.chdir(request["cwd"])
         at = request["argv"].index("-c")
         sys.argv = ["-c", *request["argv"][at + 2 :]]
@@ -177,6 +178,13 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(status & 0xFF)
+
+
+def count_where_asked() -> None:
+    """prometheus_client decides at its import, by a variable, where it counts; a V0 server sets that after its own import, for those it spawns."""
+    values = sys.modules.get("prometheus_client.values")
+    if values is not None:
+        values.ValueClass = values.get_value_class()  # type: ignore[attr-defined]
 
 
 def _call_itself(name: bytes) -> None:
