@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prometheus_client import values
 
 from pytest_vllm_regress.processes import family
 from pytest_vllm_regress.processes.agent import TARGET_SITE
@@ -157,3 +158,15 @@ if __name__ == "__main__":
 """
     (short_path / "main.py").write_text(program)
     subprocess.run([sys.executable, str(short_path / "main.py")], check=True, timeout=60)
+
+
+def test_counters_are_kept_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "ValueClass", values.MutexValue)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    spawning.count_where_asked()
+    assert values.ValueClass is not values.MutexValue
+    values.ValueClass("counter", "tokens", "tokens_total", (), (), "").inc(3)
+    assert list(tmp_path.glob("counter_*.db"))
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
+    spawning.count_where_asked()
+    assert values.ValueClass is values.MutexValue
