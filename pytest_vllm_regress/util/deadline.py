@@ -46,8 +46,13 @@ DeadlineFor = Callable[[str, float | None], Deadline]
 
 
 def wait_readable(deadline: Deadline, *ends: HasDescriptor, at_most_s: float = math.inf) -> bool:
-    """Sleep until one of ``ends`` can be read; False when the deadline, or ``at_most_s``, came first."""
+    """Sleep until one of ``ends`` can be read; False when the deadline, or ``at_most_s``, came first.
+
+    One that is closed, by another thread that has seen its end, counts as readable.
+    """
     poll = select.poll()
     for end in ends:
-        poll.register(end, select.POLLIN)
+        if (number := end.fileno()) < 0:
+            return not deadline.passed
+        poll.register(number, select.POLLIN)
     return bool(poll.poll(min(deadline.left_s, at_most_s) * 1000)) and not deadline.passed

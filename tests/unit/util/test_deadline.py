@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.defaults import PHASES
 from pytest_vllm_regress.engines.settings import Timeouts
-from pytest_vllm_regress.util.deadline import Deadline
+from pytest_vllm_regress.util.deadline import Deadline, wait_readable
 
 SECONDS = st.floats(0, 1e6, allow_nan=False)
 
@@ -36,3 +38,11 @@ def test_a_deadline_that_has_passed_stays_so() -> None:
 def test_every_phase_has_a_time_out() -> None:
     assert [Timeouts().of(phase) > 0 for phase in PHASES] == [True] * len(PHASES)
     assert Timeouts(request_s=3).of("request") == 3.0
+
+
+def test_an_end_that_another_thread_has_closed_is_not_waited_for() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert not wait_readable(Deadline.after("request", 9), ours, at_most_s=0.0)
+        ours.close()
+        assert wait_readable(Deadline.after("request", 9), theirs, ours)
