@@ -79,12 +79,13 @@ class LocalThreads:
         pending: set[Future[Arrival]] = set()
         cut_off = True
         try:
-            waiting = deque(
-                (job, builder.submit(self._guarded_build, job.environment)) for job in self._by_length(jobs)
-            )
+            waiting = deque(self._by_length(jobs))
+            environments = dict.fromkeys(job.environment for job in waiting)
+            built = {name: builder.submit(self._guarded_build, name) for name in environments}
             while waiting or pending:
                 while waiting and (len(pending) < self._at_once or self._spare(len(pending))):
-                    pending.add(runner.submit(self._job, *waiting.popleft(), options, journal))
+                    job = waiting.popleft()
+                    pending.add(runner.submit(self._job, job, built[job.environment], options, journal))
                 done, pending = wait(pending, LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield future.result()

@@ -24,7 +24,7 @@ from .carrier import Arrival, Carrier, LocalThreads
 from .cell import State
 from .in_order import InOrder
 from .journal import Journal
-from .shards import batches, halved
+from .shards import batches, with_workers
 
 
 def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
@@ -68,7 +68,7 @@ def side_by_side(
     One at a time: each on our own terminal.
     """
     if at_once > 1:
-        jobs = [halved(part) for _, part in batches(jobs, at_once)]
+        jobs = [with_workers(part) for _, part in batches(jobs, at_once)]
     if at_once == 1 or len(jobs) == 1:
         return runs.Runner(build, options, say).run(jobs)
     return in_order(jobs, LocalThreads(build, at_once, say, spare=spare), options, say)

@@ -127,7 +127,7 @@ def batches(jobs: Sequence[Job], slots: int, seconds: Seconds = recorded) -> Ite
     return ((job, part) for job in jobs for part in cut(job, ENVIRONMENT_S + length, seconds))
 
 
-def halved(job: Job, seconds: Seconds = recorded) -> Job:
+def with_workers(job: Job, seconds: Seconds = recorded) -> Job:
     """The job, with two workers where it is one case that takes long: most of that time is spent waiting."""
     long = len(job.cases) == 1 and seconds(job.cases[0], job.environment) >= LONG_S
     return dataclasses.replace(job, workers="2") if long else job

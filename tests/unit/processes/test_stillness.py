@@ -88,6 +88,14 @@ def test_what_only_looks_again_and_again_is_still(change: Callable[[int, dict[st
     assert judge(family(change))
 
 
+def test_idle_daemons_of_two_rays_do_no_work_however_many_they_are() -> None:
+    def change(at: int, fields: dict[str, Any]) -> None:
+        idle = {pid: Member("S", 0.005 * at, wake_ups=20 * at, alarm=0.5, daemon=True) for pid in range(10, 24)}
+        fields["members"] = {**fields["members"], **idle}
+
+    assert judge(family(change))
+
+
 def test_an_alarm_that_rang_often_enough_is_a_poll() -> None:
     change = member(1, wake_ups=lambda at: at // 8, alarm=lambda at: 4.0)
     assert judge(family(change, looks=30)) is None
