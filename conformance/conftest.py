@@ -25,6 +25,9 @@ HERE = Path(__file__).parent
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine: starts real vLLM in a target environment (built on first use)")
     config.addinivalue_line("markers", "smoke: also runs where no environment was named")
+    config.addinivalue_line(
+        "markers", "generation_only(name, why): only this engine generation can show it; the other's cell is n/a: why"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -33,6 +36,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in ours:
         item.add_marker(pytest.mark.engine)
         item.user_properties += _cell(item)
+        only = item.get_closest_marker("generation_only")
+        if only and ("generation", only.args[0]) not in item.user_properties:
+            item.add_marker(pytest.mark.skip(reason=only.args[1]))
     if not config.getoption("vllm_env"):
         left_out = [item for item in ours if not item.get_closest_marker("smoke")]
         config.hook.pytest_deselected(items=left_out)
