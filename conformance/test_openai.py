@@ -82,7 +82,7 @@ def test_wrong_key(vllm_server: Server) -> None:
         vllm_server.openai.with_options(api_key="wrong").models.list()
 
 
-@pytest.mark.vllm_engine(task="embed", max_model_len=64)
+@pytest.mark.vllm_engine(task="embed")
 def test_embeddings(vllm_server: Server) -> None:
     answer = vllm_server.openai.embeddings.create(model=vllm_server.model, input=["one", "two"])
     assert [len(each.embedding) for each in answer.data] == [128, 128]

@@ -39,7 +39,7 @@ _POLL_S = 0.1
 _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
-_REFUSED = re.compile(r"VLLM_USE_V1=1 is not supported with [\w -]+")
+_REFUSED = re.compile(r"VLLM_USE_V1=1 is not supported with [^\n]+?(?=\.(?:[\s;]|$))")
 """Why a server ended that this vLLM has in V0 only."""
 
 _LEAST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {

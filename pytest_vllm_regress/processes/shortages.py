@@ -27,6 +27,8 @@ _NO_SPACE = re.compile(
     r"No space left on device|Errno 28|\bENOSPC\b|Bus error|\bSIGBUS\b|exit ?code:? -7\b|signal:? 7\b", re.I
 )
 _NO_FILES = re.compile(r"Too many open files|Errno 24|\bEMFILE\b", re.I)
+_WARNING = re.compile(r"can cause fd limit errors like `[^`]*`")
+"""vLLM names the error at every start below ``FILES``, before there is one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,7 @@ def shortage(before: Room, now: Room, log: str, *, status: int | None = None, si
             f"out of memory: the kernel has ended {now.oom_kills - before.oom_kills} of the container's processes since this one began{limit}. "
             "Give the container more, or the engine less (max_model_len, kv_cache_memory_bytes, fewer workers)"
         )
-    if _NO_FILES.search(log) or (silent and now.files < LEAST_FILES):
+    if _NO_FILES.search(_WARNING.sub("", log)) or (silent and now.files < LEAST_FILES):
         return f"too many open files: `ulimit -n` is {now.files}, vLLM asks for {FILES} (`ulimit -n {FILES}`, in a container --ulimit)"
     if now.shm_free is not None and now.shm_size is not None:
         free = min(now.shm_free, now.shm_free if before.shm_free is None else before.shm_free)

@@ -82,6 +82,8 @@ def test_an_engine_is_dead_when_its_server_says_so(
     ("first_error", "expected"),
     [
         ("NotImplementedError: VLLM_USE_V1=1 is not supported with --enable-prompt-embeds.", Unsupported),
+        ("NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.", Unsupported),
+        ("NotImplementedError: VLLM_USE_V1=1 is not supported with ['WhisperForConditionalGeneration'].", Unsupported),
         ("OSError: [Errno 98] Address already in use", ChildDied),
     ],
 )
