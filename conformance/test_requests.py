@@ -55,7 +55,7 @@ def test_priority_order(vllm_engine: AsyncEngine) -> None:
 
 
 @pytest.mark.vllm_engine(
-    front="async", fresh=True, max_model_len=128, extra={**PRIORITY, "block_size": 16, "num_gpu_blocks_override": 12}
+    front="async", fresh=True, max_model_len=128, extra={**PRIORITY, "block_size": 32, "num_gpu_blocks_override": 6}
 )
 def test_priority_preempts(vllm_engine: AsyncEngine) -> None:
     """Two requests grow until the cache is full: who came second, and is more important, is done first."""

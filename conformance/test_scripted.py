@@ -119,7 +119,7 @@ def test_http_200_at_once(vllm_server: Server) -> None:
     def ask(number: int) -> tuple[str, str]:
         want = f"{number} {ODD}"
         body = {"model": vllm_server.model, "prompt": Script.text(want).prompt(), "max_tokens": 60}
-        return want, vllm_server.client.post("/v1/completions", json=body, timeout=100).json()["choices"][0]["text"]
+        return want, vllm_server.post("/v1/completions", body, timeout=100).json()["choices"][0]["text"]
 
     with ThreadPoolExecutor(50) as pool:
         pairs = list(pool.map(ask, range(200)))

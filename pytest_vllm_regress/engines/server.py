@@ -39,8 +39,10 @@ _POLL_S = 0.1
 _PROBE_S = 3.0
 _TWICE = "asked twice, to see whether cached tokens are told; " * 6
 
-_REFUSED = re.compile(r"VLLM_USE_V1=1 is not supported with [^\n]+?(?=\.(?:[\s;]|$))")
-"""Why a server ended that this vLLM has in V0 only."""
+_REFUSED = re.compile(
+    r"VLLM_USE_V1=1 is not supported with [^\n]+?(?=\.(?:[\s;]|$))|[\w -]+ is not supported on current platform"
+)
+"""Why a server ended that this vLLM has in V0 only, or not on such a device."""
 
 _LEAST: Mapping[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
     "generate": (("/v1/completions", {"prompt": PROMPT, "max_tokens": 1}),),

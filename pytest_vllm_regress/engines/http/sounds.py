@@ -8,7 +8,7 @@ import httpx
 
 from ...dialogue.sounds import wav
 from ...errors import Unsupported
-from .transport import Exchange, Transport
+from .transport import Exchange, Transport, error_in
 
 _AUDIO = "/v1/audio/"
 _LEAST_S = 0.1
@@ -51,9 +51,10 @@ class SoundRequests(Transport):
             self._refused(path, response)
             return str(self._json(response)["text"])
         response, lines = self._streamed(path, timeout, **form)
-        self._refused(path, response)
-        self._done(response)
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            whole = response if response.is_error else httpx.Response(response.status_code, text="\n".join(lines))
+            self._refused(path, whole)
+            self._json(whole)
             raise Unsupported(f"it streams no {task}", refused_by="this vLLM")
         choices = (choice for event in self._events(lines) for choice in event["choices"])
         return "".join(choice["delta"].get("content") or "" for choice in choices)
@@ -75,7 +76,7 @@ class SoundRequests(Transport):
     def _refused(self, path: str, response: httpx.Response) -> None:
         if response.status_code == 404:
             raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        if response.is_success:
+        if not error_in(response):
             self.sound_needs = ""  # whatever reads it: torchcodec may be there, and work or not
         elif self.sound_needs:
             raise Unsupported(f"it reads no sound files without {self.sound_needs}", needs="vllm[audio]")

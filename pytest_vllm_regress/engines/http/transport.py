@@ -168,7 +168,7 @@ class Transport:
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
             raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        refused = _OTHER_MODEL.search(_error_in(response))
+        refused = _OTHER_MODEL.search(error_in(response))
         if refused and self.spec.task in tasks:
             why = f"{path} for task={self.spec.task!r}: the {refused.group()}"
             raise Unsupported(why, refused_by=f"this vLLM (HTTP {response.status_code})")
@@ -177,7 +177,7 @@ class Transport:
     def _json(self, response: httpx.Response) -> dict[str, Any]:
         """The answer, which is no error: vLLM now and then sends one with the status of success."""
         self._done(response)
-        if error := _error_in(response):
+        if error := error_in(response):
             said = f"HTTP {response.status_code}, but an error: {masking.mask(error[:4000])}"
             raise self.child.failure(said, phase="request", type_name="http.error", answer=said)
         value = response.json()
@@ -205,7 +205,7 @@ class Transport:
             return True
 
 
-def _error_in(response: httpx.Response) -> str:
+def error_in(response: httpx.Response) -> str:
     """The body, where it is an error: by its status, or as vLLM words errors (up to 0.9 flat, later below ``error``). Else nothing."""
     if response.is_error:
         return response.text

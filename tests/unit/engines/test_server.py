@@ -84,10 +84,11 @@ def test_an_engine_is_dead_when_its_server_says_so(
         ("NotImplementedError: VLLM_USE_V1=1 is not supported with --enable-prompt-embeds.", Unsupported),
         ("NotImplementedError: VLLM_USE_V1=1 is not supported with Compute Capability < 8.0.", Unsupported),
         ("NotImplementedError: VLLM_USE_V1=1 is not supported with ['WhisperForConditionalGeneration'].", Unsupported),
+        ("ValueError: cumem allocator is not supported on current platform.", Unsupported),
         ("OSError: [Errno 98] Address already in use", ChildDied),
     ],
 )
-def test_what_v1_refuses_at_the_start_is_not_applicable(first_error: str, expected: type[Exception]) -> None:
+def test_what_vllm_refuses_at_the_start_is_not_applicable(first_error: str, expected: type[Exception]) -> None:
     ended: list[str] = []
 
     def request(operation: str, deadline: Deadline, **arguments: Any) -> Any:

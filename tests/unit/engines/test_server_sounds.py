@@ -63,6 +63,9 @@ def test_a_stream_must_end() -> None:
 
 BROKEN = httpx.Response(400, json={"error": {"message": "Invalid or unsupported audio file."}})
 WHOLE = httpx.Response(200, json={"text": "x"})
+LACKING = httpx.Response(
+    200, json={"error": {"message": "Please install vllm[audio] for audio support", "code": 500}}
+)  # 0.15
 
 
 @pytest.mark.parametrize(
@@ -72,6 +75,8 @@ WHOLE = httpx.Response(200, json={"text": "x"})
         ({}, "", True, r"serves no /v1/audio/transcriptions .*HTTP 404"),
         ({TRANSCRIBE: BROKEN}, "librosa", False, r"without librosa \(needs vllm\[audio\]\)"),
         ({TRANSCRIBE: BROKEN}, "soundfile", True, r"without soundfile \(needs vllm\[audio\]\)"),
+        ({TRANSCRIBE: LACKING}, "librosa", False, "without librosa"),
+        ({TRANSCRIBE: LACKING}, "librosa", True, "without librosa"),
         ({TRANSCRIBE: WHOLE}, "", True, "streams no transcriptions"),
     ],
 )
@@ -102,8 +107,9 @@ def test_a_model_that_only_transcribes_is_checked_by_a_sound(refused: httpx.Resp
     server, requests = answering({"/v1/completions": refused, TRANSCRIBE: httpx.Response(200, json={"text": ""})})
     server.check()
     assert [each.url.path for each in requests] == ["/v1/completions", TRANSCRIBE]
-    with pytest.raises(Unsupported, match="without soundfile"):
-        answering({"/v1/completions": refused, TRANSCRIBE: BROKEN}, "soundfile")[0].check()
+    for no in (BROKEN, LACKING):
+        with pytest.raises(Unsupported, match="without soundfile"):
+            answering({"/v1/completions": refused, TRANSCRIBE: no}, "soundfile")[0].check()
 
 
 def test_other_refusals_stay_what_they_are() -> None:

@@ -42,6 +42,17 @@ def test_a_package_that_vllm_leaves_to_its_user_is_named() -> None:
     assert caught.value.claim == {"needs": "vllm[audio]"}
 
 
+def test_what_a_configuration_refuses_on_this_platform_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "version", lambda: "0.22.1")
+    error = "1 validation error for ModelConfig\n  Value error, cumem allocator is not supported on current platform. [type=value_error]"
+    with (
+        pytest.raises(Unsupported, match=r"^cumem allocator is not supported on current platform\.$") as caught,
+        engines.refusals(),
+    ):
+        raise ValueError(error)
+    assert caught.value.claim == {"refused_by": "vLLM 0.22.1"}
+
+
 @pytest.mark.parametrize(("variables", "routes"), [(["SOME_ROUTES"], "1"), (["ANOTHER"], "0"), ([], "0")])
 def test_what_an_imported_module_decided_by_a_variable_is_decided_again(
     variables: list[str], routes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

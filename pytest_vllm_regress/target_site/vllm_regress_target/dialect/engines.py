@@ -180,7 +180,11 @@ def refusals() -> Iterator[None]:
         lacking = re.search(r"Please install (vllm\[\w+\])", str(error))
         if lacking:
             raise Unsupported(str(error), needs=lacking.group(1)) from error
-        refused = str(error) if re.search(_REFUSAL, str(error)) else None
+        said = re.search(
+            r"Value error, (.+?) \[type=", str(error)
+        )  # what a configuration checks of itself, in pydantic's words
+        words = said.group(1) if said else str(error)
+        refused = words if re.search(_REFUSAL, words) else None
         if refused is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
             refused = gpu.refused_in_log()
         if refused:
@@ -188,7 +192,10 @@ def refusals() -> Iterator[None]:
         raise
 
 
-_REFUSAL = r"^VLLM_USE_V1=1 is not supported|^Invalid guided_decoding_backend\b|\bdoes not support\b|\bnot yet (supported|implemented)\b"
+_REFUSAL = (
+    r"^VLLM_USE_V1=1 is not supported|^Invalid guided_decoding_backend\b|\bdoes not support\b|\bnot yet (supported|implemented)\b"
+    r"|\bis not supported on current platform\b"
+)
 
 
 def _generation_is_read_at_import() -> bool:

@@ -19,17 +19,9 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
     """The adapter, as ``WorkerLoRAManager`` of this vLLM loads it from disk. Raises what that raises."""
     from vllm.lora import worker_manager
 
-    model = SimpleNamespace(supported_lora_modules=MODULES, packed_modules_mapping=PACKED)
-    manager = SimpleNamespace(
-        model=model,
-        supported_lora_modules=MODULES,
-        packed_modules_mapping=PACKED,
-        moe_ep_load_spec=None,
-        _validate_moe_lora_format=lambda lora: None,
-        _validate_classification_head_lora=lambda lora: None,
-    )
+    loader = worker_manager.WorkerLoRAManager
     owner = SimpleNamespace(
-        _adapter_manager=manager,
+        _adapter_manager=_manager(loader._manager_cls),
         _lora_model_cls=worker_manager.LoRAModel,
         lora_config=vllm_config.lora_config,
         max_position_embeddings=getattr(vllm_config.model_config.hf_config, "max_position_embeddings", None),
@@ -37,7 +29,15 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
         embedding_modules={},
         embedding_padding_modules=[],
     )
-    return worker_manager.WorkerLoRAManager._load_adapter(owner, lora_request)
+    return loader._load_adapter(owner, lora_request)
+
+
+def _manager(kind: type) -> Any:
+    """A manager of vLLM's class that has no network, so that all that this version checks of an adapter is checked. What it does not know is None."""
+    made: Any = type("Manager", (kind,), {"__init__": lambda self: None, "__getattr__": lambda self, name: None})()
+    made.model = SimpleNamespace(supported_lora_modules=MODULES, packed_modules_mapping=PACKED)
+    made.supported_lora_modules, made.packed_modules_mapping, made.modules = MODULES, PACKED, {}
+    return made
 
 
 class Adapters:
