@@ -140,8 +140,15 @@ class Agent:
         log = self.run.logs / f"{self.name}-{role}-{number}.log"
         where = self.run.path / f"{role}-{number}"
         where.mkdir(exist_ok=True)
-        request = {"role": role, "log": str(log), "cwd": str(where), "env": dict(environment), "limits": self._limits}
-        reply = self._request(deadline, op="fork", start_method=start_method, **request)
+        request = {
+            "role": role,
+            "log": str(log),
+            "cwd": str(where),
+            "env": dict(environment),
+            "limits": self._limits,
+            "start_method": start_method,
+        }
+        reply = self._request(deadline, op="fork", **request)
         assert self._channel is not None
         channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
         child = Child(
@@ -201,6 +208,8 @@ class Agent:
             n: v for n, v in without_secrets(os.environ).items() if n not in _NOT_INHERITED and not n.startswith("COV_")
         }
         return {
+            # Two interpreters for nothing: a tokenizer pool's workers have a runtime environment, and Ray starts others for them.
+            "RAY_prestart_worker_first_driver": "0",
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             "PYTHONUNBUFFERED": "1",

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
 from . import calls, child, gpu, nanny
 from .protocol import Frame, FrameSocket, PeerClosed
@@ -69,7 +69,9 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
 
     gc.disable()  # an import makes much and drops little: collecting meanwhile takes a quarter of its time
     try:
-        engines.warm(request.get("fronts", []))
+        with _noted() as names:
+            engines.warm(request.get("fronts", []))
+        _READ.update(names)
     finally:
         gc.enable()
     gc.collect()
@@ -83,6 +85,47 @@ def _warm(channel: FrameSocket, request: Frame) -> Handled:
 
 _UNSOUND: List[str] = []
 """Why children are spawned although the agent has one thread."""
+_READ: Set[str] = set()
+"""The variables that were looked at while vLLM was imported."""
+_READ_NATIVELY = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
+"""What libraries look at, unseen, when they are loaded."""
+
+
+class _NotingEnviron(type(os.environ)):  # type: ignore[misc]
+    """The environment, which notes what is looked at one by one."""
+
+    noted: Set[str]
+
+    def __getitem__(self, name: str) -> str:
+        self.noted.add(name)
+        return str(super().__getitem__(name))
+
+    def copy(self) -> Dict[str, str]:
+        return {name: super(_NotingEnviron, self).__getitem__(name) for name in self}
+
+
+@contextlib.contextmanager
+def _noted() -> Iterator[Set[str]]:
+    """The names of variables that are looked at meanwhile."""
+    plain = type(os.environ)
+    os.environ.__class__ = _NotingEnviron
+    names: Set[str] = set()
+    os.environ.noted = names  # type: ignore[attr-defined]
+    try:
+        yield names
+    finally:
+        os.environ.__class__ = plain
+        del os.environ.noted  # type: ignore[attr-defined]
+
+
+def _read_already(variables: Mapping[str, str]) -> bool:
+    """Whether another value of one of them has counted here: who wants this one must import vLLM itself. CUDA's are read after the fork."""
+    return any(
+        (name in _READ or (bool(_READ) and name.startswith(_READ_NATIVELY)))
+        and not name.startswith("CUDA_")
+        and os.environ.get(name) != value
+        for name, value in variables.items()
+    )
 
 
 def _inspect(channel: FrameSocket, request: Frame) -> Handled:
@@ -106,7 +149,12 @@ def _fork(channel: FrameSocket, request: Frame) -> Handled:
     """Start a nanny and its child; reply with two descriptors: the child's channel and the nanny's lifeline."""
     ours_channel, theirs_channel = socket.socketpair()
     ours_lifeline, theirs_lifeline = socket.socketpair()
-    spawn = request.get("start_method") == "spawn" or _threads() > 1 or bool(_UNSOUND)
+    spawn = (
+        request.get("start_method") == "spawn"
+        or _threads() > 1
+        or bool(_UNSOUND)
+        or _read_already(request.get("env", {}))
+    )
     if spawn:
         pid = _spawn(request, theirs_channel, theirs_lifeline)
     else:

@@ -12,6 +12,8 @@ import pytest
 
 from pytest_vllm_regress.environments.cache import bytecode_folder
 from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import in_a_fork
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import writable_root
@@ -22,7 +24,8 @@ VLLM = {
     "__init__.py": "__version__ = '0.8.5'",
     "envs.py": "environment_variables = {}",
     "platforms/__init__.py": "resolve_current_platform_cls_qualname = None",
-    "engine/__init__.py": "",
+    "engine/__init__.py": "from vllm import client",
+    "client.py": "import os\nPATIENCE = os.getenv('VLLM_PATIENCE', '10')",
     "engine/arg_utils.py": "class EngineArgs: _is_v1_supported_oracle = None",
     "plugins.py": "loaded_in = []\ndef load_general_plugins():\n    import os\n    loaded_in.append(os.getpid())",
     "model_executor/__init__.py": "",
@@ -54,6 +57,9 @@ def learned(architecture):
     return {**found, "here": os.getpid(), "agent": os.getppid()}
 def variable(name):
     return os.environ.get(name)
+def patience():
+    from vllm import client
+    return client.PATIENCE
 """
 
 
@@ -87,7 +93,10 @@ def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
 
 
 def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
-    child = agent.fork("probe", Deadline.after("start", 20))
+    return ask_child(agent.fork("probe", Deadline.after("start", 20)), file, function, **arguments)
+
+
+def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
     try:
         return child.request(
             "call", Deadline.after("probe", 20), file=str(file), function=function, arguments=arguments
@@ -116,6 +125,31 @@ def test_a_fork_gives_its_result_or_says_how_it_ended() -> None:
     assert in_a_fork(lambda: {"fork of": os.getppid()}) == {"fork of": os.getpid()}
     with pytest.raises(RuntimeError, match="wait status 256"):
         in_a_fork(lambda: sys.exit(3))
+
+
+@pytest.mark.parametrize(
+    ("variables", "start_method", "patience"),
+    [
+        ({"VLLM_PATIENCE": "3"}, "spawn", "3"),
+        ({"VLLM_PATIENCE": "3", "VLLM_OTHER": "4"}, "spawn", "3"),
+        ({"OMP_NUM_THREADS": "7"}, "spawn", "10"),  # a library has, unseen
+        ({"VLLM_OTHER": "3"}, "fork", "10"),  # nothing has read it yet
+        ({}, "fork", "10"),
+    ],
+)
+def test_a_variable_that_was_read_at_import_counts_all_the_same(
+    warm: Agent, probe: Path, variables: dict[str, str], start_method: str, patience: str
+) -> None:
+    child = warm.fork("probe", Deadline.after("start", 20), environment=variables)
+    assert child.start_method == start_method
+    assert ask_child(child, probe, "patience") == patience
+
+
+def test_where_spawn_is_asked_for_nothing_quickens_it(warm: Agent, probe: Path) -> None:
+    asked = warm.fork("probe", Deadline.after("start", 20), start_method="spawn")
+    assert ask_child(asked, probe, "variable", name=spawning.LEAVE) == "1"
+    needed = warm.fork("probe", Deadline.after("start", 20), environment={"VLLM_PATIENCE": "3"})
+    assert ask_child(needed, probe, "variable", name=spawning.LEAVE) is None
 
 
 def test_vllm_keeps_what_it_keeps_in_our_cache(warm: Agent, probe: Path) -> None:
