@@ -164,7 +164,10 @@ def test_usage_in_a_stream(vllm_server: Server) -> None:
 
 def test_echo(vllm_server: Server) -> None:
     body = {"model": vllm_server.model, "prompt": "Hello", "echo": True, "max_tokens": 2, "logprobs": 1}
-    (choice,) = vllm_server.post("/v1/completions", body).json()["choices"]
+    answer = vllm_server.post("/v1/completions", body)
+    if "not yet supported" in answer.text:
+        pytest.skip(f"this vLLM refuses logprobs of a prompt: {answer.json()['message']}")
+    (choice,) = answer.json()["choices"]
     assert choice["text"].startswith("Hello") and choice["logprobs"]["tokens"][:5] == list("Hello")
 
 
