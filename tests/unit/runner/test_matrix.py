@@ -151,7 +151,9 @@ def test_long_cases_of_one_environment_run_side_by_side(
         matrix, "LocalThreads", lambda build, at_once, say, spare: LocalThreads(build, at_once, say, start, spare)
     )
     said: list[str] = []
-    outcome = matrix.side_by_side([job("together", cases)], 2, lambda name: None, runs.Options(), said.append)
+    built: list[str] = []
+    outcome = matrix.side_by_side([job("together", cases)], 2, built.append, runs.Options(), said.append)
+    assert built == ["together"]
     assert fake.most == 2 and sorted(fake.ran) == [("together", ("one",)), ("together", ("two",))]
     assert said == ["[1/2] together: one", "[2/2] together: two"]
     assert [(each.case_id, each.verdict) for each in outcome.run.results] == [

@@ -180,9 +180,8 @@ def refusals() -> Iterator[None]:
         lacking = re.search(r"Please install (vllm\[\w+\])", str(error))
         if lacking:
             raise Unsupported(str(error), needs=lacking.group(1)) from error
-        said = re.search(
-            r"Value error, (.+?) \[type=", str(error)
-        )  # what a configuration checks of itself, in pydantic's words
+        # What a configuration checks of itself comes in pydantic's words.
+        said = re.search(r"Value error, (.+?) \[type=", str(error))
         words = said.group(1) if said else str(error)
         refused = words if re.search(_REFUSAL, words) else None
         if refused is None and os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
