@@ -54,6 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _collect_verdicts(config)
     groups.mark_groups(items)
     yield
+    if hasattr(config, "workerinput"):
+        groups.begin_with_waits(items)
     groups.write_groups(items)
 
 

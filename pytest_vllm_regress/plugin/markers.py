@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from typing import Any
@@ -12,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from ..cases.model import Case, load_case_for
 from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
 from ..engines.target import Target
-from ..errors import Unsupported, UsageError
+from ..errors import Kind, RegressError, Unsupported, UsageError
 from .private import write_group
 from .session import session_of
 from .stash import settings_of
@@ -154,6 +155,22 @@ def mark_groups(items: list[pytest.Item]) -> None:
             values = {**marker.fixed, **params.get("engine_spec", {})}
             name = f"{params.get('vllm_env', '')} {marker.front} {sorted(values.items(), key=repr)}"
             item.add_marker(pytest.mark.xdist_group(_NOT_IN_A_NAME.sub("-", name).strip("-")))
+
+
+def begin_with_waits(items: list[pytest.Item]) -> None:
+    """For the workers of pytest-xdist: what may show a documented hang goes first, engines and servers before probes. It waits most of its
+    time, and the others compute meanwhile."""
+    hangs = [item for item in items if _may_hang(item)]
+    hangs.sort(key=lambda item: "engine_spec" not in getattr(item, "fixturenames", ()))
+    items[:] = [*hangs, *(item for item in items if item not in hangs)]
+
+
+def _may_hang(item: pytest.Item) -> bool:
+    with contextlib.suppress(pytest.UsageError, RegressError):  # raised again where the test is to run
+        marked = marked_case(item)
+        if marked is not None and Kind.HANG in marked.case.symptom.kinds:
+            return marked.variant is None or not marked.case.variant(marked.variant).never
+    return False
 
 
 def write_groups(items: list[pytest.Item]) -> None:

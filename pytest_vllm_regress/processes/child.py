@@ -144,6 +144,7 @@ class Child:
     def wait_frame(self, deadline: Deadline, accept: Callable[[Frame], bool]) -> Frame:
         """The next frame that ``accept`` takes; every wait checks the deadline and the child's life."""
         while True:
+            alive = self.alive  # asked first: what it said before its end is still read
             try:
                 frame = self._channel.pop()
             except PeerClosed:
@@ -153,28 +154,26 @@ class Child:
             if frame is not None:
                 if accept(frame):
                     return frame
-                continue
-            if not wait_readable(deadline, self._channel, self._lifeline, at_most_s=self._vigil.pace):
+            elif not alive:
+                raise self._died(deadline, "it ended without the reply it owed")
+            elif not wait_readable(deadline, self._channel, self._lifeline, at_most_s=self._vigil.pace):
                 if deadline.passed:
                     raise self.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
                 self.check_early(deadline)
-            if not self.alive:
-                with contextlib.suppress(PeerClosed, ProtocolViolation):
-                    frame = self._channel.pop()  # its last word
-                if frame is not None and accept(frame):
-                    return frame
-                raise self._died(deadline, "it ended without the reply it owed")
 
-    def wait_for(self, call: HasDescriptor, deadline: Deadline) -> bool:
-        """Wait until ``call``, which asks the family past the channel, can be read; False when the deadline came first. Raises as ``request``."""
-        vigil = self._vigil_over(deadline)
+    def wait_for(self, call: HasDescriptor, vigil: Vigil, deadline: Deadline) -> bool:
+        """Wait until ``call``, which asks the family past the channel, can be read; False when the deadline came first. Raises as ``request``.
+
+        ``vigil``: taken before the call began, for text that is logged before it is not heard.
+        """
         while not deadline.passed:
+            alive = self.alive
+            if wait_readable(deadline, call, at_most_s=0.0 if alive else _GRACE_S):
+                return True
+            if not alive:
+                raise self._died(deadline, "it ended without the answer it owed")
             if not wait_readable(deadline, call, self._lifeline, at_most_s=vigil.pace):
                 self._end_early(vigil, deadline, call)
-            elif wait_readable(deadline, call, at_most_s=0.0 if self.alive else _GRACE_S):
-                return True
-            elif not self.alive:
-                raise self._died(deadline, "it ended without the answer it owed")
         return False
 
     def check_early(self, deadline: Deadline) -> None:
@@ -191,9 +190,10 @@ class Child:
 
     def expect(self, deadline: Deadline) -> None:
         """A wait begins: what the family logs from now on may be the text of the documented hang."""
-        self._vigil = self._vigil_over(deadline)
+        self._vigil = self.vigil_over(deadline)
 
-    def _vigil_over(self, deadline: Deadline) -> Vigil:
+    def vigil_over(self, deadline: Deadline) -> Vigil:
+        """What ends the wait that begins now; for ``wait_for``."""
         while self.early != NEVER and self.alive and self.pid is None and wait_readable(deadline, self._lifeline):
             pass  # the nanny tells in a moment whom it has started
         seen = Family(self._nanny, self.pid, self.log, self._ray_dir) if self.alive and self.pid else None

@@ -14,6 +14,7 @@ from .witness import Witness
 
 Clock = Callable[[], float]
 _KEPT_S = 180.0
+_GLANCE_S = 1.0  # where nothing is looked for: another thread may have read that the child has ended
 _QUIET_S = 1.5  # nothing comes of those that are left: vLLM will not tell of the death itself
 _TELL_S = 5.0  # in which it may, though it works: an engine core may spin for a worker that has died
 
@@ -45,7 +46,7 @@ class Vigil:
 
     def __init__(self, hang: Watch | None = None, deaths: Deaths | None = None) -> None:
         self._hang, self._deaths = hang, deaths
-        self.pace = LOOK_S if hang or deaths else math.inf
+        self.pace = LOOK_S if hang or deaths else _GLANCE_S
 
     @classmethod
     def over(cls, family: Family, phase: str, early: Early, witness: Witness) -> Vigil:

@@ -51,8 +51,8 @@ class LocalThreads:
     """Runs jobs in parallel on this machine. One thread builds environments while others run; ``build`` as in ``runs.Runner``.
 
     The first job begins, then the longest of the others, as far as their lengths are recorded (``seconds``): what begins last is to end soon.
-    ``at_once`` jobs, and one more where ``spare``, told how many run, says that there is room. ``start`` runs a command with its output in a
-    file and returns its status.
+    ``at_once`` jobs (one of several workers counts as that many), and one more where ``spare``, told how many run, says that there is room.
+    ``start`` runs a command with its output in a file and returns its status.
     """
 
     def __init__(
@@ -76,18 +76,20 @@ class LocalThreads:
     def carry(self, jobs: Sequence[Job], options: Options, journal: Journal) -> Generator[Arrival | None, None, None]:
         """As ``Carrier``."""
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(jobs)), "run")
-        pending: set[Future[Arrival]] = set()
+        pending: dict[Future[Arrival], int] = {}  # and how many workers each has
         cut_off = True
         try:
             waiting = deque(self._by_length(jobs))
             environments = dict.fromkeys(job.environment for job in waiting)
             built = {name: builder.submit(self._guarded_build, name) for name in environments}
             while waiting or pending:
-                while waiting and (len(pending) < self._at_once or self._spare(len(pending))):
+                while waiting and ((busy := sum(pending.values())) < self._at_once or self._spare(busy)):
                     job = waiting.popleft()
-                    pending.add(runner.submit(self._job, job, built[job.environment], options, journal))
-                done, pending = wait(pending, LOOK_S, return_when=FIRST_COMPLETED)
+                    future = runner.submit(self._job, job, built[job.environment], options, journal)
+                    pending[future] = int(job.workers or 1)
+                done, _ = wait(pending, LOOK_S, return_when=FIRST_COMPLETED)
                 for future in done:
+                    del pending[future]
                     yield future.result()
                 yield None
             cut_off = False

@@ -24,7 +24,8 @@ def try_impostors(
     say("impostors: each case against failures that are not its own")
     with scratch() as place:
         folder = place / "trials"
+        # One test of each case: every worker of pytest-xdist would try them on a test of its own.
         arguments = (*options.pytest_args, f"--vllm-impostors={folder}")
-        if run(plan(cases), dataclasses.replace(options, pytest_args=arguments)).interrupted:
+        if run(plan(cases), dataclasses.replace(options, workers="0", pytest_args=arguments)).interrupted:
             raise KeyboardInterrupt
         return tuple(trial for file in sorted(folder.glob("*.json")) for trial in impostors.read(file))

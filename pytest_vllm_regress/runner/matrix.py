@@ -68,7 +68,7 @@ def side_by_side(
     One at a time: each on our own terminal.
     """
     if at_once > 1:
-        jobs = [with_workers(part) for _, part in batches(jobs, at_once)]
+        jobs = with_workers([part for _, part in batches(jobs, at_once)])
     if at_once == 1 or len(jobs) == 1:
         return runs.Runner(build, options, say).run(jobs)
     return in_order(jobs, LocalThreads(build, at_once, say, spare=spare), options, say)

@@ -127,10 +127,15 @@ def batches(jobs: Sequence[Job], slots: int, seconds: Seconds = recorded) -> Ite
     return ((job, part) for job in jobs for part in cut(job, ENVIRONMENT_S + length, seconds))
 
 
-def with_workers(job: Job, seconds: Seconds = recorded) -> Job:
-    """The job, with two workers where it is one case that takes long: most of that time is spent waiting."""
-    long = len(job.cases) == 1 and seconds(job.cases[0], job.environment) >= LONG_S
-    return dataclasses.replace(job, workers="2") if long else job
+def with_workers(jobs: Sequence[Job], seconds: Seconds = recorded) -> list[Job]:
+    """The jobs; one of a single case that takes long, and longer than all the others together, gets two workers: most of that time it waits."""
+    lengths = [sum(seconds(case, job.environment) for case in job.cases) for job in jobs]
+    return [
+        dataclasses.replace(job, workers="2")
+        if len(job.cases) == 1 and length >= LONG_S and length > sum(lengths) / 2
+        else job
+        for job, length in zip(jobs, lengths, strict=True)
+    ]
 
 
 def _cost(job: Job, seconds: Seconds) -> float:

@@ -20,6 +20,9 @@ TAG = "VLLM_REGRESS_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 5.0
 _LOOK_S = 0.5
+_SOON_S = 0.02
+"""Between a file's making and the look for who has it mapped: it is mapped a moment later."""
+_IN_CREATE, _IN_CLOEXEC, _IN_NONBLOCK = 0x100, 0o2000000, 0o4000
 SEGMENTS = "shared-memory"
 """In a run directory: inode and path of each shared-memory file that a child had mapped, one a line."""
 _STOP_ROUNDS = 200
@@ -69,6 +72,9 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
+    made = _made_segments()
+    if made >= 0:
+        poll.register(made, select.POLLIN)
     limits: Limits = request.get("limits", {})
     look_at = time.monotonic() + _LOOK_S
     while True:
@@ -78,9 +84,12 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
             segments.note(pids)
             limits = _enforce(lifeline, limits, request["log"], pids)
             look_at = time.monotonic() + _LOOK_S
-        ready = [fd for fd, _ in poll.poll(_LOOK_S * 1000)]
+        ready = [fd for fd, _ in poll.poll(max(0.0, look_at - time.monotonic()) * 1000)]
         if wake_r in ready:
             os.read(wake_r, 4096)
+        if made in ready:
+            os.read(made, 4096)
+            look_at = min(look_at, time.monotonic() + _SOON_S)
         if lifeline.fileno() in ready:
             try:
                 frame = lifeline.pop()
@@ -88,6 +97,15 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
                 return
             if frame is not None and frame.get("op") == "end":
                 return
+
+
+def _made_segments() -> int:
+    """A descriptor that can be read when a file has come to /dev/shm (inotify(7)); -1 where the kernel gives no more of them."""
+    libc = ctypes.CDLL(None)
+    fd = int(libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK))
+    if fd >= 0:
+        libc.inotify_add_watch(fd, b"/dev/shm", _IN_CREATE)
+    return fd
 
 
 def _enforce(lifeline: FrameSocket, limits: Limits, log: str, pids: List[int]) -> Limits:

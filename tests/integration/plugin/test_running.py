@@ -35,6 +35,32 @@ def test_two_workers_and_two_environments(
     done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
 
 
+HANGS = """
+import pytest
+
+def test_plain():
+    pass
+
+@pytest.mark.vllm_case("demo-1", variant="other")
+def test_clean(vllm_probe):
+    assert vllm_probe("fine", timeout=5) == 8
+
+@pytest.mark.vllm_case("demo-1")
+def test_hangs(vllm_probe, vllm_leg):
+    assert vllm_probe("hangs" if vllm_leg == "subject" else "fine", timeout=1) == 8
+"""
+
+
+def test_workers_begin_with_what_waits(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    demo(kind="hang", test=HANGS)
+    option = f"--vllm-env={affected_target}"
+    order = ["test_hangs", "test_plain", "test_clean"]
+    for more, expected in ((("-n1",), order), (("-n0",), [*order[1:], order[0]])):
+        done = pytester.runpytest_subprocess(option, *more, "-v")
+        done.assert_outcomes(passed=2, xfailed=1)
+        done.stdout.fnmatch_lines([f"*::{name}*" for name in expected])
+
+
 def test_newer_version_than_any_tried_runs_with_a_warning(
     demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]
 ) -> None:

@@ -102,6 +102,25 @@ def leave_shared_memory():
     return path
 
 
+def lose_shared_memory(number):
+    """Segments of processes that are killed a moment after they have made one: nobody has them mapped any more, and nobody unlinks them."""
+    import mmap
+
+    made = []
+    for _ in range(number):
+        pid = os.fork()
+        if pid == 0:
+            fd = os.open("/dev/shm/vllm_regress_test_{}".format(os.getpid()), os.O_CREAT | os.O_RDWR, 0o600)
+            os.ftruncate(fd, 4096)
+            mapped = mmap.mmap(fd, 4096)
+            time.sleep(0.25)
+            os.kill(os.getpid(), signal.SIGKILL)
+            del mapped
+        os.waitpid(pid, 0)
+        made.append("/dev/shm/vllm_regress_test_{}".format(pid))
+    return made
+
+
 def leave_semaphore():
     """A named semaphore that nobody unlinks, as those of Ray's compiled graphs."""
     import ctypes

@@ -75,6 +75,17 @@ def test_death_without_a_reply_is_a_crash(agent: Agent, child: Child, function: 
     assert nothing_left(agent)
 
 
+def test_a_death_that_was_already_read_of_is_no_hang(child: Child) -> None:
+    """What the child has left holds its channel open, and nothing more comes over its lifeline."""
+    ask(child, "leave_grandchild", hold_output=True)
+    assert child.pid is not None
+    psutil.Process(child.pid).kill()
+    child.pause(10)
+    assert not child.alive
+    with pytest.raises(ChildDied, match="killed by SIGKILL"):
+        ask(child, "echo", DEADLINE_S, value=1)
+
+
 def test_error_keeps_the_child(child: Child) -> None:
     with pytest.raises(RemoteError, match="RuntimeError: what upstream said") as caught:
         ask(child, "raise_error", text="what upstream said")
@@ -135,6 +146,13 @@ def test_shared_memory_of_a_family_that_somebody_kills_is_removed(child: Child) 
     family.send(child.processes(), signal.SIGKILL)
     child.kill()
     assert not path.exists()
+
+
+def test_shared_memory_of_a_process_that_soon_died_is_removed(child: Child) -> None:
+    """Killed between two looks of the nanny at the maps of its family: an engine core, as it starts."""
+    made = [Path(each) for each in ask(child, "lose_shared_memory", number=6)]
+    child.stop(Deadline.after("stop", 10))
+    assert not [each for each in made if each.exists()]
 
 
 @pytest.mark.parametrize("made", ["before the first look", "between looks"])

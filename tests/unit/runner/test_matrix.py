@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -160,7 +161,21 @@ def test_long_cases_of_one_environment_run_side_by_side(
         ("one", Verdict.FIXED),
         ("two", Verdict.FIXED),
     ]
-    assert all("-n" in command and command[command.index("-n") + 1] == "2" for command in commands)
+    assert not any("-n" in command for command in commands)
+
+
+def test_a_job_of_two_workers_counts_as_two(cases: tuple[Case, ...], journal: Journal) -> None:
+    fake, asked = FakePytest(), []
+
+    def spare(running: int) -> bool:
+        asked.append(running)
+        return False
+
+    jobs = [dataclasses.replace(job("a", cases[:1]), workers="2"), job("b", cases[1:])]
+    carrier = LocalThreads(lambda name: None, 2, lambda line: None, fake, spare)
+    assert matrix.Matrix(carrier, runs.Options(), journal, lambda line: None).run(jobs).exit_code == 0
+    assert asked[0] == 2
+    assert [name for name, _ in fake.ran] == ["a", "b"]
 
 
 def test_an_environment_that_cannot_be_built_stops_no_other(cases: tuple[Case, ...], journal: Journal) -> None:

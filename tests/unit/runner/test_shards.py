@@ -63,6 +63,15 @@ def test_recorded_seconds_come_from_the_proof() -> None:
     assert shards.recorded(case, "nowhere") > 0
 
 
+@pytest.mark.parametrize(
+    ("took", "workers"),
+    [((400.0,), ["2"]), ((200.0,), [None]), ((400.0, 300.0), ["2", None]), ((400.0, 400.0), [None, None])],
+)
+def test_what_is_longer_than_all_others_gets_two_workers(took: tuple[float, ...], workers: list[str | None]) -> None:
+    given = [Job(str(number), CASES[:1], {}) for number in range(len(took))]
+    assert [job.workers for job in shards.with_workers(given, lambda case, name: took[int(name)])] == workers
+
+
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "2", "a/b", "1/257", "-1/2", "1/2/3", "²/3"])
 def test_what_is_no_shard(text: str) -> None:
     with pytest.raises(UsageError, match="allowed are 1/N to N/N"):

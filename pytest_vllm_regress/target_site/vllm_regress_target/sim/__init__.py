@@ -7,7 +7,9 @@ Standard library only here: vLLM calls :func:`register` in every process, long b
 """
 
 import os
-from typing import Optional
+import threading
+import time
+from typing import Callable, Optional
 
 DEVICE_VARIABLE = "VLLM_REGRESS_DEVICE"
 DEVICE_NAME = "simulated device (pytest-vllm-regress): tokens are drawn, no model is run"
@@ -21,7 +23,37 @@ def register() -> Optional[str]:
     os.environ.setdefault(
         "TORCHDYNAMO_DISABLE", "1"
     )  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
+    os.sched_yield = Rest()
     return PLATFORM
+
+
+class Rest(threading.local):
+    """Stands for ``os.sched_yield``, in which vLLM's processes wait for one another: who has waited for 2 ms sleeps an eighth of what it waits
+    beyond, at most 5 ms.
+
+    Workers that have nothing to do would keep a core busy each, for as long as their engine is kept; and there are kernels (Linux 6.18 is one) on
+    which a process that only yields takes the processor from all others for many seconds.
+    """
+
+    _AWAKE_S, _PART, _MOST_S = 2e-3, 1 / 8, 5e-3
+    _WORKED_S = 1e-4
+    """Processor time between two calls from which on they are two waits."""
+
+    def __init__(self, plain: Callable[[], None] = os.sched_yield) -> None:
+        self._plain = plain
+        self._since = self._cpu = 0.0
+
+    def __call__(self) -> None:
+        """Wait a moment."""
+        now, cpu = time.monotonic(), time.thread_time()
+        if cpu - self._cpu > self._WORKED_S:
+            self._since = now
+        waited = now - self._since
+        if waited < self._AWAKE_S:
+            self._plain()
+        else:
+            time.sleep(min((waited - self._AWAKE_S) * self._PART, self._MOST_S))
+        self._cpu = time.thread_time()
 
 
 def warm() -> None:
