@@ -117,8 +117,9 @@ class Transport:
         return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
     def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
+        vigil = self.child.vigil_over(deadline)
         with Aside(lambda: ask(max(0.1, deadline.left_s))) as call:
-            ended = self.child.wait_for(call, deadline)
+            ended = self.child.wait_for(call, vigil, deadline)
         try:
             answer = call.result() if ended else self._silent(deadline)
         except httpx.TimeoutException:

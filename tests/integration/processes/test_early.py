@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.http import transport
+from pytest_vllm_regress.engines.http.aside import Aside
 from pytest_vllm_regress.engines.http.transport import Transport
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError
@@ -71,6 +73,24 @@ def test_a_documented_hang_over_http_ends_early(child: Child, get: Ask, family: 
     assert time.monotonic() - started < PATIENT_S - 10
     assert f"the deadline of {PATIENT_S:g} s was not waited for" in str(caught.value)
     assert caught.value.phase == "request" and caught.value.kind is Kind.HANG
+
+
+def test_text_that_comes_before_anybody_waits_is_heard_over_http(
+    child: Child, get: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it came before the wait was a matter of which thread ran first."""
+
+    class Late(Aside[Any]):
+        def __enter__(self) -> Aside[Any]:
+            until = time.monotonic() + 20
+            while "the documented text" not in child.log.read_text() and time.monotonic() < until:
+                time.sleep(0.01)
+            return self
+
+    monkeypatch.setattr(transport, "Aside", Late)
+    child.early = HANG
+    with pytest.raises(DeadlineExceeded, match="the deadline of 30 s was not waited for"):
+        get("wait_for_ever", 30.0)
 
 
 @pytest.mark.parametrize("family", ["spin", "sleep_and_answer", "swap_lines", "slow_download"])
