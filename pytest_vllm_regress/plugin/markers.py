@@ -144,10 +144,10 @@ def generate(metafunc: pytest.Metafunc) -> None:
 def mark_groups(items: list[pytest.Item]) -> None:
     """Give each test its xdist group, so that under ``--dist loadgroup`` tests of one environment and engine share the engine of one worker.
 
-    Tests with a group of their own, or an engine of their own, are left alone.
+    Tests with a group of their own, or an engine of their own, are left alone; so is what may show a documented hang: others would wait behind it.
     """
     for item in items:
-        if "engine_spec" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("xdist_group"):
+        if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
             continue
         params = getattr(getattr(item, "callspec", None), "params", {})
         marker = engine_marker(item)
@@ -159,10 +159,19 @@ def mark_groups(items: list[pytest.Item]) -> None:
 
 def begin_with_waits(items: list[pytest.Item]) -> None:
     """For the workers of pytest-xdist: what may show a documented hang goes first, engines and servers before probes. It waits most of its
-    time, and the others compute meanwhile."""
-    hangs = [item for item in items if _may_hang(item)]
-    hangs.sort(key=lambda item: "engine_spec" not in getattr(item, "fixturenames", ()))
-    items[:] = [*hangs, *(item for item in items if item not in hangs)]
+    time, and the others compute meanwhile. A worker is given two tests at a time: what comes behind a wait is a probe, which is short."""
+    hangs = {item for item in items if _may_hang(item)}
+    if hangs:
+        items.sort(
+            key=lambda item: (
+                item not in hangs,
+                ("engine_spec" in getattr(item, "fixturenames", ())) != (item in hangs),
+            )
+        )
+
+
+def _takes_engine(item: pytest.Item) -> bool:
+    return "engine_spec" in getattr(item, "fixturenames", ())
 
 
 def _may_hang(item: pytest.Item) -> bool:

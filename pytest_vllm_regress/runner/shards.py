@@ -24,7 +24,7 @@ UNKNOWN_S = 30.0
 BATCH_S = (60.0, 600.0)
 """Recorded seconds of a part of an environment's cases, at least and at most: short enough to run beside others, long enough to be worth a start."""
 LONG_S = 240.0
-"""Recorded seconds from which a case is worth two imports of vLLM."""
+"""Recorded seconds from which a case is worth several imports of vLLM."""
 
 Seconds = Callable[[Case, str], float]
 
@@ -128,10 +128,11 @@ def batches(jobs: Sequence[Job], slots: int, seconds: Seconds = recorded) -> Ite
 
 
 def with_workers(jobs: Sequence[Job], seconds: Seconds = recorded) -> list[Job]:
-    """The jobs; one of a single case that takes long, and longer than all the others together, gets two workers: most of that time it waits."""
+    """The jobs; one of a single case that takes long, and longer than all the others together, gets two workers, three where there are no others:
+    most of that time it waits."""
     lengths = [sum(seconds(case, job.environment) for case in job.cases) for job in jobs]
     return [
-        dataclasses.replace(job, workers="2")
+        dataclasses.replace(job, workers="2" if jobs[1:] else "3")
         if len(job.cases) == 1 and length >= LONG_S and length > sum(lengths) / 2
         else job
         for job, length in zip(jobs, lengths, strict=True)

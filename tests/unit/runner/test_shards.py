@@ -65,9 +65,11 @@ def test_recorded_seconds_come_from_the_proof() -> None:
 
 @pytest.mark.parametrize(
     ("took", "workers"),
-    [((400.0,), ["2"]), ((200.0,), [None]), ((400.0, 300.0), ["2", None]), ((400.0, 400.0), [None, None])],
+    [((400.0,), ["3"]), ((200.0,), [None]), ((400.0, 300.0), ["2", None]), ((400.0, 400.0), [None, None])],
 )
-def test_what_is_longer_than_all_others_gets_two_workers(took: tuple[float, ...], workers: list[str | None]) -> None:
+def test_what_is_longer_than_all_others_gets_several_workers(
+    took: tuple[float, ...], workers: list[str | None]
+) -> None:
     given = [Job(str(number), CASES[:1], {}) for number in range(len(took))]
     assert [job.workers for job in shards.with_workers(given, lambda case, name: took[int(name)])] == workers
 
