@@ -24,7 +24,7 @@ def unconnected(port: int, **spec: Any) -> Server:
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    def wait_for(call: HasDescriptor, deadline: Deadline) -> bool:
+    def wait_for(call: HasDescriptor, vigil: None, deadline: Deadline) -> bool:
         return wait_readable(deadline, call)
 
     child = SimpleNamespace(
@@ -32,6 +32,7 @@ def unconnected(port: int, **spec: Any) -> Server:
         log_tail=lambda: "",
         replied=lambda phase: None,
         wait_for=wait_for,
+        vigil_over=lambda deadline: None,
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
