@@ -162,12 +162,7 @@ def begin_with_waits(items: list[pytest.Item]) -> None:
     time, and the others compute meanwhile. A worker is given two tests at a time: what comes behind a wait is a probe, which is short."""
     hangs = {item for item in items if _may_hang(item)}
     if hangs:
-        items.sort(
-            key=lambda item: (
-                item not in hangs,
-                ("engine_spec" in getattr(item, "fixturenames", ())) != (item in hangs),
-            )
-        )
+        items.sort(key=lambda item: (item not in hangs, _takes_engine(item) != (item in hangs)))
 
 
 def _takes_engine(item: pytest.Item) -> bool:

@@ -18,12 +18,12 @@ def ask(idle_cores: float, *, running: int = 2, most: int = 4, free_gib: float =
     return said
 
 
-def test_a_core_that_idles_takes_one_more_each_time() -> None:
-    assert ask(1.2) == 2 and ask(1.2, seconds=IDLE_S) == 0
+def test_what_one_needs_idle_takes_one_more_each_time() -> None:
+    assert ask(0.7) == 2 and ask(0.7, seconds=IDLE_S) == 0
 
 
 @pytest.mark.parametrize(
-    "room", [{"idle_cores": 0.9}, {"idle_cores": 2.0, "running": 4}, {"idle_cores": 2.0, "free_gib": GIB_PER_JOB - 1}]
+    "room", [{"idle_cores": 0.5}, {"idle_cores": 2.0, "running": 4}, {"idle_cores": 2.0, "free_gib": GIB_PER_JOB - 1}]
 )
 def test_else_there_is_no_room(room: dict[str, float]) -> None:
     assert ask(**room) == 0  # type: ignore[arg-type]
