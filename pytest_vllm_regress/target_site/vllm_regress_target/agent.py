@@ -16,6 +16,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
 from . import calls, child, gpu, nanny
+from .dialect import ray_ports
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
@@ -31,6 +32,7 @@ def main(argv: List[str]) -> int:
         request = channel.receive(timeout_s=30)
         return _attended(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)
     nanny.become_subreaper()
+    ray_ports.watch()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
     channel.send({"event": "ready", "pid": os.getpid(), "python": platform.python_version()})
     try:

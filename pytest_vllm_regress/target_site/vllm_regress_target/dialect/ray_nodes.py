@@ -8,6 +8,7 @@ from multiprocessing import util
 from typing import Dict
 
 from ..nanny import become_subreaper, end_descendants
+from . import ray_ports
 
 EXECUTOR = "ray-2-nodes"
 """What a spec calls it."""
@@ -38,6 +39,7 @@ def _end(holder: "subprocess.Popen[str]") -> None:
 def hold(gpus: int) -> None:
     """Hold the nodes until nobody holds this process's input, or SIGTERM comes (Ray has a handler). Where it is killed, the kernel ends
     Ray's daemons."""
+    ray_ports.watch()
     from ray.cluster_utils import Cluster
 
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray would have as many GPUs as that leaves, and these are pretended

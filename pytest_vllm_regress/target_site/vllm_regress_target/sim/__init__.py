@@ -11,6 +11,8 @@ import threading
 import time
 from typing import Callable, Optional
 
+from ..dialect import ray_ports
+
 DEVICE_VARIABLE = "VLLM_REGRESS_DEVICE"
 DEVICE_NAME = "simulated device (pytest-vllm-regress): tokens are drawn, no model is run"
 PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
@@ -24,6 +26,7 @@ def register() -> Optional[str]:
         "TORCHDYNAMO_DISABLE", "1"
     )  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
     os.sched_yield = Rest()
+    ray_ports.watch()
     return PLATFORM
 
 

@@ -1,0 +1,92 @@
+"""Two Rays that look for a port at the same time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_ports
+
+NODE = """
+class Node:
+    def _get_unused_port(self, allocated_ports=None):
+        return next(port for port in range(61000, 61010) if port not in (allocated_ports or ()))
+"""
+DRIVER = """
+import sys
+from vllm_regress_target.dialect import ray_ports
+
+if sys.argv[1] == "import first":
+    import ray._private.node
+ray_ports.watch()
+ray_ports.watch()
+from ray._private.node import Node
+
+print(Node()._get_unused_port(), Node()._get_unused_port({61001}), flush=True)
+sys.stdin.read()
+"""
+Drive = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def drive(tmp_path: Path) -> Iterator[Drive]:
+    """Starts a driver that has chosen two ports when it is returned, and has them until its input ends."""
+    package = tmp_path / "site" / "ray" / "_private"
+    package.mkdir(parents=True)
+    for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", NODE)):
+        (package.parent / file).write_text(text)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(when: str = "import later", **variables: str) -> subprocess.Popen[str]:
+        path = os.pathsep.join((str(package.parent.parent), str(TARGET_SITE)))
+        around = {**os.environ, "PYTHONPATH": path, "RAY_TMPDIR": str(tmp_path / "run"), **variables}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, "-c", DRIVER, when],
+                env=around,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.communicate(timeout=20)
+
+
+def chosen(driver: subprocess.Popen[str]) -> list[int]:
+    assert driver.stdout is not None
+    return [int(word) for word in driver.stdout.readline().split()]
+
+
+@pytest.mark.parametrize("when", ["import first", "import later"])
+def test_what_one_has_chosen_no_other_takes_while_it_lives(drive: Drive, when: str) -> None:
+    first = drive(when)
+    assert chosen(first) == [61000, 61000]
+    second = drive(when)
+    assert chosen(second) == [61001, 61002]  # and Ray's own refusals count
+    first.communicate(timeout=20)
+    assert chosen(drive(when)) == [61000, 61000]
+
+
+def test_without_a_place_for_the_file_ray_chooses_alone(drive: Drive, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere" / "run")
+    assert [chosen(drive(RAY_TMPDIR=nowhere)) for _ in range(2)] == [[61000, 61000]] * 2
+
+
+def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
+    class Old:
+        def _get_unused_port(self, close_on_exit: bool = True) -> tuple[int, None]:
+            return 61000, None
+
+    plain = Old._get_unused_port
+    ray_ports.guard(Old)
+    assert Old._get_unused_port is plain
