@@ -9,7 +9,8 @@ import httpx
 
 from .http.metrics import Metrics
 
-LOOK_S = 2.0
+LOOK_S = 10.0
+"""One whose engine core floods it answers later than in 2 s on two busy cores, and is not dead."""
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
 # V0 and V1 have the same names for these (https://docs.vllm.ai, "Production Metrics"); sums are over engines.
@@ -48,7 +49,10 @@ class Counters:
 
 
 def look(get: Get, pause: Callable[[float], None]) -> Health:
-    """Ask /health, and /metrics twice with ``pause`` between; at most a few seconds. ``get(path, seconds)`` raises ``httpx.TransportError``."""
+    """Ask /health, and /metrics twice with ``pause`` between; a few seconds, and ``LOOK_S`` for an answer that does not come.
+
+    ``get(path, seconds)`` raises ``httpx.TransportError``.
+    """
     try:
         health = get("/health", LOOK_S)
         if not health.is_success:
