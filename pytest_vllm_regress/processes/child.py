@@ -21,6 +21,7 @@ from ..errors import (
     Unsupported,
     UsageError,
 )
+from ..target_site.vllm_regress_target.nanny import shm_inodes
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
 from ..util.deadline import Deadline, HasDescriptor, wait_readable
 from ..util.masking import mask
@@ -72,9 +73,8 @@ class Child:
         self._ray_dir = ray_dir
         self._about = about  # what the target has installed, for dossiers
         self._shm: set[str] = set()
-        self._closed = False
-        self._interrupted = False
-        self._orphaned = False
+        self._others = shm_inodes()
+        self._closed = self._interrupted = self._orphaned = False
         self._process: psutil.Process | None = None
         self._vigil = Vigil()
         self._reading = threading.Lock()
@@ -263,7 +263,7 @@ class Child:
 
     def note_shared_memory(self) -> None:
         """Remember what the family has mapped: should somebody kill all of it at once, nobody else knows whose that was."""
-        self._shm |= family.shared_memory(self.processes())
+        self._shm |= family.shared_memory(self.processes(), self._others)
 
     def terminate(self) -> None:
         """Send TERM to the child process alone."""
@@ -278,7 +278,7 @@ class Child:
         ended_by_itself = not self.alive and not self._orphaned
         self._closed = True
         left = self.processes()
-        self._shm |= family.shared_memory(left)
+        self._shm |= family.shared_memory(left, self._others)
         survivors = family.wait_gone(left, _LEAVE_S) if ended_by_itself else left
         found = [Leftover("process", family.describe(p)) for p in survivors] if ended_by_itself else []
         stubborn = family.end(survivors, grace_s=0.0 if ended_by_itself else grace_s)

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 
 import psutil
@@ -67,9 +67,9 @@ def wait_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psuti
     return left
 
 
-def shared_memory(processes: Iterable[psutil.Process]) -> set[str]:
-    """Files below /dev/shm that any of the processes has mapped."""
-    return mapped_shm([p.pid for p in processes])
+def shared_memory(processes: Iterable[psutil.Process], others: Container[int] = ()) -> set[str]:
+    """Files below /dev/shm that any of the processes has mapped; none of ``others``, which are inodes."""
+    return mapped_shm([p.pid for p in processes], others)
 
 
 def describe(process: psutil.Process) -> str:

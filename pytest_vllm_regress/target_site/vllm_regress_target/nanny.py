@@ -11,7 +11,7 @@ import re
 import select
 import signal
 import time
-from typing import Callable, Dict, Iterable, List, Set
+from typing import Callable, Container, Dict, Iterable, Iterator, List, Set, Tuple
 
 from .limits import Limits, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
@@ -25,6 +25,8 @@ _SOON_S = 0.02
 _IN_CREATE, _IN_CLOEXEC, _IN_NONBLOCK = 0x100, 0o2000000, 0o4000
 SEGMENTS = "shared-memory"
 """In a run directory: inode and path of each shared-memory file that a child had mapped, one a line."""
+_OTHERS: Set[int] = set()
+"""Inodes of what was below /dev/shm before the family. It may map that, a checkpoint for example, and it is not removed."""
 _STOP_ROUNDS = 200
 
 
@@ -41,6 +43,7 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     """
     become_subreaper()
     os.setsid()
+    _OTHERS.update(shm_inodes())
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
     signal.set_wakeup_fd(wake_w)
@@ -129,7 +132,7 @@ def _kill_at_once() -> None:
             break
         _signal(new, signal.SIGSTOP)
         stopped |= new
-    segments = mapped_shm(stopped)
+    segments = mapped_shm(stopped, _OTHERS)
     _signal(stopped, signal.SIGKILL)
     _unlink(segments)
 
@@ -177,7 +180,7 @@ def end_descendants() -> None:
         pids = descendants(os.getpid())
         if not pids:
             break
-        segments |= mapped_shm(pids)
+        segments |= mapped_shm(pids, _OTHERS)
         _signal(pids, signal.SIGKILL)
         # A killed child becomes waitable at once or very soon; waitid blocks only until one of ours does.
         with contextlib.suppress(ChildProcessError):
@@ -200,7 +203,7 @@ def _unlink(paths: Iterable[str]) -> None:
 
 
 class Segments:
-    """Notes, in a file of the run, which shared-memory files the family has mapped: should nobody be left to remove them, it says whose they are."""
+    """Notes, in a file of the run, which shared-memory files the family has mapped or open: it says whose they are, should nobody be left."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -212,13 +215,13 @@ class Segments:
         self._pids: Set[int] = set()
 
     def note(self, pids: List[int]) -> None:
-        """Look at the maps of the family, which is ``pids``, when files have come to /dev/shm: twice for each file."""
+        """Look at the maps and descriptors of the family, which is ``pids``, when files have come to /dev/shm: twice for each file."""
         self._pids.update(pids)
         there = set(os.listdir("/dev/shm"))
         known, self._known, self._there = self._known, there & self._there, there
         if there <= known:
             return
-        new = mapped_shm(pids) - set(self._noted)
+        new = mapped_shm(pids, _OTHERS, opened=True) - set(self._noted)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:
                 self._noted[path] = os.stat(path).st_ino
@@ -239,20 +242,39 @@ class Segments:
         return made is not None and int(made[1]) in self._pids and not os.path.exists("/proc/" + made[1])
 
 
-def mapped_shm(pids: Iterable[int]) -> Set[str]:
-    """Files below /dev/shm that any of the processes has mapped.
+def shm_inodes() -> Set[int]:
+    """Inodes of the files that are below /dev/shm now."""
+    return {number for _, number in _shm_files()}
+
+
+def mapped_shm(pids: Iterable[int], others: Container[int] = (), *, opened: bool = False) -> Set[str]:
+    """Files below /dev/shm that any of the processes has mapped, or ``opened``: it may end before it maps what it made. None of ``others``, inodes.
 
     Found by inode: a named semaphore is mapped under a name of the moment and gets its own name afterwards (glibc's sem_open).
     """
-    mapped: Set[int] = set()
+    held: Set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError), open("/proc/{}/maps".format(pid)) as maps:
-            mapped |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
-    found: Set[str] = set()
-    for folder, _, names in os.walk("/dev/shm") if mapped else ():
+            held |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
+        if opened:
+            held |= _opened_shm(pid)
+    return {path for path, number in _shm_files() if number in held and number not in others} if held else set()
+
+
+def _opened_shm(pid: int) -> Set[int]:
+    found: Set[int] = set()
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/{}/fd".format(pid)):
+            path = "/proc/{}/fd/{}".format(pid, fd)
+            with contextlib.suppress(OSError):
+                if os.readlink(path).startswith("/dev/shm/"):
+                    found.add(os.stat(path).st_ino)
+    return found
+
+
+def _shm_files() -> Iterator[Tuple[str, int]]:
+    for folder, _, names in os.walk("/dev/shm"):
         for name in names:
             path = os.path.join(folder, name)
             with contextlib.suppress(OSError):
-                if os.lstat(path).st_ino in mapped:
-                    found.add(path)
-    return found
+                yield path, os.lstat(path).st_ino

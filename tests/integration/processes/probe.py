@@ -102,8 +102,8 @@ def leave_shared_memory():
     return path
 
 
-def lose_shared_memory(number):
-    """Segments of processes that are killed a moment after they have made one: nobody has them mapped any more, and nobody unlinks them."""
+def lose_shared_memory(number, map_it=True):
+    """Segments of processes that are killed a moment after they have made one: nobody has them any more, and nobody unlinks them."""
     import mmap
 
     made = []
@@ -111,14 +111,29 @@ def lose_shared_memory(number):
         pid = os.fork()
         if pid == 0:
             fd = os.open("/dev/shm/vllm_regress_test_{}".format(os.getpid()), os.O_CREAT | os.O_RDWR, 0o600)
-            os.ftruncate(fd, 4096)
-            mapped = mmap.mmap(fd, 4096)
+            if map_it:
+                os.ftruncate(fd, 4096)
+                mapped = mmap.mmap(fd, 4096)
+                os.close(fd)
             time.sleep(0.25)
             os.kill(os.getpid(), signal.SIGKILL)
             del mapped
         os.waitpid(pid, 0)
         made.append("/dev/shm/vllm_regress_test_{}".format(pid))
     return made
+
+
+def map_file(path):
+    """Keeps it mapped, in a process below this one, too."""
+    import mmap
+
+    with open(path, "r+b") as file:
+        _KEPT.append(mmap.mmap(file.fileno(), 0))
+    if os.fork() == 0:
+        time.sleep(600)
+
+
+_KEPT = []
 
 
 def leave_semaphore():

@@ -148,11 +148,24 @@ def test_shared_memory_of_a_family_that_somebody_kills_is_removed(child: Child) 
     assert not path.exists()
 
 
-def test_shared_memory_of_a_process_that_soon_died_is_removed(child: Child) -> None:
+@pytest.mark.parametrize("map_it", [True, False], ids=["mapped", "opened"])
+def test_shared_memory_of_a_process_that_soon_died_is_removed(child: Child, map_it: bool) -> None:
     """Killed between two looks of the nanny at the maps of its family: an engine core, as it starts."""
-    made = [Path(each) for each in ask(child, "lose_shared_memory", number=6)]
+    made = [Path(each) for each in ask(child, "lose_shared_memory", number=6, map_it=map_it)]
     child.stop(Deadline.after("stop", 10))
     assert not [each for each in made if each.exists()]
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_file_that_was_there_before_the_family_is_not_removed(agent: Agent, end: str) -> None:
+    """A checkpoint in /dev/shm, for example, which an engine maps."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.truncate(4096)
+        child = agent.fork("probe", Deadline.after("start", 20))
+        ask(child, "map_file", path=file.name)
+        child.note_shared_memory()
+        child.stop(Deadline.after("stop", 10)) if end == "stop" else child.kill()
+        assert Path(file.name).exists()
 
 
 @pytest.mark.parametrize("made", ["before the first look", "between looks"])
