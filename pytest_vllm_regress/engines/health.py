@@ -9,7 +9,7 @@ import httpx
 
 from .http.metrics import Metrics
 
-LOOK_S = 10.0
+LOOK_S = 5.0
 """One whose engine core floods it answers later than in 2 s on two busy cores, and is not dead."""
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
