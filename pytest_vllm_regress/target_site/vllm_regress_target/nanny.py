@@ -48,8 +48,13 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     os.set_blocking(wake_w, False)
     signal.set_wakeup_fd(wake_w)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    told_r, told_w = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(told_w)
+        if not os.read(told_r, 1):  # killed before it could say whom it has started: nobody would know of us
+            os._exit(1)
+        os.close(told_r)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -64,6 +69,9 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
     with contextlib.suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
+        os.write(told_w, b"1")
+        for fd in (told_r, told_w):
+            os.close(fd)
         _attend(lifeline, wake_r, child, request, segments)
     end_descendants()
     segments.remove()

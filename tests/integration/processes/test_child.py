@@ -18,7 +18,7 @@ import pytest
 
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
 from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.agent import TARGET_SITE, Agent
 from pytest_vllm_regress.processes.child import Child
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
@@ -84,6 +84,26 @@ def test_a_death_that_was_already_read_of_is_no_hang(child: Child) -> None:
     assert not child.alive
     with pytest.raises(ChildDied, match="killed by SIGKILL"):
         ask(child, "echo", DEADLINE_S, value=1)
+
+
+def test_a_child_of_which_nobody_was_told_does_not_begin() -> None:
+    """Its nanny is killed as it is about to say whom it has started."""
+    program = """
+import os, signal
+from vllm_regress_target import nanny
+
+class Lifeline:
+    def send(self, frame):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self):
+        pass
+
+nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null"})
+"""
+    variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, b"", b"")
 
 
 def test_error_keeps_the_child(child: Child) -> None:
