@@ -27,7 +27,7 @@ GIB_PER_JOB = 6
 IDLE_S = 10.0
 """For so long there must have been idle what an environment needs, before one more is used than there are cores."""
 NEED = 0.6
-"""Of a core, which an environment keeps busy on average: all cases took 722 s of processor time in 1,196 s of their runs."""
+"""Of a core, about what an environment keeps busy: all cases took 722 s of processor time in 1,093 s of their runs."""
 
 
 def room(cores: int, memory_gib: float) -> int:

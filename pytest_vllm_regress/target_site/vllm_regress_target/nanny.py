@@ -31,7 +31,8 @@ _STOP_ROUNDS = 200
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children instead of init's (Linux, prctl(2))."""
+    """Orphans among our descendants become our children instead of init's (Linux, prctl(2)). What is below /dev/shm already is not theirs."""
+    _OTHERS.update(shm_inodes())
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -43,7 +44,6 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     """
     become_subreaper()
     os.setsid()
-    _OTHERS.update(shm_inodes())
     wake_r, wake_w = os.pipe()
     os.set_blocking(wake_w, False)
     signal.set_wakeup_fd(wake_w)
