@@ -68,8 +68,9 @@ def of_runs() -> Iterator[Trace]:
     abandoned = list(abandoned_runs())
     orphans = list(_orphans({each.run.tag: each.controller_pid for each in abandoned}))
     segments = {segment: _controller(each.controller_pid) for each in abandoned for segment in each.run.segments()}
-    for process, owner in orphans:
-        segments |= dict.fromkeys((Path(each) for each in mapped_shm([process.pid])), owner)
+    for process, owner, since in orphans:
+        mapped = map(Path, mapped_shm([process.pid]))
+        segments |= dict.fromkeys((each for each in mapped if _changed_since(each, since)), owner)
         with contextlib.suppress(psutil.Error):
             yield Trace(
                 "process",
@@ -79,7 +80,7 @@ def of_runs() -> Iterator[Trace]:
                 process.memory_info().rss,
                 partial(_end, process),
             )
-    ours = {process.pid for process, _ in orphans}
+    ours = {process.pid for process, *_ in orphans}
     strangers = _mapped_by_others(ours) if segments else set()
     for path, owner in segments.items():
         with contextlib.suppress(OSError):
@@ -122,9 +123,9 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
                 )
 
 
-def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str]]:
+def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:
     """Living processes of this user that carry the tag of a run whose controller is gone: the tag names it, or ``abandoned`` does by the tag
-    (an xdist worker's run, where the worker lives and what it worked for is gone)."""
+    (an xdist worker's run, where the worker lives and what it worked for is gone). With the owner in words, and since when there was one."""
     head = f"{TAG}=".encode()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -140,7 +141,14 @@ def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str
             if owner is None or not same_namespace(process.pid):
                 continue
             if owner.state() is State.GONE or tag in abandoned:
-                yield process, _controller(abandoned.get(tag, owner.pid))
+                yield process, _controller(abandoned.get(tag, owner.pid)), owner.since
+
+
+def _changed_since(path: Path, since: float) -> bool:
+    """What was there before the run is not its own, whoever has it mapped: a checkpoint in /dev/shm, for one."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_ctime >= since
+    return False
 
 
 def _mapped_by_others(ours: set[int]) -> set[str]:

@@ -8,6 +8,7 @@ import enum
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,12 @@ class Owner:
         """The owner that a run's tag names; None for a tag that is no run's. For tags of living processes: those are of this boot and machine."""
         found = _IN_TAG.search(tag)
         return cls(int(found[1]), int(found[2]), int(found[3]), _boot_id(), socket.gethostname()) if found else None
+
+    @property
+    def since(self) -> float:
+        """When the process started, in seconds since the epoch. For one of this boot; early by a clock tick at most."""
+        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return booted + self.ticks / os.sysconf("SC_CLK_TCK")
 
     def tag(self, run: str, secret: str) -> str:
         """A tag for the run that names this owner."""

@@ -29,6 +29,9 @@ _HEAD = struct.Struct("!I")
 _MOST_FDS = 250
 _PATIENCE_S = 10.0
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_NUDGE, _NUDGE_S = signal.SIGURG, 0.05
+"""Sent after a signal that was passed on: it comes a moment later than it would without this program, maybe to a process that looks for what another
+one has closed in the meantime, in C, and then waits there without having seen it."""
 _LONGEST_SOCKET, _LONGEST_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _PROGRAM = """#!{python} -SEB
@@ -158,6 +161,7 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(_NUDGE, lambda *_: None)
         _place(dict(zip(fds, request["fds"])))
         os.environ.clear()
         os.environ.update(request["env"])
@@ -220,7 +224,8 @@ def launch(python: str, address: str) -> None:
     socket.send_fds(link, [_HEAD.pack(len(body))], fds)
     link.sendall(body)
     for number in _PASSED_ON:
-        signal.signal(number, lambda number, _: link.send(bytes([number])))
+        signal.signal(number, lambda number, _: _pass_on(link, number))
+    signal.signal(signal.SIGALRM, lambda *_: _pass_on(link, _NUDGE, again=False))
     for fd in fds:
         os.close(fd)
     end = link.recv(_HEAD.size, socket.MSG_WAITALL)
@@ -228,6 +233,13 @@ def launch(python: str, address: str) -> None:
     if os.WIFSIGNALED(status):
         _die_of(os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
+
+
+def _pass_on(link: socket.socket, number: int, *, again: bool = True) -> None:
+    with contextlib.suppress(OSError):  # it has ended
+        link.send(bytes([number]))
+    if again:
+        signal.setitimer(signal.ITIMER_REAL, _NUDGE_S)
 
 
 def _receive(link: socket.socket) -> Tuple[Dict[str, Any], List[int]]:

@@ -1,6 +1,7 @@
 """Children that misbehave, each in its own way."""
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -14,6 +15,19 @@ def echo(value):
 
 def pids():
     return {"pid": os.getpid(), "parent": os.getppid(), "session": os.getsid(0)}
+
+
+def thawed():
+    """How many objects are thawed by one more process, which ends."""
+    gc.freeze()
+    ours, theirs = os.pipe()
+    if os.fork() == 0:
+        before = gc.get_freeze_count()
+        gc.unfreeze()
+        os.write(theirs, b"%d" % (before - gc.get_freeze_count()))
+        os._exit(0)
+    os.wait()
+    return int(os.read(ours, 20))
 
 
 def hang():

@@ -270,3 +270,10 @@ def test_logs_of_children_that_ended_long_ago_go(agent: Agent, monkeypatch: pyte
     assert living.log.exists()
     assert [log.exists() for log in ended] == [False, False, True, True]
     living.stop(Deadline.after("stop", 10))
+
+
+@pytest.mark.parametrize(("start_method", "thaws"), [("fork", False), ("spawn", True)])
+def test_what_a_forked_child_forks_stays_frozen(agent: Agent, start_method: str, thaws: bool) -> None:
+    """Collecting an agent's frozen heap takes longer than all the rest of an engine's shutdown; where nothing is shared nothing is changed."""
+    child = agent.fork("probe", Deadline.after("start", 20), start_method=start_method)
+    assert (ask(child, "thawed") > 0) is thaws

@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -28,12 +28,13 @@ CONTROLLER = f"""
 import mmap, os, subprocess, sys
 from pytest_vllm_regress.util.rundir import RunDir
 run = RunDir.create()
-child = "import mmap, sys, time; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); print(flush=True); time.sleep(600)"
+child = "import mmap, os, sys, time; m = [mmap.mmap(os.open(each, os.O_RDWR), 0) for each in sys.argv[1:]]; print(flush=True); time.sleep(600)"
 segments = [f"/dev/shm/vr_test_{{name}}_{{os.getpid()}}" for name in ("mapped", "noted")]
 for path in segments:
     open(path, "wb").write(bytes(4096))
 (run.path / "shared-memory").write_text(f"{{os.stat(segments[1]).st_ino}} {{segments[1]}}\\n")
-escaped = subprocess.Popen([sys.executable, "-c", child, segments[0]], env={{**os.environ, {TAG!r}: run.tag}}, start_new_session=True, stdout=-1)
+command = [sys.executable, "-c", child, segments[0], *sys.argv[1:]]
+escaped = subprocess.Popen(command, env={{**os.environ, {TAG!r}: run.tag}}, start_new_session=True, stdout=-1)
 escaped.stdout.readline()
 print(run.path, run.tag, escaped.pid, *segments, flush=True)
 sys.stdin.read()
@@ -54,9 +55,12 @@ class Killed:
 
 
 @contextlib.contextmanager
-def controller(*, kill: bool) -> Iterator[Killed]:
+def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Killed]:
     process = subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", CONTROLLER, *map(str, mapped_too)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     path, tag, pid, mapped, noted = process.stdout.readline().split()
@@ -160,6 +164,20 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
         other.unlink()
         for folder in folders.values():
             folder.unlink() if folder.is_symlink() else RunDir(folder, "").remove()
+
+
+def test_what_was_there_before_the_run_is_spared() -> None:
+    """A user's file in /dev/shm that an abandoned engine has mapped."""
+    theirs = Path(f"/dev/shm/vr_test_checkpoint_{os.getpid()}")
+    theirs.write_bytes(bytes(4096))
+    try:
+        subprocess.run([sys.executable, "-c", ""], check=True)  # takes longer than a tick, in which starts are counted
+        with controller(kill=True, mapped_too=[theirs]) as killed:
+            leftovers.sweep()
+            assert killed.there() == [False] * 4
+            assert theirs.exists()
+    finally:
+        theirs.unlink()
 
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])

@@ -17,7 +17,7 @@ from pytest_vllm_regress.processes.agent import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 
 PROGRAM = """
-import json, multiprocessing, os, signal, sys, time
+import ctypes, json, multiprocessing, os, signal, sys, threading, time
 sys.path.insert(0, {site!r})
 from vllm_regress_target import spawning
 
@@ -34,6 +34,14 @@ def wait(pipe):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     pipe.send(os.getpid())
     time.sleep(600)
+
+def wait_in_c(pipe):
+    # As one that was between two waits when SIGTERM came: another thread takes the signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    pipe.send(os.getpid())
+    ctypes.CDLL(None).poll(None, 0, 600_000)
 
 def nested(pipe):
     inner = multiprocessing.get_context("spawn").Process(target=has, args=("slow_to_import", pipe))
@@ -78,6 +86,13 @@ if __name__ == "__main__":
         while os.path.exists("/proc/%d" % pid) and time.monotonic() < until:
             time.sleep(0.01)
         found["gone " + name] = not os.path.exists("/proc/%d" % pid)
+    if {quick}:
+        process, pipe = ask(wait_in_c)
+        pipe.recv()
+        process.terminate()
+        process.join(20)
+        found["in C"] = process.exitcode
+        process.kill()
     try:
         spawn.Process(target=lambda: None).start()
     except Exception as error:
@@ -124,6 +139,7 @@ def test_it_is_as_spawn_is_but_for_the_imports(short_path: Path) -> None:
     same = ("joined", "status", "signal", "terminated", "killed", "gone terminated", "gone killed", "closure")
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
     assert (ours["status"], ours["signal"], ours["terminated"], ours["killed"]) == (3, -11, 7, -9)
+    assert ours["in C"] == 7  # it is nudged, for the signal came later than it would have come to a spawned process
 
 
 def test_where_it_cannot_be_nothing_changes(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ function of a request's token history, and vLLM's own sampler, logits processors
 Standard library only here: vLLM calls :func:`register` in every process, long before the platform is needed.
 """
 
+import logging
 import os
 import threading
 import time
-from typing import Callable, Optional
+from typing import Callable, Optional, Union
 
 from ..dialect import ray_ports
 
@@ -67,8 +68,31 @@ def warm() -> None:
     import contextlib
     import importlib
 
-    for name in (".worker_v1", ".worker_v0", "vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor", "xgrammar"):
+    _set_only_levels_that_change()
+    for name in (
+        ".worker_v1",
+        ".worker_v0",
+        "..hosts.engine",
+        "vllm.v1.engine.core",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.v1.core.sched.async_scheduler",
+        "vllm.model_executor.models.config",
+        "vllm.kernels",
+        "setproctitle",
+        "xgrammar",
+    ):
         with contextlib.suppress(
             Exception
         ):  # not every vLLM has both engines; what fails here fails again, in full, where it matters
             importlib.import_module(name, __name__)
+
+
+def _set_only_levels_that_change() -> None:
+    """A level that is set again clears the caches of all loggers; vLLM's configuration, new in each process, does it to its two hundred loggers."""
+    plain = logging.Logger.setLevel
+
+    def set_level(self: logging.Logger, level: Union[int, str]) -> None:
+        if level not in (self.level, logging.getLevelName(self.level)):
+            plain(self, level)
+
+    logging.Logger.setLevel = set_level  # type: ignore[method-assign]

@@ -39,4 +39,4 @@ def start_groups(worker: Any) -> None:
     if seed is not None:  # every rank draws the same numbers, as on a GPU
         random.seed(seed)
         np.random.seed(seed % (1 << 32))
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # the processor's: torch.manual_seed goes on to look for devices
