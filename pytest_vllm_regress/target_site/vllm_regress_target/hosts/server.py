@@ -15,7 +15,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     """Answer one ``serve`` frame with the command line, then run vLLM's own command until it ends."""
     channel.send({"event": "ready"})
     asked = channel.receive()
-    # Up to 0.11 or so, each of several parsers wants the source of each configuration class, and for each the whole module is parsed anew.
+    # Up to 0.9, each of several parsers asks for the source of each configuration class, and for each the whole module is parsed anew.
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
     try:
         made = engines.plan(asked["spec"], "serve")
