@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_port
 NODE = """
 class Node:
     def _get_unused_port(self, allocated_ports=None):
-        return next(port for port in range(61000, 61010) if port not in (allocated_ports or ()))
+        return next(port for port in (*{given_away}, *range(61000, 61010)) if port not in (allocated_ports or ()))
 """
 DRIVER = """
 import sys
@@ -37,9 +38,11 @@ Drive = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
     """Starts a driver that has chosen two ports when it is returned, and has them until its input ends."""
+    given_away = ray_ports._given_away()
+    node = NODE.format(given_away=list(given_away[:2]) if 61000 not in given_away else [])
     package = tmp_path / "site" / "ray" / "_private"
     package.mkdir(parents=True)
-    for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", NODE)):
+    for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", node)):
         (package.parent / file).write_text(text)
     started: list[subprocess.Popen[str]] = []
 
@@ -90,3 +93,10 @@ def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
     plain = Old._get_unused_port
     ray_ports.guard(Old)
     assert Old._get_unused_port is plain
+
+
+@pytest.mark.parametrize(("text", "found"), [("32768\t60999\n", range(32768, 61000)), ("1024 65535", ()), ("none", ())])
+def test_what_the_kernel_gives_away(monkeypatch: pytest.MonkeyPatch, text: str, found: range | tuple[()]) -> None:
+    """Above it Ray must find enough."""
+    monkeypatch.setattr(ray_ports, "open", lambda _: io.StringIO(text), raising=False)
+    assert ray_ports._given_away() == found

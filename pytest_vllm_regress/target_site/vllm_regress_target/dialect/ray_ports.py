@@ -1,8 +1,8 @@
-"""Ports of the Rays that vLLM starts: two that start at the same time never take the same one.
+"""Ports of the Rays that vLLM starts: nobody takes one between its choice and its use.
 
 Ray looks for a port on which nobody listens and tells it its daemons, which listen seconds later. Meanwhile another Ray finds it free, too (a comment
-in ``ray/_private/node.py`` names ray#8254); then a raylet asks a stranger, and ends. Here the choice stays Ray's own, but what one Ray has chosen is
-refused to the user's others while its driver lives.
+in ``ray/_private/node.py`` names ray#8254), or the kernel gives it to an outgoing connection; then a raylet asks a stranger, or nobody, and ends.
+Here the choice stays Ray's own, but what the kernel may give away is refused, and what another Ray of the user's has chosen, while its driver lives.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ _MODULE = "ray._private.node"
 _METHOD, _REFUSED = "_get_unused_port", "allocated_ports"
 _MOST = 100
 """Ports that are refused in a row."""
+_LAST, _FEW = 65535, 1000
 
 
 def watch() -> None:
@@ -38,15 +39,24 @@ def guard(node: Any) -> None:
 
     @functools.wraps(plain)
     def choose(self: Any, allocated_ports: Optional[Set[int]] = None) -> int:
-        refused = set(allocated_ports or ())
+        refused, given_away = set(allocated_ports or ()), _given_away()
         for _ in range(_MOST):
             port: int = plain(self, refused)
-            if _lease(port):
+            if port not in given_away and _lease(port):
                 break
             refused.add(port)
         return port
 
     setattr(node, _METHOD, choose)
+
+
+def _given_away() -> Sequence[int]:
+    """The ports that the kernel gives to outgoing connections (ip_local_port_range, ip(7)); none where it would leave Ray too few above."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        first, last = map(int, file.read().split())
+        if last <= _LAST - _FEW:
+            return range(first, last + 1)
+    return ()
 
 
 def _lease(port: int) -> bool:
