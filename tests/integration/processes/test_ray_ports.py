@@ -17,7 +17,7 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_port
 NODE = """
 class Node:
     def _get_unused_port(self, allocated_ports=None):
-        return next(port for port in (*{given_away}, *range(61000, 61010)) if port not in (allocated_ports or ()))
+        return next(port for port in (*{given_away}, *range(65000, 65010)) if port not in (allocated_ports or ()))
 """
 DRIVER = """
 import sys
@@ -29,7 +29,7 @@ ray_ports.watch()
 ray_ports.watch()
 from ray._private.node import Node
 
-print(Node()._get_unused_port(), Node()._get_unused_port({61001}), flush=True)
+print(Node()._get_unused_port(), Node()._get_unused_port({65001}), flush=True)
 sys.stdin.read()
 """
 Drive = Callable[..., subprocess.Popen[str]]
@@ -38,8 +38,7 @@ Drive = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
     """Starts a driver that has chosen two ports when it is returned, and has them until its input ends."""
-    given_away = ray_ports._given_away()
-    node = NODE.format(given_away=list(given_away[:2]) if 61000 not in given_away else [])
+    node = NODE.format(given_away=list(ray_ports._given_away()[:2]))
     package = tmp_path / "site" / "ray" / "_private"
     package.mkdir(parents=True)
     for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", node)):
@@ -73,22 +72,22 @@ def chosen(driver: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.parametrize("when", ["import first", "import later"])
 def test_what_one_has_chosen_no_other_takes_while_it_lives(drive: Drive, when: str) -> None:
     first = drive(when)
-    assert chosen(first) == [61000, 61000]
+    assert chosen(first) == [65000, 65000]
     second = drive(when)
-    assert chosen(second) == [61001, 61002]  # and Ray's own refusals count
+    assert chosen(second) == [65001, 65002]  # and Ray's own refusals count
     first.communicate(timeout=20)
-    assert chosen(drive(when)) == [61000, 61000]
+    assert chosen(drive(when)) == [65000, 65000]
 
 
 def test_without_a_place_for_the_file_ray_chooses_alone(drive: Drive, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere" / "run")
-    assert [chosen(drive(RAY_TMPDIR=nowhere)) for _ in range(2)] == [[61000, 61000]] * 2
+    assert [chosen(drive(RAY_TMPDIR=nowhere)) for _ in range(2)] == [[65000, 65000]] * 2
 
 
 def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
     class Old:
         def _get_unused_port(self, close_on_exit: bool = True) -> tuple[int, None]:
-            return 61000, None
+            return 65000, None
 
     plain = Old._get_unused_port
     ray_ports.guard(Old)
