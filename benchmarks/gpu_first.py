@@ -1,13 +1,15 @@
-"""The first quarter of an hour on a machine with a GPU: facts, cases, conformance and faults, in one record.
+"""Collect facts, cases, conformance and faults from a machine with a GPU in about a quarter of an hour, in one record.
 
-    pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what this vLLM wants
+    pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what this vLLM needs
     python benchmarks/gpu_first.py --env .venv/bin/python --torch .venv/bin/python
     python benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --record rehearsal.json
 
-``--env`` is the environment under test, ``--torch`` any interpreter with a CUDA build of torch: it plays the other tenant. Every step has
-a time of its own, and all of them ``--minutes`` (25). A step that fails is recorded as it failed, and the next one runs. The record is
-written after each step. Exit status 1 when a step failed. Where there is no GPU it is a rehearsal: its file says so in its first line, has
-``rehearsed`` in the place of ``steps``, and is not written to docs/records.
+``--env`` is the environment under test. ``--torch`` is any interpreter with a CUDA build of torch; it plays the other tenant of the GPU. Each
+step has its own time limit, and all of them together have ``--minutes`` (25). A step that fails is recorded as failed, and the next one runs.
+The script prints a line for each step and writes the record after each step. It exits with status 1 if a step failed.
+
+Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed`` instead of ``steps``, and is not written to
+docs/records.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.gpus import nvml
 from pytest_vllm_regress.gpus.visible import usable
 from pytest_vllm_regress.util.deadline import Deadline
-from pytest_vllm_regress.util.files import write_whole
+from pytest_vllm_regress.util.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
@@ -66,14 +68,14 @@ KILLED_CORE = """
 import threading, pytest
 from pytest_vllm_regress.errors import ChildError
 
-pytestmark = pytest.mark.vllm_engine(generation="V1")  # V0's core is no process of its own
+pytestmark = pytest.mark.vllm_engine(generation="V1")  # V0's core is not a separate process
 
 def test_core_is_killed(vllm_engine):
     first, *others = vllm_engine.child.processes()
     core = max(others, key=lambda process: process.memory_info().rss)
     threading.Timer(0.5, core.kill).start()
     with pytest.raises(ChildError):
-        while True:  # some request is under way then, however fast they are
+        while True:  # so that a request is running whenever the core is killed
             vllm_engine.generate("Are you there?", {"max_tokens": 400, "ignore_eos": True, "n": 16}, timeout=30)
 
 def test_the_next_one(vllm_engine):
@@ -96,12 +98,12 @@ Facts = dict[str, Any]
 
 
 class LeftOut(Exception):
-    """The step cannot be done here; says why."""
+    """Raised with the reason when a step cannot run here."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What every step needs. ``left_s``: seconds left of all."""
+    """What every step needs. ``left_s`` are the remaining seconds of the whole run."""
 
     env: str
     device: str
@@ -116,7 +118,7 @@ class Bench:
         return max(1.0, self.until - time.monotonic())
 
     def pytest(self, *arguments: str) -> list[str]:
-        """The command line of a pytest of its own."""
+        """Return the command line of a separate pytest."""
         return [
             *(sys.executable, "-m", "pytest", "-q", *PLUGINS),
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
@@ -124,7 +126,7 @@ class Bench:
 
     @contextlib.contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A pytest, which does not outlive the block."""
+        """Start a pytest that is killed at the end of the block."""
         command = self.pytest(*arguments)
         pipe, environment = subprocess.PIPE, {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         with subprocess.Popen(
@@ -136,7 +138,7 @@ class Bench:
                 process.kill()
 
     def run(self, *arguments: str, allowed_s: float = 600) -> Facts:
-        """A pytest to its end: status, seconds, and its last lines."""
+        """Run a pytest to its end. Return its status, seconds and last lines."""
         begun = time.monotonic()
         with self.started(*arguments) as process:
             try:
@@ -154,7 +156,7 @@ class Bench:
 
     @contextlib.contextmanager
     def session(self) -> Iterator[Session]:
-        """A session with a probe or two, outside pytest."""
+        """Open a session outside pytest, for probes."""
         timeouts = Timeouts()
         settings = Settings(environments=(self.env,), device=self.device)
         session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)), print)
@@ -177,33 +179,33 @@ def _ended(process: subprocess.Popen[str], out: str, begun: float) -> Facts:
 
 
 def facts(bench: Bench) -> Facts:
-    """Driver, GPUs, and what asking NVML costs."""
-    machine = nvml.look()
+    """Collect the driver, the GPUs, and the time that NVML queries take."""
+    machine = nvml.query_machine()
     if isinstance(machine, str):
         raise LeftOut(machine)
     device = usable().devices[0]
     return {
         "machine": dataclasses.asdict(machine),
-        "usable": [dataclasses.asdict(each) for each in usable().devices],
-        "look_ms": _median_ms(nvml.look),
+        "usable": [dataclasses.asdict(gpu) for gpu in usable().devices],
+        "look_ms": _median_ms(nvml.query_machine),
         "usage_ms": _median_ms(lambda: nvml.usage(device.uuid)),
         "usage": str(nvml.usage(device.uuid)),
     }
 
 
 def fork(bench: Bench) -> Facts:
-    """Whether the warm agent forks, and a CUDA tensor in a child that it forked."""
+    """Check whether the warm agent forks, and use a CUDA tensor in a child."""
     bench.need_cuda()
     with bench.session() as session:
         target = session.target(bench.env)
         child = session.probe(target)
         file = bench.file("probe.py", PROBE)
-        found = child.request("call", Deadline.after("probe", 120), file=file, function="tensor", arguments={})
-        return {"start_method": child.start_method, "target": target.describe(), "tensor": found}
+        tensor = child.request("call", Deadline.after("probe", 120), file=file, function="tensor", arguments={})
+        return {"start_method": child.start_method, "target": target.describe(), "tensor": tensor}
 
 
 def release(bench: Bench) -> Facts:
-    """How long a driver keeps the memory of a process that was killed: milliseconds since, MiB used."""
+    """Measure how long the driver keeps the memory of a killed process, as (milliseconds since, MiB used)."""
     bench.need_cuda()
     uuid = usable().devices[0].uuid
     with bench.session() as session:
@@ -221,47 +223,52 @@ def release(bench: Bench) -> Facts:
 
 
 def cases(bench: Bench) -> Facts:
-    """Seven documented failures, each on the engine it is about."""
+    """Run seven cases, each on the engine that it concerns."""
     report = bench.folder / "cases.json"
     ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}", allowed_s=480)
-    found = json.loads(report.read_text())["results"] if report.exists() else []
-    if silent := set(bench.cases) - {each["case_id"] for each in found}:
+    results = json.loads(report.read_text())["results"] if report.exists() else []
+    if silent := set(bench.cases) - {result["case_id"] for result in results}:
         raise RuntimeError(f"no verdict for {', '.join(sorted(silent))}: {ran}")
-    return {**ran, "results": [{key: each[key] for key in ("test", "verdict", "reason", "gpu")} for each in found]}
+    return {
+        **ran,
+        "results": [{key: result[key] for key in ("test", "verdict", "reason", "gpu")} for result in results],
+    }
 
 
 def conformance(bench: Bench) -> Facts:
-    """The conformance suite's part for one GPU. A failure that no fault of vLLM's explains is one of the step."""
+    """Run the part of the conformance suite for one GPU. The step fails if a failure is not explained by a known fault of vLLM."""
     report, suite = bench.folder / "conformance.xml", ROOT / "conformance"
     ran = bench.run(
-        *(str(suite / each) for each in bench.suite), f"--junitxml={report}", "--timeout=900", allowed_s=480
+        *(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900", allowed_s=480
     )
     if not report.exists():
         raise RuntimeError(f"no report: {ran}")
-    made = read_report(bench.env, report)
-    open_ones = [f"{cell.section}: {cell.check}" for _, cell in unexplained([made], read_faults(suite / "known.toml"))]
-    return {**ran, "status": int(bool(open_ones)), "unexplained": open_ones, "suite": dataclasses.asdict(made)}
+    suite_run = read_report(bench.env, report)
+    open_ones = [
+        f"{cell.section}: {cell.check}" for _, cell in unexplained([suite_run], read_faults(suite / "known.toml"))
+    ]
+    return {**ran, "status": int(bool(open_ones)), "unexplained": open_ones, "suite": dataclasses.asdict(suite_run)}
 
 
 def core_killed(bench: Bench) -> Facts:
-    """An engine's last process is killed in mid-request; the next test gets an engine."""
+    """Kill an engine core during a request; the next test must get an engine."""
     return bench.run(bench.file("test_core_killed.py", KILLED_CORE), allowed_s=240)
 
 
 def pytest_killed(bench: Bench) -> Facts:
-    """pytest is killed while its engine holds the GPU; another one gets it."""
+    """Kill pytest while its engine holds the GPU; another pytest must get the GPU."""
     ready = bench.folder / "ready"
     with bench.started(bench.file("test_stays.py", STAYS.format(ready=str(ready)))) as process:
         deadline = Deadline.after("start", min(300, bench.left_s))
         while not ready.exists() and process.poll() is None and not deadline.passed:
-            time.sleep(0.2)  # a file of another process
+            time.sleep(0.2)  # another process writes the file
         if not ready.exists():
             raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
     return bench.run(bench.file("test_quick.py", QUICK), allowed_s=240)
 
 
 def tenant(bench: Bench) -> Facts:
-    """Another process holds memory of the GPU: engines start beside it."""
+    """Start an engine while another process holds memory of the GPU."""
     if bench.torch is None:
         raise LeftOut("needs --torch: an interpreter with a CUDA build of torch")
     command = [str(bench.torch), "-c", TENANT.format(gib=TENANT_GIB)]
@@ -276,12 +283,15 @@ def tenant(bench: Bench) -> Facts:
 
 
 def two_at_once(bench: Bench) -> Facts:
-    """Two pytests take turns, or share what there is."""
+    """Run two pytests at once, which take turns or share the GPU."""
     begun = time.monotonic()
     quick = bench.file("test_quick.py", QUICK)
-    with bench.started(quick) as one, bench.started(quick) as other:
-        ended = [_ended(each, each.communicate(timeout=min(300, bench.left_s))[0], begun) for each in (one, other)]
-    return {"status": max(abs(each["status"]) for each in ended), "runs": ended}
+    with bench.started(quick) as first, bench.started(quick) as second:
+        ended = [
+            _ended(process, process.communicate(timeout=min(300, bench.left_s))[0], begun)
+            for process in (first, second)
+        ]
+    return {"status": max(abs(entry["status"]) for entry in ended), "runs": ended}
 
 
 STEPS: Mapping[str, Callable[[Bench], Facts]] = {
@@ -298,7 +308,7 @@ STEPS: Mapping[str, Callable[[Bench], Facts]] = {
 
 
 def rehearsal(device: str) -> str | None:
-    """Why nothing that is seen here says anything of a GPU; None where it does."""
+    """Return why this run says nothing about GPUs, or None if it runs on one."""
     if device != "gpu":
         return f"the device is {device}"
     if "FAKE_NVML" in os.environ or not (Path("/dev/dxg").exists() or any(Path("/dev").glob("nvidia[0-9]*"))):
@@ -307,26 +317,26 @@ def rehearsal(device: str) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    given = parse(arguments)
-    why = rehearsal(given.device)
+    options = parse(arguments)
+    why = rehearsal(options.device)
     record: Facts = {} if why is None else {"rehearsal": f"Nothing here was seen on a GPU: {why}."}
-    record |= {"device": given.device, "env": given.env, "machine": platform.platform()}
+    record |= {"device": options.device, "env": options.env, "machine": platform.platform()}
     record |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     steps: dict[str, Facts] = record.setdefault("steps" if why is None else "rehearsed", {})
     with tempfile.TemporaryDirectory() as folder:
-        until = time.monotonic() + 60 * given.minutes
-        bench = Bench(given.env, given.device, given.torch, Path(folder), until, given.cases, given.suite)
-        for name in given.only:
-            made = steps[name] = step(bench, STEPS[name])
-            print(f"{name}: {made['outcome']} in {made['seconds']:.1f} s {made.get('why', '')}", flush=True)
-            write_whole(given.record, json.dumps(record, indent=1, default=str) + "\n")
+        until = time.monotonic() + 60 * options.minutes
+        bench = Bench(options.env, options.device, options.torch, Path(folder), until, options.cases, options.suite)
+        for name in options.only:
+            entry = steps[name] = step(bench, STEPS[name])
+            print(f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}", flush=True)
+            write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
     if why is not None:
         print(record["rehearsal"])
-    return int(any(each["outcome"] == "failed" for each in steps.values()))
+    return int(any(outcome["outcome"] == "failed" for outcome in steps.values()))
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; ends the program where it is wrong."""
+    """Parse the command line. Exits if it is invalid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", required=True, help="environment or interpreter under test")
     parser.add_argument("--torch", type=Path, help="an interpreter with a CUDA build of torch")
@@ -347,20 +357,20 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def step(bench: Bench, do: Callable[[Bench], Facts]) -> Facts:
-    """What a step found; failed with the reason, or left out with it. What a pytest says in the end, its exit status says."""
+    """Run a step. Return its result, or why it failed or was left out. A pytest that exits with an error fails the step."""
     begun = time.monotonic()
     try:
         if begun > bench.until:
             raise LeftOut("the time is used up")
-        found = do(bench)
-        made = {"outcome": "failed" if found.get("status") else "done", "found": found}
-        if found.get("status"):
-            made["why"] = f"pytest ended with {found['status']}"
+        collected = do(bench)
+        entry = {"outcome": "failed" if collected.get("status") else "done", "found": collected}
+        if collected.get("status"):
+            entry["why"] = f"pytest ended with {collected['status']}"
     except LeftOut as why:
-        made = {"outcome": "left out", "why": str(why)}
-    except Exception as error:  # the next step may still say something
-        made = {"outcome": "failed", "why": f"{type(error).__name__}: {error}"[:4000]}
-    return {**made, "seconds": round(time.monotonic() - begun, 1)}
+        entry = {"outcome": "left out", "why": str(why)}
+    except Exception as error:  # the next steps may still work
+        entry = {"outcome": "failed", "why": f"{type(error).__name__}: {error}"[:4000]}
+    return {**entry, "seconds": round(time.monotonic() - begun, 1)}
 
 
 def _used(uuid: str) -> int:

@@ -1,10 +1,11 @@
-"""What the plugin costs a project that does not use it: processor time of ``pytest --collect-only`` in an empty folder.
+"""Measure what the plugin costs a project that does not use it.
 
-Three environments: pytest alone, with the packages that the plugin brings (and pytest plugins among them), and with the plugin itself.
-``python benchmarks/plugin_cost.py`` builds them in a temporary folder and measures them in turn.
+    python benchmarks/plugin_cost.py
 
-The plugin's own part is measured in a fourth, where it stands beside pytest without the packages it brings, none of which it needs to start: what
-``pytest.main`` takes there more than where pytest is alone. What counts is the median of many pairs, whose two runs follow each other.
+It builds environments in a temporary folder and prints the processor time of ``pytest --collect-only`` in an empty project: for pytest
+alone, with the packages that the plugin depends on (some are pytest plugins), and with the plugin. Then it prints the plugin's own part: the
+difference that the plugin without its dependencies, which it does not need to start, makes to ``pytest.main``. This is the median over many
+pairs of consecutive runs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pytest_vllm_regress.environments import uv
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS = 9
 PAIRS = 100
-AT_MOST_MS = 20.0
+MAX_MS = 20.0
 COLLECT = ("-q", "--collect-only", "-p", "no:cacheprovider")
 MAIN = """
 import sys, time
@@ -34,16 +35,16 @@ sys.exit(status)
 """
 
 
-def environment(folder: Path, *wanted: str) -> Path:
-    """The interpreter of a new environment with these requirements."""
+def environment(folder: Path, *requirements: str) -> Path:
+    """Create an environment with these requirements and return its interpreter."""
     python = folder / "bin" / "python"
     uv.run(["venv", "--quiet", "--python", sys.executable, folder], doing="making an environment")
-    uv.run(["pip", "install", "--quiet", "--compile-bytecode", "--python", python, *wanted], doing="installing")
+    uv.run(["pip", "install", "--quiet", "--compile-bytecode", "--python", python, *requirements], doing="installing")
     return python
 
 
 def run(project: Path, *command: str | Path) -> str:
-    """What a collection that finds nothing prints."""
+    """Run a collection that finds no tests and return its output."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
     done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True, check=False)
     if done.returncode != 5:  # no tests collected
@@ -52,7 +53,7 @@ def run(project: Path, *command: str | Path) -> str:
 
 
 def whole(python: Path, project: Path) -> float:
-    """Milliseconds of processor time from the start of the process to its end."""
+    """Return the processor time (milliseconds) of a whole pytest process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     run(project, python, "-m", "pytest", *COLLECT)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -60,17 +61,17 @@ def whole(python: Path, project: Path) -> float:
 
 
 def part(python: Path, project: Path) -> float:
-    """Milliseconds of processor time in ``pytest.main``."""
+    """Return the processor time (milliseconds) of ``pytest.main``."""
     return float(run(project, python, "-c", MAIN, *COLLECT).splitlines()[-1])
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        ours = environment(place / "ours", str(ROOT))
+        root = Path(folder)
+        with_everything = environment(root / "plugin", str(ROOT))
         listed = subprocess.run(
             [
-                ours,
+                with_everything,
                 "-c",
                 "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))",
             ],
@@ -78,35 +79,37 @@ def main() -> None:
             text=True,
             check=True,
         ).stdout.split()
-        brought = [each for each in listed if not each.startswith("pytest-vllm-regress")]
-        (pytest_alone,) = (each for each in listed if each.startswith("pytest=="))
+        dependencies = [package for package in listed if not package.startswith("pytest-vllm-regress")]
+        (pytest_alone,) = (package for package in listed if package.startswith("pytest=="))
         pythons = {
-            "pytest alone": environment(place / "alone", pytest_alone),
-            "with the packages it brings": environment(place / "packages", *brought),
-            "with the plugin": ours,
+            "pytest alone": environment(root / "alone", pytest_alone),
+            "with its dependencies": environment(root / "packages", *dependencies),
+            "with the plugin": with_everything,
         }
-        bare = environment(place / "bare", pytest_alone)
+        bare = environment(root / "bare", pytest_alone)
         uv.run(
             ["pip", "install", "--quiet", "--no-deps", "--compile-bytecode", "--python", bare, ROOT], doing="installing"
         )
-        project = place / "project"
+        project = root / "project"
         project.mkdir()
-        found: dict[str, list[float]] = {name: [] for name in pythons}
+        times: dict[str, list[float]] = {name: [] for name in pythons}
         for number in range(ROUNDS + 1):
             for name, python in pythons.items():
                 spent = whole(python, project)
-                if number:  # the first round fills the caches of files
-                    found[name].append(spent)
+                if number:  # the first round only fills the file caches
+                    times[name].append(spent)
         pairs = [tuple(part(python, project) for python in (pythons["pytest alone"], bare)) for _ in range(PAIRS + 1)]
-    middle = {name: statistics.median(each) for name, each in found.items()}
-    alone = middle["pytest alone"]
-    for name, each in found.items():
-        print(f"{name:30}{middle[name]:6.0f} ms ({min(each):.0f} to {max(each):.0f}), {middle[name] / alone:.2f} times")
-    low, median, high = statistics.quantiles((beside - alone for alone, beside in pairs[1:]), n=4)
-    fastest, fastest_beside = map(min, zip(*pairs, strict=True))
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    alone = medians["pytest alone"]
+    for name, values in times.items():
+        print(
+            f"{name:30}{medians[name]:6.0f} ms ({min(values):.0f} to {max(values):.0f}), {medians[name] / alone:.2f} times"
+        )
+    low, median, high = statistics.quantiles((with_plugin - alone for alone, with_plugin in pairs[1:]), n=4)
+    fastest, fastest_with_plugin = map(min, zip(*pairs, strict=True))
     print(
         f"its own part{median:24.1f} ms (half of {PAIRS} pairs: {low:.1f} to {high:.1f}; "
-        f"the fastest runs: {fastest_beside - fastest:.1f}); at most {AT_MOST_MS:g} ms: {'reached' if median <= AT_MOST_MS else 'missed'}"
+        f"the fastest runs: {fastest_with_plugin - fastest:.1f}); at most {MAX_MS:g} ms: {'reached' if median <= MAX_MS else 'missed'}"
     )
 
 

@@ -1,10 +1,11 @@
-"""Grammar backends by themselves: what the harness costs over a bare loop, and how long compiling and masks take.
+"""Measure grammar backends by themselves: the overhead of the harness, and how long compiling and masks take.
 
     python benchmarks/schemas.py lm-format-enforcer-0.10.11 lm-format-enforcer-0.11.3 llguidance-1.7.6 outlines-core-0.2.14
 
-Both sides of the first table ask the same questions in turn, in one run: the bare loop calls the same checks inside the target process,
-without messages and without comparing with jsonschema. The second table gives microseconds on this machine, over schemas that all
-backends claim to support and a vocabulary of ``--vocabulary`` tokens made of letters: real ones are three to five times as large.
+The first table compares the throughput of the harness with a bare loop that performs the same checks inside the target process, without
+messages and without comparing with jsonschema. Both sides get the same questions, alternately. The second table gives microseconds to compile
+a schema, for the first mask and for later masks, over schemas that all backends claim to support and a vocabulary of ``--vocabulary`` tokens made
+of letters. Real vocabularies are three to five times as large.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from pathlib import Path
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.checker import BACKENDS, Checker
 from pytest_vllm_regress.fuzz.oracle import Problem, Question
-from pytest_vllm_regress.fuzz.search import Search
-from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.fuzz.search import Search, SearchPlan
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.schemas import PROFILES, Budget
 
 BARE = """
@@ -44,20 +45,20 @@ for _ in sys.stdin:
 """
 
 
-def drawn(count: int) -> list[Question]:
-    """The same questions for every backend: schemas of the profile that all claim to support."""
-    asked: list[Question] = []
+def draw_questions(count: int) -> list[Question]:
+    """Return the questions for every backend, with schemas of the profile that all claim to support."""
+    questions: list[Question] = []
 
-    def note(question: Question) -> tuple[Problem, ...]:
-        asked.append(question)
+    def record(question: Question) -> tuple[Problem, ...]:
+        questions.append(question)
         return ()
 
-    Search(note, PROFILES["basic"], Budget(), examples=count, seed_value=0).run()
-    return asked
+    Search(record, SearchPlan(PROFILES["basic"], Budget(), count, seed=0)).run()
+    return questions
 
 
 def vocabulary(plain: Path, size: int) -> Path:
-    """tokenizer.json with about ``size`` tokens: the forged one's, and words of one to four letters, alone and after a space."""
+    """Write a tokenizer.json with about ``size`` tokens: the forged tokenizer's, and words of two to four letters, alone and after a space."""
     document = json.loads(plain.read_text())
     known = document["model"]["vocab"]
     words = (
@@ -75,12 +76,12 @@ def vocabulary(plain: Path, size: int) -> Path:
 
 
 def percentile(values: list[float], part: float) -> float:
-    """In microseconds."""
+    """Return a percentile in microseconds."""
     return sorted(values)[min(len(values) - 1, int(part * len(values)))] * 1e6
 
 
 def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
-    """A row: bare seconds over ours, medians and spread."""
+    """Return a row: seconds of the bare loop divided by the harness's, as median and spread."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump([dataclasses.asdict(question) for question in questions], file)
         file.flush()
@@ -96,25 +97,25 @@ def throughput(checker: Checker, questions: list[Question], rounds: int) -> str:
         )
         assert bare.stdin is not None and bare.stdout is not None
         checker.ask(questions[0])
-        ours, theirs = [], []
+        harness, bare_loop = [], []
         for _ in range(rounds):
             began = time.perf_counter()
             for question in questions:
                 checker.ask(question)
-            ours.append(time.perf_counter() - began)
+            harness.append(time.perf_counter() - began)
             bare.stdin.write("\n")
             bare.stdin.flush()
-            theirs.append(float(bare.stdout.readline()))
+            bare_loop.append(float(bare.stdout.readline()))
         bare.stdin.close()
         bare.wait()
-    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
-    checks = sum(question.checks for question in questions) / statistics.median(ours) * 60
+    ratios = [a / b for a, b in zip(bare_loop, harness, strict=True)]
+    checks = sum(question.checks for question in questions) / statistics.median(harness) * 60
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     return f"| {checker.backend} {checker.version} | {statistics.median(ratios):.2f} | {spread} | 0.8 | {checks:,.0f} |"
 
 
 def latencies(checker: Checker, questions: list[Question]) -> str:
-    """A row: microseconds."""
+    """Return a row with latencies in microseconds."""
     compile_s, first, later = [], [], []
     for question in questions:
         reply = checker.reply(dataclasses.replace(question, valid=(), invalid=(), walks=1), timings=True)
@@ -132,25 +133,27 @@ def main() -> None:
     parser.add_argument("--schemas", type=int, default=150)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=32_000)
-    given = parser.parse_args()
-    questions = drawn(given.schemas)
+    options = parser.parse_args()
+    questions = draw_questions(options.schemas)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {sys.platform}"
-    print(f"{len(questions)} schemas, {given.rounds} rounds; {machine}\n")
+    print(f"{len(questions)} schemas, {options.rounds} rounds; {machine}\n")
     with bare_session() as session:
-        named = [(name, backend) for name in given.environments for backend in BACKENDS]
-        checkers = [checker for name, backend in named if (checker := Checker.if_there(session, name, backend))]
+        candidates = [(name, backend) for name in options.environments for backend in BACKENDS]
+        checkers = [
+            checker for name, backend in candidates if (checker := Checker.create_if_installed(session, name, backend))
+        ]
         print(
-            "| backend | throughput, harness over bare loop | spread | to reach | checks a minute |\n| --- | --- | --- | --- | --- |"
+            "| backend | throughput, harness over bare loop | spread | goal | checks a minute |\n| --- | --- | --- | --- | --- |"
         )
         for checker in checkers:
-            print(throughput(checker, questions, given.rounds), flush=True)
-        large = vocabulary(Path(checkers[0].tokenizer), given.vocabulary)
-        print(f"\n{given.vocabulary} tokens, microseconds\n")
+            print(throughput(checker, questions, options.rounds), flush=True)
+        large = vocabulary(Path(checkers[0].tokenizer), options.vocabulary)
+        print(f"\n{options.vocabulary} tokens, microseconds\n")
         print(
             "| backend | compile p50 | p99 | first mask p50 | p99 | mask p50 | p99 | masks |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
         )
-        for name, backend in named:
-            if timed := Checker.if_there(session, name, backend, tokenizer=large):
+        for name, backend in candidates:
+            if timed := Checker.create_if_installed(session, name, backend, tokenizer=large):
                 print(latencies(timed, questions), flush=True)
         large.unlink()
         large.parent.rmdir()

@@ -1,9 +1,9 @@
-"""Hundreds of engines and thousands of requests through one session: does anything grow?
+"""Start hundreds of engines and send thousands of requests in one session, and check that nothing grows.
 
     python benchmarks/soak.py --starts 500 --requests 20000 --env vllm-0.8.5
 
-Prints a row now and then, and at the end the growth from the end of the warm-up (a fifth of the starts) to the end. Exit status 1 when
-something grew that must not.
+It prints a row of counts now and then, and at the end the growth since the warm-up (the first fifth of the starts). It exits with status 1 if
+anything grew by more than ``ALLOWED``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import psutil
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.deadline import Deadline
 
 MIB = 2**20
@@ -34,12 +34,12 @@ ALLOWED = {
     "shared memory": 0.0,
     "disk MiB": 8.0,
 }
-"""What may be more at the end than after the warm-up. Logs of engines that have ended stay until the session ends, and are small."""
+"""Maximum growth since the warm-up. The small logs of stopped engines remain until the session ends."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One look, with no engine up."""
+    """Counts at one moment, while no engine is running."""
 
     starts: int
     requests: int
@@ -54,17 +54,17 @@ class Sample:
         )
 
 
-def look(session: Session, starts: int, requests: int, began: float) -> Sample:
-    """Counts of everything that could be left behind."""
-    me = psutil.Process()
-    agents = [psutil.Process(agent._process.pid) for agent in session._agents.values() if agent._process is not None]
+def take_sample(session: Session, starts: int, requests: int, began: float) -> Sample:
+    """Count everything that could be left behind."""
+    controller = psutil.Process()
+    agents = [psutil.Process(agent.pid) for agent in session.agents if agent.pid is not None]
     values = {
-        "controller MiB": round(me.memory_info().rss / MIB, 1),
+        "controller MiB": round(controller.memory_info().rss / MIB, 1),
         "agent MiB": round(sum(agent.memory_info().rss for agent in agents) / MIB, 1),
-        "descriptors": me.num_fds(),
+        "descriptors": controller.num_fds(),
         "agent descriptors": sum(agent.num_fds() for agent in agents),
-        "threads": me.num_threads(),
-        "processes": len(family.tagged(session.run.tag)),
+        "threads": controller.num_threads(),
+        "processes": len(process_tree.with_tag(session.run.tag)),
         "shared memory": len(os.listdir("/dev/shm")),
         "disk MiB": round(sum(path.stat().st_size for path in session.run.path.rglob("*") if path.is_file()) / MIB, 1),
     }
@@ -77,43 +77,47 @@ def main() -> int:
     parser.add_argument("--device", default="sim")
     parser.add_argument("--starts", type=int, default=500)
     parser.add_argument("--requests", type=int, default=20_000)
-    given = parser.parse_args()
+    options = parser.parse_args()
     timeouts = Timeouts()
-    settings = Settings(environments=(given.env,), device=given.device)
+    settings = Settings(environments=(options.env,), device=options.device)
     session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)))
-    each = -(-given.requests // given.starts)
-    samples, asked, left = [], 0, 0
+    requests_each = -(-options.requests // options.starts)
+    samples, requests, leftovers = [], 0, 0
     try:
-        target = session.target(given.env)
+        target = session.target(options.env)
         versions = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
         print(f"{target.describe()}\n{versions}\n", flush=True)
         began = time.monotonic()
-        for number in range(1, given.starts + 1):
+        for number in range(1, options.starts + 1):
             spec = EngineSpec.create(
                 generation="V1" if number % 2 else "V0", tensor_parallel_size=2 if number % 10 == 0 else 1
             )
             engine = session.engine(target, spec, user="soak", fresh=True)
-            answers = engine.generate([f"request {n}" for n in range(each)], {"max_tokens": 4, "ignore_eos": True})
+            answers = engine.generate(
+                [f"request {n}" for n in range(requests_each)], {"max_tokens": 4, "ignore_eos": True}
+            )
             assert all(len(answer["outputs"][0]["token_ids"]) == 4 for answer in answers)
-            asked += len(answers)
-            left += len(engine.stop())
+            requests += len(answers)
+            leftovers += len(engine.stop())
             if number == 1:
                 print(f"| starts | requests | s | {' | '.join(ALLOWED)} |\n|{' --- |' * (len(ALLOWED) + 3)}")
-            if number % max(1, given.starts // 20) == 0:
-                samples.append(look(session, number, asked, began))
+            if number % max(1, options.starts // 20) == 0:
+                samples.append(take_sample(session, number, requests, began))
                 print(samples[-1].row(), flush=True)
-        place = session.run.path
+        folder = session.run.path
     finally:
         session.close()
     warm, end = samples[len(samples) // 5], samples[-1]
     grown = {
         name: end.values[name] - warm.values[name]
-        for name, most in ALLOWED.items()
-        if end.values[name] - warm.values[name] > most
+        for name, allowed in ALLOWED.items()
+        if end.values[name] - warm.values[name] > allowed
     }
-    print(f"\n{asked} requests, {left} leftovers; run directory {'still there' if Path(place).exists() else 'removed'}")
+    print(
+        f"\n{requests} requests, {leftovers} leftovers; run directory {'still there' if Path(folder).exists() else 'removed'}"
+    )
     print(f"grown since the warm-up ({warm.starts} starts): {grown or 'nothing'}")
-    return 1 if grown or Path(place).exists() else 0
+    return 1 if grown or Path(folder).exists() else 0
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The conformance suite: what vLLM must do through the fixtures, one test for each cell of docs/conformance.md.
+"""The conformance suite: what vLLM must do through the fixtures. Each test is one cell of docs/generated/conformance.md.
 
-    pytest conformance --vllm-env vllm-0.9.2         # everything, in one environment
+    pytest conformance --vllm-env vllm-0.9.2               # the whole suite in one environment
     vllm-regress conformance vllm-0.9.2 vllm-0.33.0        # the same in several, recorded
 
-Without ``--vllm-env`` only the tests marked ``smoke`` run. Every test leaves its cell in the report's properties: section (the
-module), check, and generation.
+Without ``--vllm-env`` only the tests marked ``smoke`` run. Each test writes the properties of its cell to the report: section (the
+module), check and generation. The check is the test's name, so renaming a test renames its cell in the records.
 """
 
 from __future__ import annotations
@@ -24,37 +24,38 @@ HERE = Path(__file__).parent
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "engine: starts real vLLM in a target environment (built on first use)")
-    config.addinivalue_line("markers", "smoke: also runs where no environment was named")
+    config.addinivalue_line("markers", "smoke: also runs if no environment is named")
     config.addinivalue_line(
-        "markers", "generation_only(name, why): only this engine generation can show it; the other's cell is n/a: why"
+        "markers",
+        "generation_only(name, why): only this engine generation can be tested; the cell of the other is n/a: why",
     )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    ours = [item for item in items if HERE in item.path.parents]
-    for item in ours:
+    suite = [item for item in items if HERE in item.path.parents]
+    for item in suite:
         item.add_marker(pytest.mark.engine)
         item.user_properties += _cell(item)
         only = item.get_closest_marker("generation_only")
         if only and ("generation", only.args[0]) not in item.user_properties:
             item.add_marker(pytest.mark.skip(reason=only.args[1]))
     if not config.getoption("vllm_env"):
-        left_out = [item for item in ours if not item.get_closest_marker("smoke")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+        deselected = [item for item in suite if not item.get_closest_marker("smoke")]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def described(vllm_env: Target, record_testsuite_property: Callable[[str, object], None]) -> None:
-    """The report says what was installed."""
+    """Write the installed versions to the report."""
     record_testsuite_property("device", vllm_env.device)
     record_testsuite_property("python", vllm_env.installed.python)
     record_testsuite_property("versions", json.dumps(vllm_env.versions))
 
 
 def _cell(item: pytest.Item) -> list[tuple[str, object]]:
-    """The marker ``cell`` may name the check otherwise; parameters other than generation and environment are part of it."""
+    """Return the properties of a test's cell. Parameters other than generation and environment are part of the check's name."""
     assert isinstance(item, pytest.Function)
     params: dict[str, Any] = dict(item.callspec.params) if hasattr(item, "callspec") else {}
     axes = dict(params.pop("engine_spec", {}))

@@ -1,4 +1,4 @@
-"""LoRA adapters: for each request of a batch, loaded and unloaded, two of one name, and ones that vLLM must refuse."""
+"""LoRA adapters: one for each request of a batch, loaded and unloaded, two with the same name, and ones that vLLM must reject."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ def tokens(results: list[RequestOutput]) -> list[list[int]]:
 
 
 def test_each_request_its_own(vllm_engine: Engine) -> None:
-    one, two = Adapter("one", rank=4), Adapter("two", rank=8, seed=1)
-    base, first, second, again = tokens(vllm_engine.generate(["Hello"] * 4, GREEDY, adapters=[None, one, two, one]))
-    assert first == again and len({tuple(each) for each in (base, first, second)}) == 3
+    small, large = Adapter("one", rank=4), Adapter("two", rank=8, seed=1)
+    base, first, second, again = tokens(
+        vllm_engine.generate(["Hello"] * 4, GREEDY, adapters=[None, small, large, small])
+    )
+    assert first == again and len({tuple(ids) for ids in (base, first, second)}) == 3
     assert tokens(vllm_engine.generate(["Hello"], GREEDY)) == [base]
-    assert tokens(vllm_engine.generate(["Hello"], GREEDY, adapters=two)) == [second]
+    assert tokens(vllm_engine.generate(["Hello"], GREEDY, adapters=large)) == [second]
 
 
 def test_two_of_one_name(vllm_engine: Engine) -> None:
@@ -41,11 +43,11 @@ def test_load_and_unload(vllm_server: Server) -> None:
 
 
 def test_replace(vllm_server: Server) -> None:
-    said = []
+    answers = []
     for seed in (1, 2):
         vllm_server.load_adapter(Adapter("replaced", rank=4, seed=seed), replace=seed > 1)
-        said.append(vllm_server.chat(HELLO, model="replaced", **GREEDY)["choices"][0]["message"]["content"])
-    assert said[0] != said[1]
+        answers.append(vllm_server.chat(HELLO, model="replaced", **GREEDY)["choices"][0]["message"]["content"])
+    assert answers[0] != answers[1]
 
 
 def test_rank_too_high(vllm_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Parallel sizes, executors and tokenizer pools, through each front-end: it starts, answers, and its stop leaves nothing."""
+"""Parallel sizes, executors and tokenizer pools with each front-end: the engine starts, answers, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RequestOutput, Server
-from pytest_vllm_regress.processes.leftover import Leftover
+from pytest_vllm_regress.processes.lifecycle import Leftover
 
 pytestmark = pytest.mark.vllm_engine(generation=["V0", "V1"], fresh=True)
 
@@ -16,37 +16,36 @@ SAMPLING = {"max_tokens": 8, "ignore_eos": True, "n": 2}
 
 
 def use(engine: Engine) -> None:
-    """Four prompts of two results each, then the end."""
-    end(engine, engine.generate(PROMPTS, SAMPLING, output_kind="final_only"))
+    """Generate two results for each of four prompts, then stop the engine."""
+    check_and_stop(engine, engine.generate(PROMPTS, SAMPLING, output_kind="final_only"))
 
 
 def use_async(engine: AsyncEngine) -> None:
-    end(engine, [stream[-1] for stream in engine.generate(PROMPTS, SAMPLING, output_kind="final_only")])
+    check_and_stop(engine, [stream[-1] for stream in engine.generate(PROMPTS, SAMPLING, output_kind="final_only")])
 
 
-def end(engine: Engine | AsyncEngine, last: list[RequestOutput]) -> None:
-    assert [[len(each["token_ids"]) for each in answer["outputs"]] for answer in last] == [[8, 8]] * 4
-    left = engine.stop()
-    if (
-        engine.spec.executor != "ray"
-    ):  # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves
-        leaves_nothing(left)
+def check_and_stop(engine: Engine | AsyncEngine, answers: list[RequestOutput]) -> None:
+    assert [[len(output["token_ids"]) for output in answer["outputs"]] for answer in answers] == [[8, 8]] * 4
+    leftovers = engine.stop()
+    # V1's engine-core process ends without Ray's own shutdown; the harness removes what Ray leaves.
+    if engine.spec.executor != "ray":
+        assert_none(leftovers)
 
 
 def use_server(server: Server) -> None:
     for _ in range(4):
         assert len(server.chat([{"role": "user", "content": "Hello"}], n=2, max_tokens=8)["choices"]) == 2
-    leaves_nothing(server.stop())
+    assert_none(server.stop())
 
 
-def leaves_nothing(left: tuple[Leftover, ...]) -> None:
-    assert not left, f"left behind: {'; '.join(map(str, left))}"
+def assert_none(leftovers: tuple[Leftover, ...]) -> None:
+    assert not leftovers, f"left behind: {'; '.join(map(str, leftovers))}"
 
 
-def on_two_nodes(engine: Engine | AsyncEngine | Server) -> None:
-    """vLLM's workers are actors of two raylets, and no third."""
-    workers = [each for each in engine.child.processes() if "RayWorkerWrapper" in " ".join(each.cmdline())]
-    assert [psutil.Process(raylet).name() for raylet in {each.ppid() for each in workers}] == ["raylet", "raylet"]
+def assert_two_nodes(engine: Engine | AsyncEngine | Server) -> None:
+    """Assert that vLLM's workers are actors of exactly two raylets."""
+    workers = [process for process in engine.child.processes() if "RayWorkerWrapper" in " ".join(process.cmdline())]
+    assert [psutil.Process(raylet).name() for raylet in {worker.ppid() for worker in workers}] == ["raylet", "raylet"]
 
 
 @pytest.mark.vllm_engine(executor=["uni", "mp"])
@@ -76,19 +75,19 @@ def test_async_pp2(vllm_engine: AsyncEngine) -> None:
 
 @pytest.mark.vllm_engine(tp=2, executor="ray-2-nodes")
 def test_offline_tp2_on_two_nodes(vllm_engine: Engine) -> None:
-    on_two_nodes(vllm_engine)
+    assert_two_nodes(vllm_engine)
     use(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="async", pp=2, executor="ray-2-nodes")
 def test_async_pp2_on_two_nodes(vllm_engine: AsyncEngine) -> None:
-    on_two_nodes(vllm_engine)
+    assert_two_nodes(vllm_engine)
     use_async(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="serve", tp=2, executor="ray-2-nodes")
 def test_serve_tp2_on_two_nodes(vllm_server: Server) -> None:
-    on_two_nodes(vllm_server)
+    assert_two_nodes(vllm_server)
     use_server(vllm_server)
 
 

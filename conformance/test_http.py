@@ -1,4 +1,4 @@
-"""Other addresses of the server, and what chat completions take beside text: tools, reasoning, images."""
+"""Further routes of the server, and chat completions with tools, reasoning and images."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def user(content: Any) -> list[dict[str, Any]]:
 @pytest.mark.vllm_engine(server_options=TOOLS)
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
-    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto", "max_tokens": 120}
-    (answer,) = vllm_server.answers(user(Script.text(CALL).prompt("Weather?")), stream=way == "stream", **asked)
+    options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "auto", "max_tokens": 120}
+    (answer,) = vllm_server.answers(user(Script.text(CALL).prompt("Weather?")), stream=way == "stream", **options)
     (call,) = answer.tool_calls
     assert call.name == "weather" and json.loads(call.arguments) == {"city": "Oslo"}
 
@@ -45,15 +45,15 @@ def test_tool_choice_auto(vllm_server: Server, way: str) -> None:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 @pytest.mark.parametrize("choice", ["named", "required"])
 def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
-    """The grammar alone makes the model call: no script is needed. Whether the arguments fit the schema, too, differs by version.
+    """The grammar alone makes the model call the tool, without a script. Whether the arguments match the schema depends on the version.
 
-    The seed keeps it from chance whether a call has the blanks that some versions lose.
+    The seed fixes whether a call contains the blanks that some versions lose.
     """
     named = {"type": "function", "function": {"name": "weather"}}
-    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
-    asked |= {"logit_bias": one(vllm_server), "seed": 0}
+    options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": named if choice == "named" else choice}
+    options |= {"logit_bias": single_call_bias(vllm_server), "seed": 0}
     with required_or_skip():
-        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **asked)
+        answers = vllm_server.answers(user("Weather?"), stream=way == "stream", n=4, max_tokens=200, **options)
     assert "length" not in {answer.finish_reason for answer in answers}
     calls = [call for answer in answers for call in answer.tool_calls]
     assert len(calls) >= 4
@@ -65,18 +65,18 @@ def test_tool_choice(vllm_server: Server, choice: str, way: str) -> None:
 @pytest.mark.vllm_engine(server_options=TOOLS)
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_tool_choice_required_cut_off(vllm_server: Server, way: str) -> None:
-    """A call that ``max_tokens`` cuts off is an answer that ended by length, no error."""
-    asked: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 12, "seed": 0}
+    """A call that ``max_tokens`` truncates is an answer with finish reason "length", not an error."""
+    options: dict[str, Any] = {"tools": [WEATHER], "tool_choice": "required", "max_tokens": 12, "seed": 0}
     with required_or_skip():
-        (answer,) = vllm_server.answers(user("Weather?"), stream=way == "stream", **asked)
+        (answer,) = vllm_server.answers(user("Weather?"), stream=way == "stream", **options)
     assert answer.finish_reason == "length"
 
 
-def one(server: Server) -> dict[str, int]:
-    """The logit_bias that ends the answer after its first call, hardly ever later: else whether ``max_tokens`` cuts it off is chance.
+def single_call_bias(server: Server) -> dict[str, int]:
+    """Return a logit_bias that ends the answer after its first call. Otherwise ``max_tokens`` would truncate some answers at random.
 
-    By version the calls are a JSON list, or each stands between the tags of its parser. A bracket is favoured a little only: where a grammar
-    lets strings be free, much would never let them end.
+    Depending on the version, calls are a JSON list, or each is enclosed in its parser's tags. The bias for a bracket is small, because
+    with a large one, strings that the grammar does not restrict would never end.
     """
     (more,), (close,), (end,) = map(server.tokenize, ("},", "]", "<|im_end|>"))
     return {str(more): -100, str(close): 3, str(end): 100}
@@ -84,41 +84,41 @@ def one(server: Server) -> dict[str, int]:
 
 @contextlib.contextmanager
 def required_or_skip() -> Iterator[None]:
-    """Skip where vLLM refuses the tool_choice "required" as such."""
+    """Skip the test if vLLM does not support the tool_choice "required"."""
     try:
         yield
-    except RemoteError as refused:
-        if "must either be a named tool" in str(refused):
+    except RemoteError as error:
+        if "must either be a named tool" in str(error):
             pytest.skip("this vLLM takes no tool_choice 'required'")
         raise
 
 
 @pytest.mark.vllm_engine(server_options=TOOLS)
 def test_tools_not_called(vllm_server: Server) -> None:
-    asked = user(Script.text("It rains.").prompt("Weather?"))
-    (answer,) = vllm_server.answers(asked, tools=[WEATHER], tool_choice="auto", max_tokens=30)
+    messages = user(Script.text("It rains.").prompt("Weather?"))
+    (answer,) = vllm_server.answers(messages, tools=[WEATHER], tool_choice="auto", max_tokens=30)
     assert answer.content == "It rains." and not answer.tool_calls and answer.finish_reason == "stop"
 
 
 @pytest.mark.vllm_engine(server_options={"reasoning_parser": "deepseek_r1"})
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_reasoning(vllm_server: Server, way: str) -> None:
-    asked = user(Script.text("two and two</think>four").prompt("2 + 2?"))
-    (answer,) = vllm_server.answers(asked, stream=way == "stream", max_tokens=40)
+    messages = user(Script.text("two and two</think>four").prompt("2 + 2?"))
+    (answer,) = vllm_server.answers(messages, stream=way == "stream", max_tokens=40)
     assert (answer.reasoning, answer.content) == ("two and two", "four")
 
 
 @pytest.mark.vllm_engine(model="vision", max_model_len=1024, extra={"limit_mm_per_prompt": {"image": 2}})
 def test_several_images(vllm_server: Server) -> None:
     def ask(count: int) -> Any:
-        images = [{"type": "image_url", "image_url": {"url": png_url(56, 28 * (1 + at))}} for at in range(count)]
+        images = [{"type": "image_url", "image_url": {"url": png_url(56, 28 * (1 + index))}} for index in range(count)]
         content = [*images, {"type": "text", "text": "What are these?"}]
         body = {"model": vllm_server.model, "messages": user(content), "max_tokens": 4}
         return vllm_server.post("/v1/chat/completions", body)
 
-    one, two, three = (ask(count) for count in (1, 2, 3))
-    assert one.json()["usage"]["prompt_tokens"] < two.json()["usage"]["prompt_tokens"]
-    assert three.status_code == 400
+    single, pair, refused = (ask(count) for count in (1, 2, 3))
+    assert single.json()["usage"]["prompt_tokens"] < pair.json()["usage"]["prompt_tokens"]
+    assert refused.status_code == 400
 
 
 def test_responses(vllm_server: Server) -> None:
@@ -149,7 +149,7 @@ def test_metrics(vllm_server: Server) -> None:
     names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
     before = vllm_server.metrics()
     vllm_server.chat(user("Hello"), max_tokens=7, ignore_eos=True)
-    vllm_server.check()  # what is counted of a request may be a step behind its answer
+    vllm_server.check()  # the metrics of a request may lag one step behind its answer
     after = vllm_server.metrics()
     prompt, generation = (after.total(name) - (sum(before.of(name).values())) for name in names)
     assert prompt > len("Hello") and generation >= 7
@@ -173,8 +173,10 @@ def test_echo(vllm_server: Server) -> None:
 
 def test_prompt_of_tokens(vllm_server: Server) -> None:
     body = {"model": vllm_server.model, "prompt": list(b"Hello"), "max_tokens": 3, "temperature": 0}
-    said = [vllm_server.post("/v1/completions", {**body, **more}).json() for more in ({}, {"prompt": "Hello"})]
-    assert said[0]["choices"][0]["text"] == said[1]["choices"][0]["text"] and said[0]["usage"]["prompt_tokens"] == 5
+    by_tokens, by_text = (
+        vllm_server.post("/v1/completions", {**body, **more}).json() for more in ({}, {"prompt": "Hello"})
+    )
+    assert by_tokens["choices"][0]["text"] == by_text["choices"][0]["text"] and by_tokens["usage"]["prompt_tokens"] == 5
 
 
 def test_too_long_a_prompt(vllm_server: Server) -> None:

@@ -1,4 +1,4 @@
-"""The offline engine: what is asked of the sampler is what comes out."""
+"""The offline engine: the output has what the sampling parameters ask for."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ GREEDY = {**LONG, "temperature": 0}
 
 
 def first(engine: Engine, sampling: dict[str, Any], prompt: str = "Hello") -> CompletionOutput:
-    """The first output of one prompt."""
+    """Return the first output for one prompt."""
     (answer,) = engine.generate(prompt, sampling)
     return answer["outputs"][0]
 
 
-def a_letter_of(text: str) -> str:
+def letter_in(text: str) -> str:
     return next(letter for letter in text[3:] if letter.isascii() and letter.isprintable() and letter != " ")
 
 
@@ -35,18 +35,18 @@ def test_generate(vllm_engine: Engine) -> None:
 
 def test_chat(vllm_engine: Engine) -> None:
     (answer,) = vllm_engine.chat([{"role": "user", "content": "Hello"}], {"max_tokens": 4, "n": 2, "ignore_eos": True})
-    assert [len(each["token_ids"]) for each in answer["outputs"]] == [4, 4]
+    assert [len(output["token_ids"]) for output in answer["outputs"]] == [4, 4]
 
 
 def test_n_8(vllm_engine: Engine) -> None:
     (answer,) = vllm_engine.generate("Hello", {**LONG, "n": 8})
-    assert [each["index"] for each in answer["outputs"]] == list(range(8))
-    assert len({tuple(each["token_ids"]) for each in answer["outputs"]}) > 1
+    assert [output["index"] for output in answer["outputs"]] == list(range(8))
+    assert len({tuple(output["token_ids"]) for output in answer["outputs"]}) > 1
 
 
 def test_seed_repeats(vllm_engine: Engine) -> None:
-    one, same, other = (first(vllm_engine, {**LONG, "seed": seed})["token_ids"] for seed in (3, 3, 4))
-    assert one == same and one != other
+    reference, same, other = (first(vllm_engine, {**LONG, "seed": seed})["token_ids"] for seed in (3, 3, 4))
+    assert reference == same and reference != other
 
 
 def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
@@ -58,7 +58,7 @@ def test_greedy_repeats_in_any_batch(vllm_engine: Engine) -> None:
 
 
 def test_stop_string(vllm_engine: Engine) -> None:
-    letter = a_letter_of(first(vllm_engine, GREEDY)["text"])
+    letter = letter_in(first(vllm_engine, GREEDY)["text"])
     output = first(vllm_engine, {**GREEDY, "stop": [letter]})
     assert output["finish_reason"] == "stop" and output["stop_reason"] == letter and letter not in output["text"]
 
@@ -106,14 +106,13 @@ def test_allowed_token_ids(vllm_engine: Engine) -> None:
 
 
 def test_bad_words(vllm_engine: Engine) -> None:
-    byte = next(
-        token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~")
-    )  # a token that is one letter
+    # A token that is a single letter.
+    byte = next(token for token in first(vllm_engine, GREEDY)["token_ids"] if ord("!") <= token <= ord("~"))
     assert byte not in first(vllm_engine, {**GREEDY, "bad_words": [chr(byte)]})["token_ids"]
 
 
 def test_penalties(vllm_engine: Engine) -> None:
-    """A repetition that a heavy penalty forbids."""
+    """High penalties prevent a repetition that a bias favours."""
     tokens = first(
         vllm_engine, {**GREEDY, "logit_bias": {"70": 10.0}, "frequency_penalty": 2.0, "presence_penalty": 2.0}
     )["token_ids"]

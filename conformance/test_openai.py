@@ -1,4 +1,4 @@
-"""OpenAI's own client: blocking, asynchronous, streamed, and what it makes of errors."""
+"""OpenAI's own client: blocking, asynchronous and streaming requests, and its exceptions."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def test_blocking(vllm_server: Server) -> None:
 
 
 def test_stream(vllm_server: Server) -> None:
-    client, asked = vllm_server.openai, {"model": vllm_server.model, "messages": HELLO, **GREEDY}
-    whole = client.chat.completions.create(**asked).choices[0].message.content
-    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**asked, stream=True)]
-    assert "".join(parts) == whole  # in how many parts differs: who reads late gets tokens together
+    client, body = vllm_server.openai, {"model": vllm_server.model, "messages": HELLO, **GREEDY}
+    whole = client.chat.completions.create(**body).choices[0].message.content
+    parts = [chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**body, stream=True)]
+    assert "".join(parts) == whole  # the number of parts varies: a slow reader gets several tokens at once
 
 
 def test_async(vllm_server: Server) -> None:
     async def ask() -> list[str]:
         async with vllm_server.async_openai as client:
-            asked = (
+            completions = (
                 client.completions.create(model=vllm_server.model, prompt=f"prompt {number}", **GREEDY)
                 for number in range(20)
             )
-            return [answer.choices[0].text for answer in await asyncio.gather(*asked)]
+            return [answer.choices[0].text for answer in await asyncio.gather(*completions)]
 
-    said = asyncio.run(ask())
-    assert len(said) == 20 and len(set(said)) > 15
+    texts = asyncio.run(ask())
+    assert len(texts) == 20 and len(set(texts)) > 15
 
 
 def test_async_stream(vllm_server: Server) -> None:
@@ -67,8 +67,8 @@ def test_schema(vllm_server: Server) -> None:
     answer = vllm_server.openai.chat.completions.create(
         model=vllm_server.model, messages=HELLO, n=4, max_tokens=200, response_format=form
     )
-    ended = [choice.message.content for choice in answer.choices if choice.finish_reason == "stop"]
-    assert ended and all(isinstance(json.loads(text or "")["ok"], bool) for text in ended)
+    complete = [choice.message.content for choice in answer.choices if choice.finish_reason == "stop"]
+    assert complete and all(isinstance(json.loads(text or "")["ok"], bool) for text in complete)
 
 
 def test_bad_request(vllm_server: Server) -> None:
@@ -85,10 +85,10 @@ def test_wrong_key(vllm_server: Server) -> None:
 @pytest.mark.vllm_engine(task="embed")
 def test_embeddings(vllm_server: Server) -> None:
     answer = vllm_server.openai.embeddings.create(model=vllm_server.model, input=["one", "two"])
-    assert [len(each.embedding) for each in answer.data] == [128, 128]
+    assert [len(entry.embedding) for entry in answer.data] == [128, 128]
 
 
 def test_responses(vllm_server: Server) -> None:
-    vllm_server.respond("Hello", max_output_tokens=2)  # not applicable where there is no such address
+    vllm_server.respond("Hello", max_output_tokens=2)  # skips the test if there is no such route
     answer = vllm_server.openai.responses.create(model=vllm_server.model, input="Hello", max_output_tokens=3)
     assert answer.usage is not None and answer.usage.output_tokens <= 3

@@ -1,4 +1,4 @@
-"""Pooling: vectors, classes and scores of prompts, offline, asynchronous and over HTTP, of decoders and of encoders."""
+"""Pooling: embeddings, classes and scores, offline, asynchronous and over HTTP, with decoders and encoders."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, Engine, RemoteError, Server
 
-# V1 of 0.9 batches max_model_len tokens where it does not divide prompts, and its own default of max_num_seqs is more.
+# If V1 of 0.9 does not chunk prompts, a batch holds max_model_len tokens, and the default of max_num_seqs exceeds that.
 SMALL = {"max_model_len": 64, "extra": {"max_num_seqs": 32}}
 pytestmark = pytest.mark.vllm_engine(task="embed", generation=["V0", "V1"], **SMALL)
 TEXTS = ["the cat sat on the mat", "the cat sat on a mat", "42"]
 
 
-def cosine(one: list[float], other: list[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True)) / (math.hypot(*one) * math.hypot(*other))
+def cosine(left: list[float], right: list[float]) -> float:
+    return sum(a * b for a, b in zip(left, right, strict=True)) / (math.hypot(*left) * math.hypot(*right))
 
 
 def test_embed(vllm_engine: Engine) -> None:
@@ -35,8 +35,10 @@ def test_embed_alone_or_in_a_batch(vllm_engine: Engine) -> None:
 
 
 def test_score(vllm_engine: Engine) -> None:
-    one, other, third = vllm_engine.embed(TEXTS)
-    assert vllm_engine.score(TEXTS[0], TEXTS[1:]) == pytest.approx([cosine(one, other), cosine(one, third)], abs=1e-2)
+    first, second, third = vllm_engine.embed(TEXTS)
+    assert vllm_engine.score(TEXTS[0], TEXTS[1:]) == pytest.approx(
+        [cosine(first, second), cosine(first, third)], abs=1e-2
+    )
 
 
 def test_longest_prompt(vllm_engine: Engine) -> None:
@@ -57,8 +59,8 @@ def test_http(vllm_server: Server) -> None:
 
 @pytest.mark.vllm_engine(front="async")
 def test_async_embed(vllm_engine: AsyncEngine) -> None:
-    one, other, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert cosine(one, same) == pytest.approx(1, abs=1e-3) and cosine(one, other) < 0.999
+    first, second, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert cosine(first, same) == pytest.approx(1, abs=1e-3) and cosine(first, second) < 0.999
     vllm_engine.check()
 
 
@@ -76,34 +78,34 @@ def test_async_encode(vllm_engine: AsyncEngine) -> None:
 
 @pytest.mark.vllm_engine(model="classifier", task="classify")
 def test_classify(vllm_engine: Engine) -> None:
-    one, other, same = vllm_engine.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert len(one) == 3 and sum(one) == pytest.approx(1, abs=1e-2) and min(one) >= 0
-    assert one == pytest.approx(same, abs=1e-3) and one != pytest.approx(other, abs=1e-3)
+    first, second, same = vllm_engine.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(first) == 3 and sum(first) == pytest.approx(1, abs=1e-2) and min(first) >= 0
+    assert first == pytest.approx(same, abs=1e-3) and first != pytest.approx(second, abs=1e-3)
 
 
 @pytest.mark.vllm_engine(model="classifier", task="classify", front="async")
 def test_async_classify(vllm_engine: AsyncEngine) -> None:
-    (one,) = vllm_engine.classify(TEXTS[0])
-    assert len(one) == 3 and sum(one) == pytest.approx(1, abs=1e-2)
+    (probabilities,) = vllm_engine.classify(TEXTS[0])
+    assert len(probabilities) == 3 and sum(probabilities) == pytest.approx(1, abs=1e-2)
 
 
 @pytest.mark.vllm_engine(model="encoder")
 def test_encoder(vllm_engine: Engine) -> None:
-    one, other, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert len(one) == 128 and cosine(one, same) == pytest.approx(1, abs=1e-3) and cosine(one, other) < 0.999
+    first, second, same = vllm_engine.embed([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(first) == 128 and cosine(first, same) == pytest.approx(1, abs=1e-3) and cosine(first, second) < 0.999
 
 
 @pytest.mark.vllm_engine(model="reranker", task="score")
 def test_cross_encoder(vllm_engine: Engine) -> None:
-    one, other, same = vllm_engine.score("what is a cat", ["the cat", "42", "the cat"])
-    assert 0 <= one <= 1 and one == pytest.approx(same, abs=1e-3) and one != other
+    first, second, same = vllm_engine.score("what is a cat", ["the cat", "42", "the cat"])
+    assert 0 <= first <= 1 and first == pytest.approx(same, abs=1e-3) and first != second
 
 
 @pytest.mark.vllm_engine(front="serve", model="classifier", task="classify")
 def test_http_classify(vllm_server: Server) -> None:
     vllm_server.check()
-    one, other, same = vllm_server.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
-    assert len(one) == 3 and one == pytest.approx(same, abs=1e-3) and one != pytest.approx(other, abs=1e-3)
+    first, second, same = vllm_server.classify([TEXTS[0], TEXTS[2], TEXTS[0]])
+    assert len(first) == 3 and first == pytest.approx(same, abs=1e-3) and first != pytest.approx(second, abs=1e-3)
 
 
 @pytest.mark.vllm_engine(front="serve", task="token_embed")
@@ -117,9 +119,10 @@ def test_http_pool(vllm_server: Server) -> None:
 def test_http_rerank(vllm_server: Server, api: Literal["", "v1", "v2"]) -> None:
     documents = ["the cat", "42", "a mat"]
     ranked = vllm_server.rerank("what is a cat", documents, api=api)
-    assert sorted(each.index for each in ranked) == [0, 1, 2]
-    assert [each.score for each in ranked] == sorted((each.score for each in ranked), reverse=True)
-    assert all(each.text == documents[each.index] for each in ranked)
+    assert sorted(result.index for result in ranked) == [0, 1, 2]
+    scores = [result.score for result in ranked]
+    assert scores == sorted(scores, reverse=True)
+    assert all(result.text == documents[result.index] for result in ranked)
     assert vllm_server.rerank("what is a cat", documents, api=api, top_n=1) == ranked[:1]
 
 
@@ -127,7 +130,8 @@ def test_http_rerank(vllm_server: Server, api: Literal["", "v1", "v2"]) -> None:
 def test_http_cross_encoder(vllm_server: Server) -> None:
     ranked = vllm_server.rerank("what is a cat", ["the cat", "42"])
     scores = vllm_server.score("what is a cat", ["the cat", "42"])
-    assert scores == pytest.approx([each.score for each in sorted(ranked, key=lambda each: each.index)], abs=1e-3)
+    in_order = sorted(ranked, key=lambda result: result.index)
+    assert scores == pytest.approx([result.score for result in in_order], abs=1e-3)
 
 
 def test_http_base64(vllm_server: Server) -> None:
@@ -146,6 +150,6 @@ def test_http_longest_prompt(vllm_server: Server) -> None:
 def test_http_many_at_once(vllm_server: Server) -> None:
     texts = [f"prompt {number}" for number in range(60)]
     bodies = [{"model": vllm_server.model, "input": text} for text in texts]
-    alone = [each.json()["data"][0]["embedding"] for each in vllm_server.post_all("/v1/embeddings", bodies)]
+    alone = [answer.json()["data"][0]["embedding"] for answer in vllm_server.post_all("/v1/embeddings", bodies)]
     together = vllm_server.embed(texts)
-    assert all(cosine(one, other) > 0.999 for one, other in zip(alone, together, strict=True))
+    assert all(cosine(single, batched) > 0.999 for single, batched in zip(alone, together, strict=True))

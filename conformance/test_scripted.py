@@ -1,4 +1,4 @@
-"""Scripted answers: the simulated model says what the prompt tells it, through everything that is stock vLLM."""
+"""Scripted answers: the simulated model generates the script in its prompt, through all of stock vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 
 
 def texts(result: RequestOutput) -> list[str]:
-    return [each["text"] for each in result["outputs"]]
+    return [output["text"] for output in result["outputs"]]
 
 
 def test_batch(vllm_engine: Engine) -> None:
@@ -31,11 +31,11 @@ def test_n_6(vllm_engine: AsyncEngine) -> None:
     (stream,) = vllm_engine.generate(
         scripts[0].prompt("Hello", *scripts[1:]), {"max_tokens": 12, "n": 6}, output_kind="final_only"
     )
-    outputs = sorted(stream[-1]["outputs"], key=lambda each: each["index"])
-    assert [each["text"] for each in outputs] == ["choice 0 ", "choice 1 cho"] + [
+    outputs = sorted(stream[-1]["outputs"], key=lambda output: output["index"])
+    assert [output["text"] for output in outputs] == ["choice 0 ", "choice 1 cho"] + [
         text for pair in (("choice 2 ", "choice 3 cho"), ("choice 4 ", "choice 5 cho")) for text in pair
     ]
-    assert [each["finish_reason"] for each in outputs] == ["stop", "length"] * 3
+    assert [output["finish_reason"] for output in outputs] == ["stop", "length"] * 3
 
 
 def test_probabilities(vllm_engine: Engine) -> None:
@@ -43,8 +43,8 @@ def test_probabilities(vllm_engine: Engine) -> None:
     (result,) = vllm_engine.generate(script.prompt(), {"max_tokens": 9, "temperature": 0, "logprobs": 2})
     assert texts(result) == ["abd"]
     step = (result["outputs"][0]["logprobs"] or [])[1] or {}
-    shown = {token: math.exp(value) for token, value in step.items()}
-    assert shown == pytest.approx({"98": 0.75, "99": 0.25}, rel=1e-4)
+    probabilities = {token: math.exp(value) for token, value in step.items()}
+    assert probabilities == pytest.approx({"98": 0.75, "99": 0.25}, rel=1e-4)
 
 
 def test_ill_formed_utf8(vllm_engine: Engine) -> None:
@@ -66,7 +66,7 @@ def test_grammar(vllm_engine: Engine) -> None:
         vllm_engine.generate(Script.text('{"a": maybe}').prompt(), sampling)
 
 
-def answers_of_each(vllm_engine: AsyncEngine) -> None:
+def check_six_scripts(vllm_engine: AsyncEngine) -> None:
     prompts = [Script.text(f"answer {number}").prompt(f"prompt {number}") for number in range(6)]
     streams = vllm_engine.generate(prompts, {"max_tokens": 20})
     assert [texts(stream[-1]) for stream in streams] == [[f"answer {number}"] for number in range(6)]
@@ -74,17 +74,17 @@ def answers_of_each(vllm_engine: AsyncEngine) -> None:
 
 @pytest.mark.vllm_engine(front="async", executor="mp", tp=2)
 def test_tp2(vllm_engine: AsyncEngine) -> None:
-    answers_of_each(vllm_engine)
+    check_six_scripts(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="async", executor="mp", pp=2)
 def test_pp2(vllm_engine: AsyncEngine) -> None:
-    answers_of_each(vllm_engine)
+    check_six_scripts(vllm_engine)
 
 
 @pytest.mark.vllm_engine(front="async", dp=2)
 def test_dp2(vllm_engine: AsyncEngine) -> None:
-    answers_of_each(vllm_engine)
+    check_six_scripts(vllm_engine)
 
 
 def test_http_chat(vllm_server: Server) -> None:
@@ -92,11 +92,11 @@ def test_http_chat(vllm_server: Server) -> None:
     messages = [{"role": "user", "content": scripts[0].prompt("Hello", *scripts[1:])}]
     whole = vllm_server.chat(messages, n=3, max_tokens=60)["choices"]
     assert [choice["message"]["content"] for choice in whole] == [f"{number} {ODD}" for number in range(3)]
-    said = ["", "", ""]
+    streamed = ["", "", ""]
     for chunk in vllm_server.stream_chat(messages, n=3, max_tokens=60):
         for choice in chunk["choices"]:
-            said[choice["index"]] += choice["delta"].get("content") or ""
-    assert said == [f"{number} {ODD}" for number in range(3)]
+            streamed[choice["index"]] += choice["delta"].get("content") or ""
+    assert streamed == [f"{number} {ODD}" for number in range(3)]
 
 
 def test_http_completions(vllm_server: Server) -> None:
@@ -117,10 +117,10 @@ def test_http_responses(vllm_server: Server) -> None:
 
 def test_http_200_at_once(vllm_server: Server) -> None:
     def ask(number: int) -> tuple[str, str]:
-        want = f"{number} {ODD}"
-        body = {"model": vllm_server.model, "prompt": Script.text(want).prompt(), "max_tokens": 60}
-        return want, vllm_server.post("/v1/completions", body, timeout=100).json()["choices"][0]["text"]
+        expected = f"{number} {ODD}"
+        body = {"model": vllm_server.model, "prompt": Script.text(expected).prompt(), "max_tokens": 60}
+        return expected, vllm_server.post("/v1/completions", body, timeout=100).json()["choices"][0]["text"]
 
     with ThreadPoolExecutor(50) as pool:
         pairs = list(pool.map(ask, range(200)))
-    assert [got for _, got in pairs] == [want for want, _ in pairs]
+    assert [text for _, text in pairs] == [expected for expected, _ in pairs]

@@ -1,4 +1,4 @@
-"""``vllm serve``: chat, streams, structured output, clients that go away, many at once."""
+"""``vllm serve``: chat, streams, structured output, clients that disconnect, many concurrent requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = {
 def test_chat(vllm_server: Server) -> None:
     (choice,) = vllm_server.chat(HELLO, max_tokens=12, logprobs=True, top_logprobs=2)["choices"]
     assert choice["finish_reason"] in ("stop", "length") and all(
-        len(each["top_logprobs"]) == 2 for each in choice["logprobs"]["content"]
+        len(token["top_logprobs"]) == 2 for token in choice["logprobs"]["content"]
     )
 
 
@@ -48,8 +48,8 @@ def test_stop_string(vllm_server: Server) -> None:
 def test_json_schema(vllm_server: Server) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
     choices = vllm_server.chat(HELLO, n=4, max_tokens=200, response_format=form)["choices"]
-    ended = [choice["message"]["content"] for choice in choices if choice["finish_reason"] == "stop"]
-    assert ended and all(isinstance(json.loads(text or "")["ok"], bool) for text in ended)
+    complete = [choice["message"]["content"] for choice in choices if choice["finish_reason"] == "stop"]
+    assert complete and all(isinstance(json.loads(text or "")["ok"], bool) for text in complete)
 
 
 def test_key_is_asked_for(vllm_server: Server) -> None:
@@ -76,7 +76,7 @@ def test_200_at_once(vllm_server: Server) -> None:
 
 @pytest.mark.vllm_engine(extra={"enable_prefix_caching": True}, server_options={"enable_prompt_tokens_details": True})
 def test_cached_tokens(vllm_server: Server) -> None:
-    prompt = "a prompt of several blocks, which no other check asks about; " * 3
+    prompt = "a prompt of several blocks, that no other check uses; " * 3
     first, again = (vllm_server.cached_tokens(prompt) for _ in range(2))
     assert first == 0 and 0 < again < len(prompt)
 

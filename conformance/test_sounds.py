@@ -1,4 +1,4 @@
-"""Sounds over HTTP: transcriptions and translations, whole and streamed. A file is read by packages that vLLM asks for with its extra ``audio``."""
+"""Audio over HTTP: transcriptions and translations, whole and streamed. vLLM reads files with the packages of its extra ``audio``."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import pytest
 from pytest_vllm_regress import RemoteError, Script, Server, wav
 
 pytestmark = pytest.mark.vllm_engine(model="speech", generation=["V0", "V1"])
-SAID = Script.text(" A tone.").prompt()
+SCRIPT = Script.text(" A tone.").prompt()
 
 
 def test_transcription(vllm_server: Server) -> None:
-    one, same = (vllm_server.transcribe(wav(1.5), language="en", temperature=0) for _ in range(2))
-    assert one == same
+    first, second = (vllm_server.transcribe(wav(1.5), language="en", temperature=0) for _ in range(2))
+    assert first == second
 
 
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_transcription_with_a_script(vllm_server: Server, way: str) -> None:
-    text = vllm_server.transcribe(wav(1.5), stream=way == "stream", language="en", prompt=SAID)
+    text = vllm_server.transcribe(wav(1.5), stream=way == "stream", language="en", prompt=SCRIPT)
     assert text.strip() == "A tone."
 
 
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_translation_with_a_script(vllm_server: Server, way: str) -> None:
-    text = vllm_server.translate(wav(1.5), stream=way == "stream", language="de", prompt=SAID)
+    text = vllm_server.translate(wav(1.5), stream=way == "stream", language="de", prompt=SCRIPT)
     assert text.strip() == "A tone."
 
 
 def test_language_not_named(vllm_server: Server) -> None:
-    assert vllm_server.transcribe(wav(1.5), prompt=SAID).strip() == "A tone."
+    assert vllm_server.transcribe(wav(1.5), prompt=SCRIPT).strip() == "A tone."
 
 
 def test_broken_file(vllm_server: Server) -> None:
@@ -41,7 +41,7 @@ def test_broken_file(vllm_server: Server) -> None:
 
 
 def test_several_at_once(vllm_server: Server) -> None:
-    vllm_server.transcribe(wav(0.5), language="en", prompt=SAID)  # or it is told why not
+    vllm_server.transcribe(wav(0.5), language="en", prompt=SCRIPT)  # skips the test if vLLM cannot do it
 
     async def ask() -> list[str]:
         async with vllm_server.async_client() as client:

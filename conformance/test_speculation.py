@@ -1,4 +1,4 @@
-"""Speculative decoding by n-grams, and by a draft model: drafts are made and accepted, and change no answer."""
+"""Speculative decoding with n-grams or a draft model: drafts are proposed and accepted, and change no answer."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_draft_model(vllm_engine: Engine, vllm_engines: Engines) -> None:
 def test_n_4(vllm_engine: Engine) -> None:
     scripts = [Script.text(f"{number} and " * 9) for number in range(4)]
     (result,) = vllm_engine.generate(scripts[0].prompt("Hello", *scripts[1:]), {"n": 4, "max_tokens": 90})
-    said = {each["index"]: each["text"] for each in result["outputs"]}
-    assert said == {number: f"{number} and " * 9 for number in range(4)}
+    texts = {output["index"]: output["text"] for output in result["outputs"]}
+    assert texts == {number: f"{number} and " * 9 for number in range(4)}
 
 
 def test_ends_by_length_and_by_a_stop_string(vllm_engine: Engine) -> None:
@@ -75,47 +75,50 @@ def test_grammar(vllm_engine: Engine) -> None:
 )
 @pytest.mark.vllm_engine(front="async")
 def test_several_tokens_a_step(vllm_engine: AsyncEngine) -> None:
-    """V0 gives a result for each step, so their number tells of drafts that were accepted."""
+    """V0 returns a result for each step, so fewer results than tokens mean accepted drafts."""
     (stream,) = vllm_engine.generate(Script.text(REPEATED).prompt(), {"max_tokens": 200})
     assert stream[-1]["outputs"][0]["text"] == REPEATED and len(stream) < len(REPEATED) / 2
 
 
 @counted_in_v1
 def test_accepted(vllm_server: Server) -> None:
-    """Of prompts that repeat themselves a model without a script says something twice, too, when it goes on for long enough."""
+    """After a repetitive prompt, a model without a script also repeats itself sooner or later."""
     prompts = ["1 2 3 " * 9, "the same, " * 9, "ab" * 30, "-" * 40]
-    asked = {"model": vllm_server.model, "prompt": prompts, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
-    assert vllm_server.post("/v1/completions", asked).is_success
-    found = re.findall(
+    body = {"model": vllm_server.model, "prompt": prompts, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
+    assert vllm_server.post("/v1/completions", body).is_success
+    counts = re.findall(
         r"^vllm:spec_decode_num_(draft|accepted)_tokens_total\{.* ([0-9.e+]+)$",
         vllm_server.get("/metrics").text,
         re.MULTILINE,
     )
-    if not found:
+    if not counts:
         pytest.skip("this vLLM counts no drafts in V1")
-    counted = {name: float(value) for name, value in found}
-    assert 0 < counted["accepted"] <= counted["draft"]
+    total = {name: float(value) for name, value in counts}
+    assert 0 < total["accepted"] <= total["draft"]
 
 
 @counted_in_v1
 @pytest.mark.vllm_engine(extra=SMALLER)
 def test_draft_model_accepted(vllm_server: Server) -> None:
-    """The first layer of the model says the same now and then: some drafts are accepted, not all."""
-    drafted, accepted = counted(vllm_server)
+    """The draft model is the first layer of the model and sometimes agrees with it: some drafts are accepted, not all."""
+    drafted, accepted = draft_counts(vllm_server)
     assert 0 < accepted < drafted
 
 
 @counted_in_v1
 @pytest.mark.vllm_engine(extra=ITSELF)
 def test_draft_of_the_model_itself(vllm_server: Server) -> None:
-    drafted, accepted = counted(vllm_server)
+    drafted, accepted = draft_counts(vllm_server)
     assert 0 < accepted == drafted
 
 
-def counted(server: Server) -> tuple[float, float]:
-    """How many tokens were drafted and how many accepted, for greedy answers to all prompts. 101 tokens: one, and 25 times three drafts and one."""
-    asked = {"model": server.model, "prompt": PROMPTS, "max_tokens": 101, "temperature": 0, "ignore_eos": True}
-    assert server.post("/v1/completions", asked).is_success
+def draft_counts(server: Server) -> tuple[float, float]:
+    """Return the numbers of drafted and accepted tokens for greedy answers to all prompts.
+
+    Each answer has 101 tokens: one, and then 25 times three drafts and one.
+    """
+    body = {"model": server.model, "prompt": PROMPTS, "max_tokens": 101, "temperature": 0, "ignore_eos": True}
+    assert server.post("/v1/completions", body).is_success
     metrics = server.metrics()
     drafted, accepted = (metrics.total(f"vllm:spec_decode_num_{name}_tokens_total") for name in ("draft", "accepted"))
     return drafted, accepted

@@ -1,4 +1,4 @@
-"""Structured output with each backend: what ended by itself fits what was asked for."""
+"""Structured output with each backend: every complete answer matches the constraint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = {
     "required": ["kind", "ok"],
     "additionalProperties": False,
 }
-ASKED: dict[str, Any] = {
+CONSTRAINTS: dict[str, Any] = {
     "json": SCHEMA,
     "regex": "[a-c]{3}-[0-9]{2}",
     "choice": ["yes", "no", "yes and no"],
@@ -24,22 +24,22 @@ ASKED: dict[str, Any] = {
 }
 
 
-def fits(kind: str, text: str) -> bool:
+def matches(kind: str, text: str) -> bool:
     if kind == "choice":
-        return text in ASKED["choice"]
+        return text in CONSTRAINTS["choice"]
     if kind != "json":
-        return re.fullmatch(ASKED["regex"] if kind == "regex" else "a[01][01]", text) is not None
+        return re.fullmatch(CONSTRAINTS["regex"] if kind == "regex" else "a[01][01]", text) is not None
     value = json.loads(text)
     return set(value) == {"kind", "ok"} and value["kind"] in ("a", "bc") and isinstance(value["ok"], bool)
 
 
 @pytest.mark.vllm_engine(backend=["xgrammar", "guidance", "outlines", "lm-format-enforcer"], generation=["V0", "V1"])
-@pytest.mark.parametrize("kind", list(ASKED))
+@pytest.mark.parametrize("kind", list(CONSTRAINTS))
 def test_with(vllm_engine: Engine, kind: str) -> None:
     answers = vllm_engine.generate(
-        [f"text {number}" for number in range(6)], {"max_tokens": 200, "structured_outputs": {kind: ASKED[kind]}}
+        [f"text {number}" for number in range(6)], {"max_tokens": 200, "structured_outputs": {kind: CONSTRAINTS[kind]}}
     )
     outputs = [answer["outputs"][0] for answer in answers]
-    ended = [each["text"] for each in outputs if each["finish_reason"] == "stop"]
-    assert ended, f"none of six came to its end: {sorted({str(each['finish_reason']) for each in outputs})}"
-    assert [text for text in ended if not fits(kind, text)] == []
+    complete = [output["text"] for output in outputs if output["finish_reason"] == "stop"]
+    assert complete, f"none of six answers is complete: {sorted({str(output['finish_reason']) for output in outputs})}"
+    assert [text for text in complete if not matches(kind, text)] == []

@@ -1,4 +1,4 @@
-"""Tokenizers: sentencepiece with byte fallback, one that has no fast version, and Mistral's own with its chat format and tool calls."""
+"""Tokenizers: SentencePiece with byte fallback, a slow one, and Mistral's own with its chat format and tool calls."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def test_there_and_back(vllm_server: Server) -> None:
 
 @pytest.mark.vllm_engine(model="slow-tokenizer")
 def test_slow(vllm_engine: Engine) -> None:
-    one, same = vllm_engine.generate(["Hello", "Hello"], LONG)
-    assert len(one["outputs"][0]["token_ids"]) == 24 and one["outputs"][0]["text"]
-    assert one["outputs"][0] == same["outputs"][0]
+    first, second = vllm_engine.generate(["Hello", "Hello"], LONG)
+    assert len(first["outputs"][0]["token_ids"]) == 24 and first["outputs"][0]["text"]
+    assert first["outputs"][0] == second["outputs"][0]
 
 
 @pytest.mark.vllm_engine(model="slow-tokenizer", front="async")
@@ -62,9 +62,9 @@ def test_slow_chat(vllm_server: Server) -> None:
 
 @pytest.mark.vllm_engine(model="mistral")
 def test_mistral(vllm_engine: Engine) -> None:
-    one, same = vllm_engine.generate(["Hello", "Hello"], LONG)
-    assert len(one["outputs"][0]["token_ids"]) == 24 and one["outputs"][0]["text"]
-    assert one["outputs"][0] == same["outputs"][0]
+    first, second = vllm_engine.generate(["Hello", "Hello"], LONG)
+    assert len(first["outputs"][0]["token_ids"]) == 24 and first["outputs"][0]["text"]
+    assert first["outputs"][0] == second["outputs"][0]
 
 
 @pytest.mark.vllm_engine(model="mistral")
@@ -116,7 +116,7 @@ def test_mistral_chat_with_a_script(vllm_server: Server, way: str) -> None:
 @pytest.mark.parametrize("way", ["whole", "stream"])
 def test_mistral_tool_call(vllm_server: Server, way: str) -> None:
     call = json.dumps([{"name": "weather", "arguments": {"city": "K\u00f6ln"}}])
-    asked = [{"role": "user", "content": Script.text(f"[TOOL_CALLS]{call}").prompt("Weather?")}]
-    (answer,) = vllm_server.answers(asked, stream=way == "stream", tools=[WEATHER], max_tokens=120)
-    (found,) = answer.tool_calls
-    assert found.name == "weather" and json.loads(found.arguments) == {"city": "K\u00f6ln"}
+    messages = [{"role": "user", "content": Script.text(f"[TOOL_CALLS]{call}").prompt("Weather?")}]
+    (answer,) = vllm_server.answers(messages, stream=way == "stream", tools=[WEATHER], max_tokens=120)
+    (tool_call,) = answer.tool_calls
+    assert tool_call.name == "weather" and json.loads(tool_call.arguments) == {"city": "K\u00f6ln"}

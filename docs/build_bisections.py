@@ -1,7 +1,7 @@
-"""Writes the table of bisections in docs/bisect.md: ``python docs/build_bisections.py [NAME=FILE.json ...]``. A test refuses a page that differs.
+"""Write the table of bisections in docs/generated/bisections.md: ``python docs/build_bisections.py [NAME=FILE.json ...]``.
 
-The table comes from docs/records/bisections.json, into which what `vllm-regress bisect --commits --json` printed is taken over first. NAME is
-the environment that the commits were laid over.
+Each FILE holds the output of `vllm-regress bisect --commits --json`; it is first added to docs/records/bisections.json. NAME is the
+environment that the commits were laid over. A test fails if the page differs from the record.
 """
 
 from __future__ import annotations
@@ -12,64 +12,64 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from generated import rebuilt
+from page_parts import replace_parts
 
 from pytest_vllm_regress.environments.sources import PROJECTS
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "bisect.md"
+PAGE = ROOT / "docs" / "generated" / "bisections.md"
 RECORD = ROOT / "docs" / "records" / "bisections.json"
 
 
 def recorded() -> list[dict[str, Any]]:
-    """Every bisection: the case, the package, the base, and what was seen of each commit."""
-    found: list[dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8"))
-    return found
+    """Return every recorded bisection: case, package, base, and the result of each commit."""
+    bisections: list[dict[str, Any]] = json.loads(RECORD.read_text(encoding="utf-8"))
+    return bisections
 
 
-def take_over(base: str, file: Path) -> None:
-    """An answer in JSON into the record, in the place of an earlier one of the same case and package."""
+def add_answer(base: str, file: Path) -> None:
+    """Add an answer in JSON to the record. It replaces an earlier one of the same case and package."""
     answer = json.loads(file.read_text(encoding="utf-8"))
     (hunt,) = answer["commits"]
     new = {"case": answer["case"], "package": answer["package"], "base": base, **hunt}
-    kept = [each for each in recorded() if (each["case"], each["package"]) != (new["case"], new["package"])]
+    others = [old for old in recorded() if (old["case"], old["package"]) != (new["case"], new["package"])]
     RECORD.write_text(
-        json.dumps(sorted([*kept, new], key=lambda each: each["case"]), indent=1) + "\n", encoding="utf-8"
+        json.dumps(sorted([*others, new], key=lambda bisection: bisection["case"]), indent=1) + "\n", encoding="utf-8"
     )
 
 
 def rows() -> Iterator[str]:
-    yield "| case | commit | pull request | candidates | runs to find it | runs to confirm it | seconds a run | over |"
+    yield "| case | commit | pull request | candidates | runs to find it | runs to confirm it | seconds a run | base |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for each in recorded():
-        confirming = [seen for name, seen in each["seen"].items() if name.endswith(" again")]
-        every = each["seen"].values()
-        again = sum(seen["runs"] for seen in confirming)
-        found = sum(max(seen["runs"], 1) for seen in every) - again
-        seconds = sum(seen["seconds"] for seen in every) / (found + again)
-        for change in each["changes"]:
-            address = f"{PROJECTS[each['package']].repository}/commit/{change['commit']}"
+    for bisection in recorded():
+        results = bisection["seen"].values()
+        confirming = [result for name, result in bisection["seen"].items() if name.endswith(" again")]
+        confirming_runs = sum(result["runs"] for result in confirming)
+        searching_runs = sum(max(result["runs"], 1) for result in results) - confirming_runs
+        seconds = sum(result["seconds"] for result in results) / (searching_runs + confirming_runs)
+        for change in bisection["changes"]:
+            address = f"{PROJECTS[bisection['package']].repository}/commit/{change['commit']}"
             pull = change["pull_request"]
             cells = (
-                each["case"],
+                bisection["case"],
                 f"[{change['commit'][:10]}]({address})",
                 f"[#{pull.rpartition('/')[2]}]({pull})" if pull else "none",
-                f"{each['candidates']} of {each['every']}",
-                str(found),
-                str(again),
+                f"{bisection['candidates']} of {bisection['every']}",
+                str(searching_runs),
+                str(confirming_runs),
                 f"{seconds:.0f}",
-                f"`{each['base']}`",
+                f"`{bisection['base']}`",
             )
             yield f"| {' | '.join(cells)} |"
 
 
-def built(page: str) -> str:
-    """The page with its table made anew."""
-    return rebuilt(page, {"bisections": rows})
+def build_page(page: str) -> str:
+    """Return the page with a new table."""
+    return replace_parts(page, {"bisections": rows})
 
 
 if __name__ == "__main__":
     for argument in sys.argv[1:]:
         base, _, file = argument.partition("=")
-        take_over(base, Path(file))
-    PAGE.write_text(built(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+        add_answer(base, Path(file))
+    PAGE.write_text(build_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Writes the generated parts of docs/reference.md from the code: ``python docs/build_reference.py``. A test refuses a page that differs."""
+"""Write the generated parts of docs/reference/api.md from the code: ``python docs/build_reference.py``. A test fails if the page differs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from generated import rebuilt
+from page_parts import replace_parts
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
 from pytest_vllm_regress.plugin import fixtures, options
 from pytest_vllm_regress.util.paths import DATA
 
-PAGE = Path(__file__).with_name("reference.md")
+PAGE = Path(__file__).parent / "reference" / "api.md"
 SCHEMAS = DATA / "json_schemas"
 
 
@@ -53,14 +53,14 @@ def schema_rows(file: str) -> Iterator[str]:
 
 
 def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iterator[str]:
-    for name, each in schema.get("properties", {}).items():
-        if meaning := each.get("description", ""):
+    for name, property in schema.get("properties", {}).items():
+        if meaning := property.get("description", ""):
             yield f"| `{prefix}{name}` | {_cell(meaning)} |"
-        if "$ref" in each.get("items", {}):
+        if "$ref" in property.get("items", {}):
             yield from _keys(
-                f"{prefix}{name}[].", document["$defs"][each["items"]["$ref"].rpartition("/")[2]], document
+                f"{prefix}{name}[].", document["$defs"][property["items"]["$ref"].rpartition("/")[2]], document
             )
-        yield from _keys(f"{prefix}{name}.", each, document)
+        yield from _keys(f"{prefix}{name}.", property, document)
 
 
 def command_rows() -> Iterator[str]:
@@ -89,20 +89,20 @@ def api_rows() -> Iterator[str]:
 
 
 def _meaning(name: str) -> str:
-    """The first sentence of a class or function; of a value the text behind it in its module."""
+    """Return the first paragraph of a docstring; for a value, of the string that follows it in its module."""
     value = getattr(pytest_vllm_regress, name)
-    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else _behind(name)
+    text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else _text_after(name)
     return " ".join((text or "").split("\n\n")[0].split())
 
 
-def _behind(name: str) -> str:
-    home = Path(pytest_vllm_regress.__file__).parent.joinpath(*pytest_vllm_regress._HOME[name].split("."))
+def _text_after(name: str) -> str:
+    home = Path(pytest_vllm_regress.__file__).parent.joinpath(*pytest_vllm_regress._MODULE_OF[name].split("."))
     for file in sorted(home.glob("*.py")) if home.is_dir() else [home.with_suffix(".py")]:
         body = ast.parse(file.read_text()).body
         for line, after in itertools.pairwise(body):
             targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
-            if any(isinstance(each, ast.Name) and each.id == name for each in targets):
-                assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{name} has no text"
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+                assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant), f"{name} has no docstring"
                 return str(after.value.value)
     raise SystemExit(f"{name}: not found")
 
@@ -122,10 +122,10 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-def built(page: str) -> str:
-    """The page with its generated parts written anew."""
-    return rebuilt(page, PARTS)
+def build_page(page: str) -> str:
+    """Return the page with new generated parts."""
+    return replace_parts(page, PARTS)
 
 
 if __name__ == "__main__":
-    PAGE.write_text(built(PAGE.read_text()))
+    PAGE.write_text(build_page(PAGE.read_text()))

@@ -1,7 +1,7 @@
-"""Records what sound runs write, for the static check of patterns: ``python docs/build_sound_logs.py [ENVIRONMENT ...]``.
+"""Record the output of successful runs, for the static check of patterns: ``python docs/build_sound_logs.py [ENVIRONMENT ...]``.
 
-In each environment one server is started on the simulated device, answers, is looked at and stops: what its processes wrote, and their stacks
-while nothing was asked. Secrets and what is of one machine are hidden, lines that differ only in numbers are kept once.
+In each environment one server starts on the simulated device and answers. The log and the stacks of the idle processes are recorded. Secrets and
+machine paths are masked; lines that differ only in numbers are kept once.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 from collections.abc import Iterator
 
 from pytest_vllm_regress import engine
-from pytest_vllm_regress.cases.lint import SOUND
+from pytest_vllm_regress.cases.lint import SOUND_LOGS
 from pytest_vllm_regress.errors import Part
 from pytest_vllm_regress.processes.dossier import compile_dossier
 from pytest_vllm_regress.util.masking import mask
-from pytest_vllm_regress.util.paths import anywhere
-from pytest_vllm_regress.util.text import bounded
+from pytest_vllm_regress.util.paths import strip_machine_paths
+from pytest_vllm_regress.util.text import truncate_middle
 
 ENVIRONMENTS = {"vllm-0.7.3": "V0", "vllm-0.8.5": "V1", "vllm-0.11.2": "V1", "vllm-0.33.0": "V1"}
-"""And the generation of the engine there."""
+"""Environments, and the engine generation in each."""
 MAX_LINE, MAX_TEXT = 4_000, 30_000
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _NUMBER = re.compile(r"\d+|0x[0-9a-f]+")
@@ -32,23 +32,23 @@ def record(environment: str) -> None:
         server.post("/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 4, "stream": True})
         dossier = compile_dossier(title=environment, processes=server.child.processes(), logs=[])
         texts = {Part.LOG: server.child.log.read_text(errors="replace"), Part.STACKS: dossier.stack_text}
-    for part, text in texts.items():
-        kept = bounded("\n".join(once(anywhere(mask(_COLOUR.sub("", text))))), MAX_TEXT)
-        (SOUND / f"{environment}.{part}").write_text(kept + "\n")
-        print(f"{environment}: {part}: {len(kept)} characters")
+    for part, raw in texts.items():
+        text = truncate_middle("\n".join(distinct_lines(strip_machine_paths(mask(_COLOUR.sub("", raw))))), MAX_TEXT)
+        (SOUND_LOGS / f"{environment}.{part}").write_text(text + "\n")
+        print(f"{environment}: {part}: {len(text)} characters")
 
 
-def once(text: str) -> Iterator[str]:
-    """Its lines, those that differ only in numbers once."""
-    seen = set()
+def distinct_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text; of lines that differ only in numbers, the first."""
+    patterns = set()
     for line in text.splitlines():
-        alike = _NUMBER.sub("0", line.strip())
-        if alike and alike not in seen:
-            seen.add(alike)
+        pattern = _NUMBER.sub("0", line.strip())
+        if pattern and pattern not in patterns:
+            patterns.add(pattern)
             yield line[:MAX_LINE].rstrip()
 
 
 if __name__ == "__main__":
-    SOUND.mkdir(exist_ok=True)
+    SOUND_LOGS.mkdir(exist_ok=True)
     for name in sys.argv[1:] or ENVIRONMENTS:
         record(name)

@@ -1,7 +1,8 @@
-"""Writes the generated parts of docs/verdicts.md: ``python docs/build_verdicts.py [RESULTS.json ...]``. A test refuses a page that differs.
+"""Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py [RESULTS.json ...]``.
 
-Verdicts come from docs/records/verdicts.json, into which result files that are named are taken over first (`vllm-regress matrix --results`
-writes them), and from proofs where no matrix went; impostors from each case's evidence.json; mutations are made anew.
+The verdicts of the result files (written by `vllm-regress matrix --results`) are first added to docs/records/verdicts.json. The matrix comes from
+that record and, for cells that no matrix has run, from the proofs. Impostors come from each case's evidence.json; mutations are run again. A
+test fails if the page differs.
 """
 
 from __future__ import annotations
@@ -14,76 +15,77 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from generated import rebuilt
+from page_parts import replace_parts
 
 from pytest_vllm_regress.cases import proof, results
-from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict, combine
-from pytest_vllm_regress.reporting.signs import SIGNS
+from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "verdicts.md"
+PAGE = ROOT / "docs" / "generated" / "verdicts.md"
 RECORD = ROOT / "docs" / "records" / "verdicts.json"
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 RELEASES = sorted({name for row in json.loads(RECORD.read_text(encoding="utf-8")).values() for name in row})
-"""Environments of the page; what others showed stands in the proofs."""
+"""Environments of the page. Verdicts of others are in the proofs only."""
 Cells = dict[str, dict[str, str]]
 """Verdicts by case and environment."""
 
 
 def recorded() -> Cells:
-    """What matrices showed."""
+    """Return the verdicts in the record."""
     cells: Cells = json.loads(RECORD.read_text(encoding="utf-8"))
     return cells
 
 
-def shown() -> Cells:
-    """What matrices showed, and proofs where no matrix went."""
+def combined() -> Cells:
+    """Return the verdicts in the record and, for cells that it lacks, those of the proofs."""
     cells = {case.id: recorded().get(case.id, {}) for case in CASES}
     for case in CASES:
-        for each in proof.read(case.directory / proof.FILE).environments:
-            if each.environment in RELEASES:
-                cells[case.id].setdefault(each.environment, each.verdict)
+        for proven in proof.read_proof(case.directory / proof.FILE).environments:
+            if proven.environment in RELEASES:
+                cells[case.id].setdefault(proven.environment, proven.verdict)
     return cells
 
 
-def take_over(files: list[Path]) -> None:
-    """The verdicts of result files into the record."""
+def add_results(files: list[Path]) -> None:
+    """Add the verdicts of result files to the record."""
     cells = recorded()
-    found = results.merge(map(results.read, files)).results
-    for case, environment in sorted({(each.case_id, each.environment) for each in found}):
+    new = results.merge_results(map(results.read_results, files)).results
+    for case, environment in sorted({(result.case_id, result.environment) for result in new}):
         if "@" in environment or "/" in environment:
-            continue  # a commit, a work tree or an interpreter of somebody's machine
-        seen = combine(r.verdict for r in found if (r.case_id, r.environment) == (case, environment))
-        cells.setdefault(case, {})[environment] = seen.value
+            continue  # a commit, a work tree or an interpreter: only this machine has it
+        verdict = combine(r.verdict for r in new if (r.case_id, r.environment) == (case, environment))
+        cells.setdefault(case, {})[environment] = verdict.value
     cells = {case: dict(sorted(row.items(), key=lambda cell: _age(cell[0]))) for case, row in sorted(cells.items())}
     RECORD.write_text(json.dumps(cells, indent=1) + "\n")
 
 
 def matrix_rows() -> Iterator[str]:
-    cells, environments = shown(), sorted(RELEASES, key=_age)
+    cells, environments = combined(), sorted(RELEASES, key=_age)
     yield f"| case | {' | '.join(environments)} |"
     yield f"| --- |{' --- |' * len(environments)}"
     for case in CASES:
         yield f"| {case.id} | {' | '.join(_cell(cells[case.id].get(name)) for name in environments)} |"
 
-    odd = [
+    unexpected = [
         f"{case} on {name} {verdict}"
         for case, row in cells.items()
         for name, verdict in row.items()
         if not Verdict(verdict).expected
     ]
     yield ""
-    yield f"Not as the case file says: {', '.join(odd)}." if odd else "All are as expected."
+    yield f"Not as the case file says: {', '.join(unexpected)}." if unexpected else "All are as expected."
 
 
 def impostor_rows() -> Iterator[str]:
-    yield "| case | affected | told apart | fixed | told apart |"
+    yield "| case | affected | rejected | fixed | rejected |"
     yield "| --- | --- | --- | --- | --- |"
     for case in CASES:
-        told = {each.environment: each.impostors for each in proof.read(case.directory / proof.FILE).environments}
+        proven = proof.read_proof(case.directory / proof.FILE).environments
+        rejected = {environment.environment: environment.impostors for environment in proven}
         sides = [listed[:1] for listed in (case.evidence.affected, case.evidence.fixed)]
-        cells = [cell for side in sides for cell in ((side[0], str(told[side[0]])) if side else ("none", ""))]
+        cells = [cell for side in sides for cell in ((side[0], str(rejected[side[0]])) if side else ("none", ""))]
         yield f"| {case.id} | {' | '.join(cells)} |"
 
 
@@ -91,25 +93,25 @@ def mutation_rows() -> Iterator[str]:
     sys.path.insert(0, str(ROOT))
     from tests.helpers import mutants
 
-    noticed: dict[str, list[tuple[str, ...]]] = {}
+    detected: dict[str, list[tuple[str, ...]]] = {}
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            for way, by in mutants.every_way(case, CASES, Path(folder)).items():
-                noticed.setdefault(way, []).append(by)
-    yield "| mutation | noticed | by what, in how many cases |"
+            for mutation, checks in mutants.mutant_detections(case, CASES, Path(folder)).items():
+                detected.setdefault(mutation, []).append(checks)
+    yield "| mutation | detected | by which check, in how many cases |"
     yield "| --- | --- | --- |"
-    for way, found in noticed.items():
-        by_what = Counter(_kind_of(each) for by in found for each in by)
-        told = "; ".join(f"{what}: {times}" for what, times in by_what.most_common())
-        yield f"| {way} | {sum(map(bool, found))} of {len(CASES)} | {told} |"
+    for mutation, by_case in detected.items():
+        counts = Counter(_kind_of(check) for checks in by_case for check in checks)
+        by_check = "; ".join(f"{check}: {count}" for check, count in counts.most_common())
+        yield f"| {mutation} | {sum(map(bool, by_case))} of {len(CASES)} | {by_check} |"
 
 
-def _kind_of(noticed: str) -> str:
-    return re.sub(r"^(`judge` says) .*", r"\1 what is not expected", noticed)
+def _kind_of(check: str) -> str:
+    return re.sub(r"^(`judge` says) .*", r"\1 what is not expected", check)
 
 
 def _cell(verdict: str | None) -> str:
-    return "" if verdict is None else f"{SIGNS[Verdict(verdict)]} {verdict}"
+    return "" if verdict is None else f"{SYMBOLS[Verdict(verdict)]} {verdict}"
 
 
 def _age(environment: str) -> tuple[int, ...]:
@@ -123,11 +125,11 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
 }
 
 
-def built(page: str) -> str:
-    """The page with its generated parts written anew."""
-    return rebuilt(page, PARTS)
+def build_page(page: str) -> str:
+    """Return the page with new generated parts."""
+    return replace_parts(page, PARTS)
 
 
 if __name__ == "__main__":
-    take_over([Path(each) for each in sys.argv[1:]])
-    PAGE.write_text(built(PAGE.read_text()))
+    add_results([Path(argument) for argument in sys.argv[1:]])
+    PAGE.write_text(build_page(PAGE.read_text()))

@@ -1,7 +1,7 @@
 """Documented vLLM failures as pytest cases, on real vLLM wheels, with or without a GPU.
 
-The names below are the public API: what fixtures hand out, what their methods return and raise, and the strategies for JSON schemas. They stay
-where they are; every other module of this package may change. A name is loaded at its first use, so importing the package costs nothing.
+The names in ``__all__`` are the public API: the types of the fixtures, the values that their methods return, the errors that they raise, and the
+strategies for JSON schemas. All other modules are private and may change. Names are loaded at first use, so importing the package is cheap.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         Sampling,
         StartReport,
     )
-    from .engines.health import Health
+    from .engines.http.health import Health
     from .engines.http.metrics import Metrics
     from .engines.http.pooling import Ranked
     from .engines.probe import AtWork, Probe
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
         valid_instances,
     )
 
-_NAMES = {
+_PUBLIC_NAMES = {
     "_version": ("__version__",),
     "checkpoints.adapters": ("Adapter",),
     "dialogue.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
@@ -76,7 +76,7 @@ _NAMES = {
     "engines.engine": (
         *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
-    "engines.health": ("Health",),
+    "engines.http.health": ("Health",),
     "engines.http.metrics": ("Metrics",),
     "engines.http.pooling": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
@@ -93,7 +93,7 @@ _NAMES = {
         *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
     ),
 }
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
 __all__ = [
     "PROFILES",
@@ -154,11 +154,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public are {', '.join(__all__)}")
-    found = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
-    globals()[name] = found
-    return found
+    if name not in _MODULE_OF:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; the public names are {', '.join(__all__)}"
+        )
+    value = getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

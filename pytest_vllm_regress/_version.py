@@ -1,3 +1,3 @@
-"""The version of the package, for what writes it into files: the package itself offers more, and nobody inside imports that."""
+"""The version of the package, for modules that write it into files: no module of the package imports the package itself."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""What may be asked for, and what is so where nobody asks. Beside ``errors``, and without a class: every start of pytest imports it."""
+"""Allowed values and defaults of options. Every start of pytest imports this module, so it defines no classes and imports little."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 Device = Literal["sim", "cpu", "gpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
-"""What can run vLLM; an environment without vLLM has the device none."""
+"""Devices that can run vLLM. An environment without vLLM has the device ``none``."""
 ASKED_DEVICES = ("auto", *DEVICES)
-"""What may be asked for; auto chooses by what is installed."""
+"""Allowed values of ``--device``; ``auto`` depends on the installed vLLM."""
 
 PHASES = ("import", "start", "ready", "request", "stop", "probe")
 TIMEOUTS_S = MappingProxyType(
@@ -23,13 +23,13 @@ TIMEOUTS_S = MappingProxyType(
         "first_start": 600.0,
     }
 )
-"""Seconds that each phase may take; ``first_start``: on a GPU, start and ready of the first engine that an environment starts there, since its
-kernels are compiled."""
+"""Seconds that each phase may take. ``first_start`` replaces start and ready for the first engine of an environment on a GPU, which compiles
+its kernels."""
 GPU_WAIT_S = 600.0
-"""Seconds that an engine waits for GPUs that other runs, or other tenants, hold."""
+"""Seconds that an engine waits for GPUs held by other runs or tenants."""
 
 MAX_ENGINES = 2
 MAX_PROCESSES = 4096
 MAX_LOG_MIB = 64
 MEMORY_SHARE = 0.9
-"""Of the machine's memory, or of the container's, for one engine and all it starts."""
+"""Fraction of the machine's (or container's) memory that one engine and its descendants may use."""

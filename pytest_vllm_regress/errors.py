@@ -1,14 +1,35 @@
-"""Every error the package raises on purpose. One base class; a message says what happened, where, what is allowed and what to do next."""
+"""The errors that this package raises on purpose: one tree below ``RegressError``.
+
+Every message says what happened, where the value came from, what is allowed, and what to do next.
+
+    RegressError
+        UsageError                  a wrong value, option or file (exit code 2)
+            CaseFileError           case.toml
+            EnvironmentFileError    environments.toml
+        BuildError                  an environment could not be built (exit code 3)
+        Unsupported                 this vLLM or device lacks what a test needs (NOT_APPLICABLE)
+        NotAtWork                   the positive control of a test failed (INCONCLUSIVE)
+        ScriptError                 the simulated model could not follow its script (INCONCLUSIVE)
+        ChildError                  a failure in a target process; carries the parts that a verdict looks at
+            RemoteError             an exception in the target
+            DeadlineExceeded        a hang
+            ChildDied               a process that ended without a reply
+            LimitExceeded           too much memory or time, too many processes or engines (INCONCLUSIVE)
+            DeviceBusy              no GPU became free in time
+            PortTaken               another program listens at a server's address
+            ProtocolError           a reply that cannot be read
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NewType
 
 
 class Kind(enum.StrEnum):
-    """What one run of a test came to. The first five are failures that a case may document."""
+    """Outcome of one test run. The first five are failures that a case may document."""
 
     EXCEPTION = "exception"
     WRONG_RESULT = "wrong-result"
@@ -22,57 +43,62 @@ class Kind(enum.StrEnum):
 
 
 class Part(enum.StrEnum):
-    """The places in which something of a failure can be read. A symptom names those in which it must be found."""
+    """The texts that describe a failure. The symptom of a case names those in which its pattern must match."""
 
     EXCEPTION = "exception"
-    """The chain of exceptions that the test met: one ``Class: message`` each, the root first."""
+    """The exception chain as ``Class: message`` lines, root cause first."""
     TRACEBACK = "traceback"
     """The traceback of the target process."""
     ASSERTION = "assertion"
-    """What the test asserted, in its own words."""
+    """The message of the failed assertion."""
     ANSWER = "answer"
-    """What the server answered: status and body; of a missing answer, what its health says instead."""
+    """Status and body of the HTTP response, or the server's health where there was none."""
     LOG = "log"
-    """What the engine's processes have written since the test took the engine, or the probe was called."""
+    """Log lines of the engine's processes since the test took the engine, or since the probe was called."""
     STACKS = "stacks"
-    """Each process of the engine with its stack and what it waits for."""
+    """Stack and wait channel of each process of the engine."""
     EXIT = "exit"
-    """How a process ended: status, signal or limit; and which of the engine's processes are gone."""
+    """How a process ended (status, signal or limit), and which processes of the engine are gone."""
 
 
-Parts = Mapping[Part, str]
+Masked = NewType("Masked", str)
+"""Text without secrets, from ``util/masking``. Call ``Masked(...)`` only for text composed of masked text and the harness's own words."""
+Parts = Mapping[Part, Masked]
 
 
 class RegressError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all errors that this package raises on purpose."""
 
 
 class UsageError(RegressError):
-    """The user asked for something impossible: an unknown name, a wrong value, a device that is not there."""
+    """The request cannot be fulfilled: an unknown name, an invalid value, a device that this machine does not have."""
 
 
 class CaseFileError(UsageError):
-    """A case file is malformed: names file, key, value and what is allowed."""
+    """A case file is malformed. The message names file, key, value, and the allowed values."""
 
 
 class EnvironmentFileError(UsageError):
-    """environments.toml is malformed or names an unknown environment."""
+    """environments.toml is malformed, or an environment is unknown."""
 
 
 class BuildError(RegressError):
-    """A target environment could not be built; names the requirement that failed. Nothing half-built is left."""
+    """A target environment could not be built. The message names the requirement that failed; no partial environment remains."""
 
 
 class NotAtWork(RegressError):
-    """A test's positive control failed: what the case is about was not at work, so that a pass or a failure says nothing."""
+    """The positive control of a test failed: the feature under test was not active, so neither a pass nor a failure proves anything."""
 
 
 class Unsupported(RegressError):
-    """The installed version, or the device, does not have what a spec asks for. Becomes NOT_APPLICABLE.
+    """The installed vLLM or the device lacks what a spec asks for.
 
-    That is a claim like others: ``since`` or ``until`` say which versions have it (``0.9.2``), ``device`` which device cannot do it,
-    ``needs`` what must be installed, ``refused_by`` which installed version refuses it in its own words. A case is not applicable only where
-    one of them is given.
+    The verdict is NOT_APPLICABLE if at least one of these reasons is given, else the error is a failure:
+
+    ``since``, ``until``: the first or last vLLM version that supports it (``0.9.2``).
+    ``device``: the device that does not support it.
+    ``needs``: the package that must be installed.
+    ``refused_by``: the installed version that rejects it with an error message of its own.
     """
 
     def __init__(
@@ -94,7 +120,7 @@ class Unsupported(RegressError):
 
     @property
     def claim(self) -> str:
-        """Since, until or where, in words; empty where nothing was claimed."""
+        """The reasons in words; empty if none was given."""
         words = (
             f"since vLLM {self.since}" if self.since else "",
             f"until vLLM {self.until}" if self.until else "",
@@ -109,10 +135,12 @@ class Unsupported(RegressError):
 
 
 class ChildError(RegressError):
-    """Something went wrong in a target process.
+    """A failure in a target process.
 
-    ``kind`` is the class of the failure, ``phase`` the phase it happened in (import, start, ready, request, stop, probe). ``parts``
-    hold what a verdict looks at, each by itself; ``detail`` is the long text for people (remote traceback, dossier, log tail).
+    ``kind``: the class of the failure.
+    ``phase``: when it happened: import, start, ready, request, stop or probe.
+    ``parts``: the texts that the verdict is based on.
+    ``detail``: the long text for people: remote traceback, dossier, log tail.
     """
 
     kind = Kind.EXCEPTION
@@ -129,9 +157,9 @@ class ChildError(RegressError):
 
 
 class RemoteError(ChildError):
-    """Code in the target process raised an exception. ``type_name`` is its class as the target names it.
+    """Code in the target process raised an exception. ``type_name`` is the qualified name of its class.
 
-    ``engine_died``: it says, or the engine's processes show, that the engine is dead; its kind is then ``engine-death``.
+    ``engine_died``: the exception or the engine's processes show that the engine is dead; ``kind`` is then ``engine-death``.
     """
 
     def __init__(
@@ -151,15 +179,15 @@ class RemoteError(ChildError):
 
 
 class DeadlineExceeded(ChildError):
-    """A phase did not end by its deadline. ``detail`` holds the dossier taken before the family was killed."""
+    """A phase exceeded its deadline. ``detail`` holds the dossier that was taken before the processes were killed."""
 
     kind = Kind.HANG
 
 
 class ChildDied(ChildError):
-    """A target process ended without giving the answer it owed (including exit status 0 in silence).
+    """A target process ended without a reply, even if its exit status was 0.
 
-    ``engine_died``: it held an engine that was up; its kind is then ``engine-death``.
+    ``engine_died``: the process held a running engine; ``kind`` is then ``engine-death``.
     """
 
     kind = Kind.CRASH
@@ -179,22 +207,41 @@ class ChildDied(ChildError):
 
 
 class LimitExceeded(ChildError):
-    """The session, or a target process and all it started, used more than it may: names the limit, its option, and what was used."""
+    """The session, or a target process with its descendants, exceeded a limit. The message names the limit, its option, and the usage.
+
+    ``limit``: memory, processes or session if the processes were killed for it; empty if something was not started, such as one more engine.
+    A log that grows too long is shortened and raises nothing.
+    """
+
+    kind = Kind.LIMIT
+
+    def __init__(
+        self, message: str, *, phase: str, detail: str = "", parts: Parts = MappingProxyType({}), limit: str = ""
+    ) -> None:
+        super().__init__(message, phase=phase, detail=detail, parts=parts)
+        self.limit = limit
+
+
+class ScriptError(RegressError):
+    """The simulated model could not follow its script. The message names the request, the position, and the expected and actual tokens.
+
+    No symptom names its phase ("test"), so it makes the verdict of a case INCONCLUSIVE.
+    """
+
+
+class DeviceBusy(ChildError):
+    """No GPU became free in time because other runs or tenants held them. This is neither a hang nor a fault of vLLM."""
 
     kind = Kind.LIMIT
 
 
-class ScriptError(RegressError):
-    """The simulated model could not say its script: names request, place, what was wanted and what came instead."""
-
-
-class DeviceBusy(ChildError):
-    """GPUs stayed with other runs or other tenants as long as they were waited for: it says nothing about vLLM, and is no hang."""
+class PortTaken(ChildError):
+    """Another program listens at the address of a server. The message names it. This is no fault of vLLM, and nothing was sent there."""
 
     kind = Kind.LIMIT
 
 
 class ProtocolError(ChildError):
-    """A target process sent something that is not a reply: truncated, oversized, or not JSON."""
+    """A target process sent an invalid reply: truncated, oversized, or not JSON."""
 
     kind = Kind.CRASH

@@ -1,4 +1,4 @@
-"""llguidance#222: a negative number is a multiple, too."""
+"""llguidance#222: a negative multiple must be accepted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from pytest_vllm_regress import AtWork, Probe
 def test_negative_multiple(
     vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, kind: str, divisor: int
 ) -> None:
-    asked: dict[str, Any] = {"backend": "llguidance", "tokenizer": vllm_model_path}
+    options: dict[str, Any] = {"backend": "llguidance", "tokenizer": vllm_model_path}
     schema, negative = {"type": kind, "multipleOf": divisor}, str(-4 * divisor)
-    divides = [vllm_probe("takes", schema=schema, text=str(each), **asked) for each in (4 * divisor, 4 * divisor + 1)]
-    signed = vllm_probe("takes", schema={"type": kind}, text=negative, **asked)
-    vllm_at_work("multiples are told from others, and numbers may have a sign", divides == [True, False] and signed)
-    assert vllm_probe("takes", schema=schema, text=negative, **asked), f"llguidance refuses {negative} for {schema}"
+    divides = [
+        vllm_probe("grammars:accepts", schema=schema, text=str(number), **options)
+        for number in (4 * divisor, 4 * divisor + 1)
+    ]
+    signed = vllm_probe("grammars:accepts", schema={"type": kind}, text=negative, **options)
+    vllm_at_work(
+        "multiples are distinguished from other numbers, and negative numbers are accepted",
+        divides == [True, False] and signed,
+    )
+    assert vllm_probe("grammars:accepts", schema=schema, text=negative, **options), (
+        f"llguidance rejects {negative} for {schema}"
+    )

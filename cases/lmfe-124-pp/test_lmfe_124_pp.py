@@ -1,4 +1,4 @@
-"""lm-format-enforcer#124 as users met it: PP=2 hangs on a request with a schema, TP=2 answers it."""
+"""lm-format-enforcer#124 as seen by users: with PP=2 a request with a schema hangs, with TP=2 it is answered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from pytest_vllm_regress import AsyncEngine
 
 # Earlier releases hang with any lm-format-enforcer: vLLM's own tokenizer wrapper could not be pickled either (vllm#7557).
-# V0 of 0.10 takes any schema and ignores it.
+# V0 of 0.10 accepts any schema and ignores it.
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*")
 
 SAMPLING = {
@@ -19,7 +19,7 @@ SAMPLING = {
     },
 }
 
-# What is pickled where workers are forked is so where they are spawned, as vLLM does once CUDA is in use; there their arguments are, too.
+# vLLM spawns workers once CUDA is in use. What is pickled for forked workers is pickled for spawned ones too, along with their arguments.
 START_METHODS = [{}, {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}]
 
 
@@ -34,7 +34,7 @@ def ask(engine: AsyncEngine) -> str:
     front="async", generation="V0", executor="mp", pipeline_parallel_size=2, env=START_METHODS, fresh=True
 )
 def test_pipeline_stages_get_the_state(vllm_engine: AsyncEngine) -> None:
-    # Only that it ends. What it says is wrong even on 0.8.5: each step sends the state as it was at the start (vllm#7194).
+    # Assert only that the request ends: its text is wrong even on 0.8.5, where every step sends the initial state (vllm#7194).
     assert ask(vllm_engine)
 
 

@@ -1,8 +1,8 @@
-"""Does lm-format-enforcer's state survive a process boundary? Runs inside the target interpreter.
+"""Check that lm-format-enforcer's state survives a process boundary. Runs in the target interpreter.
 
-``carry_over`` lets the installed vLLM build the state it keeps for one request with a JSON schema, sends it, pickled, to a freshly started
-interpreter, and compares there, step by step along one seeded walk, which tokens are allowed. The receiving interpreter is this same file,
-started with ``--receive`` and kept for the next calls: to import vLLM again for every schema would cost more than everything else here.
+``carry_over`` lets the installed vLLM build its state for one request with a JSON schema, pickles it, sends it to a new interpreter, and
+compares there, step by step along a seeded walk, which tokens are allowed. The receiving interpreter runs this same file with ``--receive``
+and is kept for later calls, because importing vLLM again for every schema would dominate the run time.
 
 Standard library at module level, Python 3.9 and later.
 """
@@ -21,17 +21,17 @@ import sys
 import tempfile
 
 CLOSERS = frozenset('"}],')
-"""Characters that end something. A walk that prefers them ends before its limit more often than not."""
+"""Closing characters. A walk that prefers them usually ends before its step limit."""
 
 _tokenizers = {}
 _receivers = []
 
 
-# What the installed vLLM builds -------------------------------------------------------------------------------------
+# State as built by the installed vLLM -------------------------------------------------------------------------------------
 
 
 class _Processor:
-    """V0: a logits processor inside the request's SamplingParams, which is what a V0 executor sends to a stage."""
+    """V0: a logits processor inside the request's SamplingParams, which a V0 executor sends to a pipeline stage."""
 
     def __init__(self, carrier, vocab_size):
         self._processor = carrier.logits_processors[0]
@@ -44,11 +44,11 @@ class _Processor:
         return torch.nonzero(torch.isfinite(scores)).flatten().tolist()
 
     def accept(self, token):
-        """Nothing to do: a V0 processor is told all tokens at every step."""
+        """Do nothing: a V0 processor gets all tokens at every step."""
 
 
 class _Grammar:
-    """V1: a grammar object that is told each token and fills a bitmask."""
+    """V1: a grammar object that accepts one token at a time and fills a bitmask."""
 
     def __init__(self, carrier, vocab_size):
         self._grammar = carrier
@@ -64,11 +64,11 @@ class _Grammar:
 
     def accept(self, token):
         if not self._grammar.accept_tokens("lmfe-124", [token]):
-            raise AssertionError(f"the grammar refused token {token}, which it had just allowed")
+            raise AssertionError(f"the grammar rejected token {token}, which it had just allowed")
 
 
 class _Enforcer:
-    """lm-format-enforcer alone, where the installed vLLM cannot build its own state."""
+    """lm-format-enforcer alone, for a vLLM that cannot build its own state."""
 
     def __init__(self, carrier, vocab_size):
         self._enforcer = carrier
@@ -78,7 +78,7 @@ class _Enforcer:
         return sorted(set(getattr(allowed, "allowed_tokens", allowed)))
 
     def accept(self, token):
-        """Nothing to do: an enforcer is told all tokens at every step."""
+        """Do nothing: an enforcer gets all tokens at every step."""
 
 
 _VIEWS = {"processor": _Processor, "grammar": _Grammar, "enforcer": _Enforcer}
@@ -113,7 +113,7 @@ def _v1_carrier(tokenizer, schema, vocab_size):
 
 
 class _Decoder:
-    """What lm-format-enforcer's own integrations use: decode, less the mark of an unfinished character."""
+    """Decoder like that of lm-format-enforcer's own integrations: strips the mark of an unfinished character."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
@@ -150,7 +150,7 @@ _WAYS = (
 
 
 def _build(tokenizer, schema, vocab_size):
-    """The first way that the installed packages have. Only a failed import moves on to the next one."""
+    """Build the state in the first way that the installed packages support. Only a failed import leads to the next."""
     skipped = []
     for name, view, carrier in _WAYS:
         try:
@@ -172,24 +172,24 @@ def _vllm_tokenizer(model):
     return None
 
 
-def _crossing_error(thing):
-    """Why ``thing`` by itself cannot be pickled, or None."""
+def _pickling_error(value):
+    """Return why ``value`` cannot be pickled, or None."""
     try:
-        pickle.dumps(thing)
+        pickle.dumps(value)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def _tokenizer(model):
-    """(tokenizer, whose it is, why vLLM's own was not usable).
+    """Return the tokenizer, the package it comes from, and why vLLM's own was not usable (else None).
 
-    vLLM's tokenizer wrapper could not be pickled before 0.8.5 (vllm-project/vllm#7557). That is another failure than
-    this case's, so there a plain transformers tokenizer takes its place, as in lm-format-enforcer's own vLLM sample.
+    vLLM's tokenizer wrapper could not be pickled before 0.8.5 (vllm-project/vllm#7557). That is a different failure,
+    so a plain transformers tokenizer replaces it there, as in lm-format-enforcer's own vLLM sample.
     """
     if model not in _tokenizers:
         tokenizer = _vllm_tokenizer(model)
-        error = "not found in this vLLM" if tokenizer is None else _crossing_error(tokenizer)
+        error = "not found in this vLLM" if tokenizer is None else _pickling_error(tokenizer)
         if error is not None:
             from transformers import AutoTokenizer
 
@@ -213,7 +213,7 @@ def _choose(rng, tokenizer, allowed, eos):
 
 
 def _walk(view, tokenizer, seed, max_steps):
-    """Follow the mask. Returns the tokens taken and, for each step, what was allowed there."""
+    """Follow the mask. Return the tokens taken and the tokens allowed at each step."""
     rng = random.Random(seed)
     tokens, allowed_at = [], []
     while len(allowed_at) < max_steps:
@@ -230,22 +230,22 @@ def _walk(view, tokenizer, seed, max_steps):
 
 
 def first_step(model, schema):
-    """How many tokens the state allows first, of how many; nothing is sent."""
+    """Return how many tokens the state allows first, and the size of the vocabulary. Nothing is sent."""
     tokenizer = _tokenizer(model)[0]
     _, kind, carrier, _ = _build(tokenizer, schema, len(tokenizer))
     return {"allowed": len(_VIEWS[kind](carrier, len(tokenizer)).allowed([])), "vocabulary": len(tokenizer)}
 
 
 def carry_over(model, schema, seed=0, max_steps=48, hand_over_at=(0, 6)):
-    """Build, hand over at each of the given steps, compare every later step. Raises what pickling raises.
+    """Build the state, hand it over at each of the given steps, and compare every later step. Raises what pickling raises.
 
-    The reply names the way the state was built, whose tokenizer it holds, the size of each pickle, how many steps were
-    compared and, if there is one, the first step where the two sides disagree.
+    The reply holds how the state was built, the tokenizer's package, the size of each pickle, the number of compared
+    steps, and the first step where the two sides disagree, if any.
     """
     tokenizer, owner, tokenizer_error = _tokenizer(model)
     vocab_size = len(tokenizer)
     way, kind, carrier, skipped = _build(tokenizer, schema, vocab_size)
-    pickle.dumps(carrier)  # before any step: this is where the documented failure shows
+    pickle.dumps(carrier)  # before any step: the documented failure shows here
     tokens, allowed_at = _walk(_VIEWS[kind](carrier, vocab_size), tokenizer, seed, max_steps)
     hand_overs = []
     for start in sorted({min(at, len(allowed_at) - 1) for at in hand_over_at}):
@@ -265,8 +265,8 @@ def carry_over(model, schema, seed=0, max_steps=48, hand_over_at=(0, 6)):
         answer = _receiver().ask(request, pickled)
         difference = answer["difference"]
         if difference is not None:
-            here, there = set(allowed_at[difference["step"]]), set(difference.pop("allowed"))
-            difference["lost"], difference["gained"] = sorted(here - there)[:20], sorted(there - here)[:20]
+            sent, received = set(allowed_at[difference["step"]]), set(difference.pop("allowed"))
+            difference["lost"], difference["gained"] = sorted(sent - received)[:20], sorted(received - sent)[:20]
         hand_overs.append(
             {"at": start, "bytes": len(pickled), "compared": answer["compared"], "difference": difference}
         )
@@ -285,7 +285,7 @@ def carry_over(model, schema, seed=0, max_steps=48, hand_over_at=(0, 6)):
     }
 
 
-# The other process --------------------------------------------------------------------------------------------------
+# The receiving process --------------------------------------------------------------------------------------------------
 
 
 def _write_frame(stream, *parts):
@@ -305,7 +305,7 @@ def _read_frame(stream):
 
 
 class _Receiver:
-    """A fresh interpreter that unpickles states. It ends when this process closes its standard input, or dies."""
+    """A new interpreter that unpickles states. It ends when this process closes its standard input or dies."""
 
     def __init__(self):
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
@@ -333,7 +333,7 @@ class _Receiver:
             raise RuntimeError(f"the receiving process ended with status {code}: {self._log_tail()}")
         answer = json.loads(body)
         if "error" in answer:
-            raise RuntimeError(f"the state arrived but could not go on:\n{answer['error']}")
+            raise RuntimeError(f"the state was received but could not continue:\n{answer['error']}")
         return answer
 
     def _log_tail(self):
@@ -379,7 +379,7 @@ def _follow(request, pickled):
 
 
 def _receive(sender_module, reply_fd):
-    """Answer states until standard input ends. ``sender_module`` is what pickles call this file."""
+    """Reply to states until standard input ends. ``sender_module`` is this file's module name in the pickles."""
     import traceback
 
     sys.modules[sender_module] = sys.modules[__name__]

@@ -1,4 +1,4 @@
-"""lm-format-enforcer#124: what vLLM builds for a schema must survive a process boundary, unchanged."""
+"""lm-format-enforcer#124: the state that vLLM builds for a schema must survive a process boundary unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FEW = settings(
     derandomize=True,
     database=None,
     report_multiple_bugs=False,
-    # The fixtures hold one probe process for the whole test: it is meant to be shared by the examples.
+    # The fixtures hold one probe process for the whole test, which the examples are meant to share.
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -27,17 +27,17 @@ UPSTREAM_SCHEMA = {
     "properties": {name: {"type": "string"} for name in ("originalValue", "modifiedValue", "key", "errorType")},
     "required": ["originalValue", "modifiedValue", "key", "errorType"],
 }
-"""The shape of the report's request: an object of required, unbounded strings."""
+"""The shape of the reported schema: an object of required, unbounded strings."""
 
 
 @pytest.fixture(autouse=True)
 def state_is_built(vllm_probe: Probe, vllm_model_path: str, vllm_at_work: AtWork) -> None:
     first = vllm_probe("first_step", timeout=180, model=vllm_model_path, schema=UPSTREAM_SCHEMA)
-    vllm_at_work("lm-format-enforcer decides about the first token", 0 < first["allowed"] < first["vocabulary"])
+    vllm_at_work("lm-format-enforcer restricts the first token", 0 < first["allowed"] < first["vocabulary"])
 
 
 def check(reply: dict[str, Any]) -> None:
-    """Something was compared, in another process, and nothing differed."""
+    """Assert that states were compared in another process and did not differ."""
     assert reply["hand_overs"], f"nothing was handed over: {reply}"
     assert reply["receiver_pid"] != reply["sender_pid"]
     for hand_over in reply["hand_overs"]:
@@ -49,7 +49,7 @@ def check(reply: dict[str, Any]) -> None:
 def test_upstream_schema(vllm_probe: Probe, vllm_model_path: str) -> None:
     reply = vllm_probe("carry_over", timeout=180, model=vllm_model_path, schema=UPSTREAM_SCHEMA)
     check(reply)
-    assert reply["distinct_masks"] > 3, f"the walk saw nothing of the grammar: {reply['text']!r}"
+    assert reply["distinct_masks"] > 3, f"the walk did not exercise the grammar: {reply['text']!r}"
 
 
 @FEW

@@ -1,7 +1,7 @@
-"""lm-format-enforcer by itself: whether its parser takes a text. Runs in the target interpreter."""
+"""Check whether lm-format-enforcer's own parser accepts a text. Runs in the target interpreter."""
 
 
-def is_taken(schema, text):
+def accepts(schema, text):
     from lmformatenforcer import JsonSchemaParser
 
     parser = JsonSchemaParser(schema)

@@ -1,4 +1,4 @@
-"""lm-format-enforcer#178: limits of numbers hold."""
+"""lm-format-enforcer#178: numeric limits must be enforced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ LIMITS = [({"minimum": 100}, "50"), ({"maximum": 10}, "15"), ({"multipleOf": 5},
 @pytest.mark.vllm_case("lmfe-178")
 @pytest.mark.parametrize(("limit", "text"), LIMITS, ids=["minimum", "maximum", "multipleOf"])
 def test_limit(vllm_probe: Probe, vllm_at_work: AtWork, limit: dict[str, int], text: str) -> None:
-    told_apart = vllm_probe("is_taken", schema={"type": "integer"}, text=text) and not vllm_probe(
-        "is_taken", schema={"type": "boolean"}, text=text
+    distinguishes = vllm_probe("accepts", schema={"type": "integer"}, text=text) and not vllm_probe(
+        "accepts", schema={"type": "boolean"}, text=text
     )
-    vllm_at_work("integers are told from other values", told_apart)
+    vllm_at_work("integers are distinguished from other values", distinguishes)
     schema = {"type": "integer", **limit}
-    assert not vllm_probe("is_taken", schema=schema, text=text), f"lm-format-enforcer takes {text} for {schema}"
+    assert not vllm_probe("accepts", schema=schema, text=text), f"lm-format-enforcer accepts {text} for {schema}"

@@ -1,4 +1,4 @@
-"""vllm#13622: the mistral parser streams no arguments that are numbers."""
+"""vllm#13622: the mistral parser does not stream numeric arguments."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ TOOL = {
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"code": {}}}},
 }
 MARKERS = ["[TOOL_CALLS]"]
-SANE = ['[TOOL_CALLS][{"name": "add", "arguments": {"code": "one"}}]']
-BAD = ['[TOOL_CALLS][{"name": "add", "arguments": {"code": 1}}]']
+WORKING = ['[TOOL_CALLS][{"name": "add", "arguments": {"code": "one"}}]']
+FAILING = ['[TOOL_CALLS][{"name": "add", "arguments": {"code": 1}}]']
 
 
 @pytest.mark.vllm_case("vllm-13622")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "mistral", "tools": [TOOL], "markers": MARKERS}
-    sane = vllm_probe("tool_calls", pieces=SANE, **asked)
-    vllm_at_work("a text is streamed", sane["characters"]["calls"] == sane["whole"]["calls"] != [])
-    found = vllm_probe("tool_calls", pieces=BAD, **asked)
-    whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
-    assert streamed == whole, f"mistral streams {streamed} of {whole}"
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "mistral", "tools": [TOOL], "markers": MARKERS}
+    working = vllm_probe("parsers:tool_calls", pieces=WORKING, **options)
+    vllm_at_work("a string argument is streamed", working["characters"]["calls"] == working["whole"]["calls"] != [])
+    result = vllm_probe("parsers:tool_calls", pieces=FAILING, **options)
+    whole, streamed = result["whole"]["calls"], result["characters"]["calls"]
+    assert streamed == whole, f"mistral streams {streamed} instead of {whole}"

@@ -1,4 +1,4 @@
-"""vllm#15080: a small image is an image."""
+"""vllm#15080: a small image must be accepted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_small_image(vllm_server: Server, vllm_at_work: AtWork, width: int, heig
         answer = vllm_server.post("/v1/chat/completions", body)
         return answer.status_code, answer.text[:300]
 
-    vllm_at_work("an image of two patches is taken", ask(png_url(56, 56))[0] == 200)
+    vllm_at_work("an image of two patches is accepted", ask(png_url(56, 56))[0] == 200)
     status, text = ask(png_url(width, height))
     assert status == 200, f"expected an answer about an image of {width}x{height}, got {status}: {text}"
     vllm_server.check()

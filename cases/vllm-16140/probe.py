@@ -1,11 +1,11 @@
-"""Runs in the target: builds the tokenizer (pool) that this vLLM builds from its own engine arguments, and uses it."""
+"""Build the tokenizer (pool) as this vLLM does from its engine arguments, and use it. Runs in the target interpreter."""
 
 import inspect
 from dataclasses import fields
 
 
 def tokenize(model, pool_size, extra_config=None):
-    """Ping the pool as vLLM does at start-up, then encode. Says which class did it."""
+    """Ping the pool as vLLM does at start-up, then encode. Return the class of the tokenizer and the token ids."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm_regress_target import Unsupported, dialect
 
@@ -15,8 +15,8 @@ def tokenize(model, pool_size, extra_config=None):
 
     arguments = EngineArgs(model=model, tokenizer_pool_size=pool_size, tokenizer_pool_extra_config=extra_config)
     config = arguments.create_engine_config()
-    wanted = inspect.signature(init_tokenizer_from_configs).parameters
-    group = init_tokenizer_from_configs(**{name: getattr(config, name) for name in wanted})
+    parameters = inspect.signature(init_tokenizer_from_configs).parameters
+    group = init_tokenizer_from_configs(**{name: getattr(config, name) for name in parameters})
     if hasattr(group, "ping"):
         group.ping()
     return {"class": type(group).__name__, "token_ids": group.encode("hello")}

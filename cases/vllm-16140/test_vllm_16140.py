@@ -1,4 +1,4 @@
-"""vllm#16140: a tokenizer pool must come up, or fail, but never hang, whatever Ray its workers find."""
+"""vllm#16140: a tokenizer pool must start or fail, but never hang, whichever Ray its workers find."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from pytest_vllm_regress import EngineSpec, Probe, Server
 
-# The pool is older, but 0.7 is the first vLLM whose own steps the probe can take without a GPU.
+# The pool is older, but before 0.7 the probe cannot build it without a GPU.
 pytestmark = [pytest.mark.vllm_case("vllm-16140"), pytest.mark.vllm_requires(vllm=">=0.7")]
 
 clean = pytest.mark.vllm_case("vllm-16140", variant="clean")
 no_pool = pytest.mark.vllm_case("vllm-16140", variant="no-pool")
-# A pool of four that works took up to 90 s on two busy cores. The hang is told by the workers' error, so its legs need not wait as long.
+# A working pool of four took up to 90 s on two busy cores. The hang is recognized by the workers' error, so its tests need less time.
 PATIENT_S, HANG_S = 300, 60
-# Each worker imports vLLM, each pool starts a Ray: the smallest and a large one show it. One of 2 is the servers', a clean one of 1 the workaround's.
+# Each worker imports vLLM and each pool starts Ray, so only the smallest pool and a large one are tested. Servers use a pool of 2.
 SMALL, LARGE = 1, 4
 
 

@@ -1,4 +1,4 @@
-"""vllm#16529: a bias for a token that there is not is refused, and the engine lives on."""
+"""vllm#16529: a bias for a token outside the vocabulary must not kill the engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KNOWN, UNKNOWN = 65, 10**6
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)
 def test_engine(vllm_engine: AsyncEngine, vllm_leg: str) -> None:
     token = UNKNOWN if vllm_leg == "subject" else KNOWN
-    with contextlib.suppress(RemoteError):  # to refuse it is right
+    with contextlib.suppress(RemoteError):  # rejecting the request is correct
         vllm_engine.generate("Hello", {"max_tokens": 4, "logit_bias": {token: 5.0}})
     vllm_engine.check()
 
@@ -25,5 +25,5 @@ def test_engine(vllm_engine: AsyncEngine, vllm_leg: str) -> None:
 def test_server(vllm_server: Server, vllm_leg: str) -> None:
     token = UNKNOWN if vllm_leg == "subject" else KNOWN
     body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4, "logit_bias": {str(token): 5.0}}
-    vllm_server.post("/v1/completions", body)  # any status
+    vllm_server.post("/v1/completions", body)  # any status is fine
     vllm_server.check()

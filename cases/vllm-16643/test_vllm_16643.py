@@ -1,4 +1,4 @@
-"""vllm#16643: a request id that is no text is taken or refused, and the engine goes on."""
+"""vllm#16643: a request id that is not a string is accepted or rejected, and the engine keeps working."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_vllm_regress import AsyncEngine
 
 @pytest.mark.vllm_case("vllm-16643")
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)
-def test_number_for_an_id(vllm_engine: AsyncEngine, vllm_leg: str) -> None:
+def test_numeric_request_id(vllm_engine: AsyncEngine, vllm_leg: str) -> None:
     request_id = 704975.485514209 if vllm_leg == "subject" else "704975.485514209"
     assert vllm_engine.call("tokens_for", request_id=request_id, timeout=15)
     vllm_engine.check()

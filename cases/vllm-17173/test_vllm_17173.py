@@ -1,4 +1,4 @@
-"""vllm#17173: a request for n results must bring n, through every way to ask."""
+"""vllm#17173: a request for n results must return n, through every interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vllm_case("vllm-17173")
 
 SAMPLING = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True}
 IMAGE_PROMPT = {"prompt": "<|vision_start|><|image_pad|><|vision_end|>What is this?", "image": {"size": [56, 56]}}
-# A grey PNG of 56 by 56 pixels.
+# A grey PNG of 56 x 56 pixels.
 PIXELS = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAADgAAAA4CAIAAAAn5KxJAAAAP0lEQVR42u3OMQ0AAAwDoDqv9R5TsQQUkD4RUVFRUVFRUVFRUVFRUVFRUVFRUVFR"
     "UVFRUVFRUVFRUVFRUVHRMxgVPE+ICN2+AAAAAElFTkSuQmCC"
@@ -22,11 +22,11 @@ PIXELS = (
 case = pytest.mark.vllm_case
 V0 = case("vllm-17173", variant="v0")
 NS = (1, 2, 8, 16)
-TOGETHER = 12  # results are lost in a race, and not in every request
+TOGETHER = 12  # results are lost in a race, not in every request
 
 
 def forms(*kinds: str) -> list[Any]:
-    """Every kind with every n, each with the variant of the failure that it shows."""
+    """Return every kind with every n, marked with the variant of the failure that it can show."""
     return [
         pytest.param(
             kind, n, marks=case("vllm-17173", variant="one" if n == 1 else None if kind == "cumulative" else "whole")
@@ -37,7 +37,7 @@ def forms(*kinds: str) -> list[Any]:
 
 
 def check(results: list[tuple[int, Any]], n: int) -> None:
-    """``results``: (index, content) of every result that came; contents differ at temperature 1."""
+    """Assert that ``results``, (index, content) of every result, are complete and differ at temperature 1."""
     assert len(results) == n, f"expected {n} results, got {len(results)}"
     assert sorted(index for index, _ in results) == list(range(n))
     if n > 1:
@@ -48,7 +48,7 @@ def ask_engine(engine: Engine | AsyncEngine, n: int, at_work: AtWork, kind: str 
     prompt = IMAGE_PROMPT if engine.spec.model == "vision" else "Hello"
     (one,) = engine.generate(prompt, {**SAMPLING, "n": 1}, output_kind=kind)
     last = one[-1] if isinstance(one, list) else one
-    at_work("a request for one result brings one", len(last["outputs"]) == 1)
+    at_work("a request for one result returns one", len(last["outputs"]) == 1)
     for answer in engine.generate([prompt] * TOGETHER, {**SAMPLING, "n": n}, output_kind=kind):
         tokens: dict[int, list[int]] = {}
         for output in (
@@ -59,30 +59,34 @@ def ask_engine(engine: Engine | AsyncEngine, n: int, at_work: AtWork, kind: str 
         check(list(tokens.items()), n)
 
 
-def said(server: Server, content: object, n: int, stream: bool) -> list[tuple[int, str, bool]]:
-    """Of every choice that came, piece by piece: its index, its text, and whether it ended there."""
+def choices(server: Server, content: object, n: int, stream: bool) -> list[tuple[int, str, bool]]:
+    """Return the index, text and end marker of every choice, chunk by chunk if streamed."""
     messages = [{"role": "user", "content": content}]
     if stream:
-        pieces = [each for chunk in server.stream_chat(messages, n=n, **SAMPLING) for each in chunk["choices"]]
-        return [(each["index"], each["delta"].get("content") or "", bool(each.get("finish_reason"))) for each in pieces]
+        pieces = [piece for chunk in server.stream_chat(messages, n=n, **SAMPLING) for piece in chunk["choices"]]
+        return [
+            (piece["index"], piece["delta"].get("content") or "", bool(piece.get("finish_reason"))) for piece in pieces
+        ]
     whole = server.chat(messages, n=n, **SAMPLING)["choices"]
-    return [(each["index"], each["message"]["content"] or "", bool(each["finish_reason"])) for each in whole]
+    return [(choice["index"], choice["message"]["content"] or "", bool(choice["finish_reason"])) for choice in whole]
 
 
 def ask_server(server: Server, n: int, stream: bool, at_work: AtWork) -> None:
     content: object = "Hello"
     if server.spec.model == "vision":
         content = [{"type": "image_url", "image_url": {"url": PIXELS}}, {"type": "text", "text": "What is this?"}]
-    at_work("a request for one result brings one", {index for index, _, _ in said(server, content, 1, stream)} == {0})
+    at_work(
+        "a request for one result returns one", {index for index, _, _ in choices(server, content, 1, stream)} == {0}
+    )
     with ThreadPoolExecutor(TOGETHER) as pool:
-        asked = [pool.submit(said, server, content, n, stream) for _ in range(TOGETHER)]
-    for answer in asked:
+        requests = [pool.submit(choices, server, content, n, stream) for _ in range(TOGETHER)]
+    for request in requests:
         texts: dict[int, str] = {}
-        came = set()  # a stream opens every choice, whether or not anything follows
-        for index, text, ended in answer.result():
+        received = set()  # a stream opens every choice, even one that stays empty
+        for index, text, ended in request.result():
             texts[index] = texts.get(index, "") + text
-            came |= {index} if text or ended else set()
-        check([(index, text) for index, text in texts.items() if index in came], n)
+            received |= {index} if text or ended else set()
+        check([(index, text) for index, text in texts.items() if index in received], n)
 
 
 @pytest.mark.parametrize(("kind", "n"), forms("generate"))

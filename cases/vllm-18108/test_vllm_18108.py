@@ -1,4 +1,4 @@
-"""vllm#18108: the hermes parser drops the first argument of a streamed call when it is no string."""
+"""vllm#18108: the hermes parser drops the first argument of a streamed call if it is not a string."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ STRING = '<tool_call>\n{"name": "add", "arguments": {"city": "x"}}\n</tool_call>
 
 
 def arguments(calls: list[dict[str, str]]) -> list[str]:
-    return [each["arguments"].strip() for each in calls]  # some versions add the line break behind the call
+    return [call["arguments"].strip() for call in calls]  # some versions append the line break that follows the call
 
 
 @pytest.mark.vllm_case("vllm-18108")
 def test_number_first(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
-    other = vllm_probe("tool_calls", pieces=[STRING], **asked)["characters"]["calls"]
-    vllm_at_work("a string as first argument is streamed", "city" in arguments(other)[0])
-    found = vllm_probe("tool_calls", pieces=[NUMBER], **asked)
-    whole, streamed = arguments(found["whole"]["calls"]), arguments(found["characters"]["calls"])
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
+    other = vllm_probe("parsers:tool_calls", pieces=[STRING], **options)["characters"]["calls"]
+    vllm_at_work("a string as the first argument is streamed", "city" in arguments(other)[0])
+    result = vllm_probe("parsers:tool_calls", pieces=[NUMBER], **options)
+    whole, streamed = arguments(result["whole"]["calls"]), arguments(result["characters"]["calls"])
     assert streamed == whole, f"expected {whole} from the stream, got {streamed}"

@@ -1,8 +1,8 @@
-"""Lets the engine sleep between two requests alike. Runs inside the target interpreter."""
+"""Put the engine to sleep between two identical requests. Runs in the target interpreter."""
 
 
 async def cached_tokens(engine, prompt, sleeps):
-    """How many tokens of the second request's prompt were found in the prefix cache."""
+    """Return how many prompt tokens of the second request came from the prefix cache."""
     await _ask(engine, prompt, "{}-first".format(sleeps))
     if sleeps:
         await engine.sleep(level=1)

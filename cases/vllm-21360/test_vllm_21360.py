@@ -26,9 +26,9 @@ def parsed(arguments: str) -> Any:
 
 @pytest.mark.vllm_case("vllm-21360")
 def test_list_of_objects(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
-    text = vllm_probe("tool_calls", pieces=[*FRONT, *TEXT], **asked)["streamed"]["calls"]
-    vllm_at_work("a text is streamed", parsed(text[0]["arguments"]) == {"items": "one"})
-    (call,) = vllm_probe("tool_calls", pieces=[*FRONT, *LIST], **asked)["streamed"]["calls"]
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "hermes", "tools": [TOOL], "markers": MARKERS}
+    text = vllm_probe("parsers:tool_calls", pieces=[*FRONT, *TEXT], **options)["streamed"]["calls"]
+    vllm_at_work("a string argument is streamed", parsed(text[0]["arguments"]) == {"items": "one"})
+    (call,) = vllm_probe("parsers:tool_calls", pieces=[*FRONT, *LIST], **options)["streamed"]["calls"]
     arguments = call["arguments"]
-    assert parsed(arguments) == {"items": [{"a": 1}]}, f"hermes streams arguments that are no JSON: {arguments!r}"
+    assert parsed(arguments) == {"items": [{"a": 1}]}, f"hermes streams arguments that are not JSON: {arguments!r}"

@@ -1,4 +1,4 @@
-"""vllm#21704: what a model cannot do is answered with a status that says so."""
+"""vllm#21704: a request that the model does not support must get an error status."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ GENERATING: dict[str, dict[str, Any]] = {
 }
 
 
-def refuse(server: Server, at_work: AtWork, wrong: dict[str, dict[str, Any]], path: str) -> None:
+def check_rejected(server: Server, at_work: AtWork, requests: dict[str, dict[str, Any]], path: str) -> None:
     unknown = server.post("/v1/no-such-address", {"model": server.model})
-    at_work("an address that is not there is answered with 404", unknown.status_code == 404)
-    answer = server.post(path, {"model": server.model, **wrong[path]})
+    at_work("an unknown endpoint is answered with 404", unknown.status_code == 404)
+    answer = server.post(path, {"model": server.model, **requests[path]})
     assert 400 <= answer.status_code < 500, f"status {answer.status_code} for {path}: {answer.text[:300]}"
     server.check()
 
 
 @pytest.mark.vllm_engine(front="serve")
 @pytest.mark.parametrize("path", POOLING)
-def test_pooling_of_a_model_that_generates(vllm_server: Server, vllm_at_work: AtWork, path: str) -> None:
-    refuse(vllm_server, vllm_at_work, POOLING, path)
+def test_pooling_request_to_a_generating_model(vllm_server: Server, vllm_at_work: AtWork, path: str) -> None:
+    check_rejected(vllm_server, vllm_at_work, POOLING, path)
 
 
 @pytest.mark.vllm_engine(front="serve", task="embed")
 @pytest.mark.parametrize("path", GENERATING)
-def test_generation_of_a_model_that_pools(vllm_server: Server, vllm_at_work: AtWork, path: str) -> None:
-    refuse(vllm_server, vllm_at_work, GENERATING, path)
+def test_generation_request_to_a_pooling_model(vllm_server: Server, vllm_at_work: AtWork, path: str) -> None:
+    check_rejected(vllm_server, vllm_at_work, GENERATING, path)

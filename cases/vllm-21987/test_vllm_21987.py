@@ -1,4 +1,4 @@
-"""vllm#21987: a request with min_tokens must not end at a stop string before that many tokens."""
+"""vllm#21987: a stop string must not end a request before min_tokens."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Engine
 
-LEAST = 20
-SAMPLING = {"max_tokens": 2 * LEAST, "seed": 1, "ignore_eos": True}
+MIN_TOKENS = 20
+SAMPLING = {"max_tokens": 2 * MIN_TOKENS, "seed": 1, "ignore_eos": True}
 
 
 def ask(engine: Engine, at_work: AtWork) -> None:
     (plain,) = engine.generate("Hello", SAMPLING)
-    early = plain["outputs"][0]["text"].strip()[0]  # the same seed brings it again, at once
+    early = plain["outputs"][0]["text"].strip()[0]  # the same seed generates it again immediately
     (short,) = engine.generate("Hello", {**SAMPLING, "stop": [early]})
-    at_work("the stop string ends a request early", len(short["outputs"][0]["token_ids"]) < LEAST)
-    (stopped,) = engine.generate("Hello", {**SAMPLING, "stop": [early], "min_tokens": LEAST})
+    at_work("the stop string ends a request early", len(short["outputs"][0]["token_ids"]) < MIN_TOKENS)
+    (stopped,) = engine.generate("Hello", {**SAMPLING, "stop": [early], "min_tokens": MIN_TOKENS})
     got = len(stopped["outputs"][0]["token_ids"])
-    assert got >= LEAST, f"expected at least {LEAST} tokens, got {got}"
+    assert got >= MIN_TOKENS, f"expected at least {MIN_TOKENS} tokens, got {got}"
     engine.check()
 
 
 @pytest.mark.vllm_case("vllm-21987")
 @pytest.mark.vllm_engine(generation="V1")
-def test_stop_string_waits(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+def test_stop_string_before_min_tokens(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
     ask(vllm_engine, vllm_at_work)
 
 

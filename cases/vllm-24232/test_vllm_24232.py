@@ -1,4 +1,4 @@
-"""vllm#24232: a tool_choice that does not exist is the client's fault, and the answer must say so."""
+"""vllm#24232: an unknown tool_choice must be answered with a 4xx status."""
 
 from __future__ import annotations
 

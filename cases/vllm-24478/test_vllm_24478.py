@@ -1,4 +1,4 @@
-"""vllm#24478: the kimi_k2 parser returns the last of several calls alone."""
+"""vllm#24478: the kimi_k2 parser returns only the last of several calls."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ TEXT = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 
 @pytest.mark.vllm_case("vllm-24478")
 def test_two_calls(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
     both = "".join(CALL.format(number, f'{{"code": {number + 1}}}') for number in (0, 1))
-    found = vllm_probe("tool_calls", pieces=[TEXT.format(both)], **asked)
-    wanted = [{"name": "add", "arguments": f'{{"code": {code}}}'} for code in (1, 2)]
-    vllm_at_work("both calls are streamed", found["characters"]["calls"] == wanted)
-    calls = found["whole"]["calls"]
-    assert calls == wanted, f"kimi_k2 returns {calls} of two calls"
+    result = vllm_probe("parsers:tool_calls", pieces=[TEXT.format(both)], **options)
+    expected = [{"name": "add", "arguments": f'{{"code": {code}}}'} for code in (1, 2)]
+    vllm_at_work("both calls are streamed", result["characters"]["calls"] == expected)
+    calls = result["whole"]["calls"]
+    assert calls == expected, f"kimi_k2 returns {calls} for two calls"

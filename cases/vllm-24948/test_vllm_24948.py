@@ -1,4 +1,4 @@
-"""vllm#24948: prompt_logprobs=-1 means the whole vocabulary, and must be taken."""
+"""vllm#24948: prompt_logprobs=-1 means the whole vocabulary and must be accepted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pytest_vllm_regress import AtWork, Server
 pytestmark = pytest.mark.vllm_engine(front="serve", extra={"max_logprobs": 400})
 
 
-def ask(server: Server, wanted: int) -> int:
-    """The number of alternatives that came for a position of the prompt."""
+def ask(server: Server, prompt_logprobs: int) -> int:
+    """Return the number of alternatives for the last position of the prompt."""
     answer = server.post(
-        "/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 2, "prompt_logprobs": wanted}
+        "/v1/completions",
+        {"model": server.model, "prompt": "Hello", "max_tokens": 2, "prompt_logprobs": prompt_logprobs},
     )
     assert answer.status_code == 200, f"expected 200, got {answer.status_code}: {answer.text[:500]}"
     server.check()

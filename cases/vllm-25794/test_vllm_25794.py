@@ -1,4 +1,4 @@
-"""vllm#25794: what a client writes into a request must not keep the server from answering others."""
+"""vllm#25794: a chat template in a request must not keep the server from answering others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_vllm_regress import Server
 
-# Each range is as long as Jinja's sandbox allows; together they take days.
+# Each range is as long as Jinja's sandbox allows; nested, they take days.
 LOOPS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
 
 
@@ -19,5 +19,5 @@ def test_template_of_a_request(vllm_server: Server, vllm_leg: str) -> None:
         "max_tokens": 4,
         "chat_template": (LOOPS if vllm_leg == "subject" else "") + "Hello",
     }
-    vllm_server.post("/v1/chat/completions", body, timeout=15)  # any status
+    vllm_server.post("/v1/chat/completions", body, timeout=15)  # any status is fine
     vllm_server.check()

@@ -1,4 +1,4 @@
-"""vllm#26573: the seed_oss parser streams a call as text when no thinking came before it."""
+"""vllm#26573: the seed_oss parser streams a call as text if no reasoning precedes it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ TOOL = {
     "function": {"name": "add", "parameters": {"type": "object", "properties": {"code": {"type": "string"}}}},
 }
 MARKERS = ["<seed:tool_call>", "</seed:tool_call>", "<seed:think>", "</seed:think>"]
-SANE = ["<seed:think>a</seed:think>" + CALL]
-BAD = [CALL]
+WORKING = ["<seed:think>a</seed:think>" + CALL]
+FAILING = [CALL]
 
 
 @pytest.mark.vllm_case("vllm-26573")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "seed_oss", "tools": [TOOL], "markers": MARKERS}
-    sane = vllm_probe("tool_calls", pieces=SANE, **asked)
-    vllm_at_work("a call after thinking is streamed", sane["characters"]["calls"] == sane["whole"]["calls"] != [])
-    found = vllm_probe("tool_calls", pieces=BAD, **asked)
-    whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
-    assert streamed == whole, f"seed_oss streams {streamed} of {whole}"
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "seed_oss", "tools": [TOOL], "markers": MARKERS}
+    working = vllm_probe("parsers:tool_calls", pieces=WORKING, **options)
+    vllm_at_work(
+        "a call after reasoning is streamed", working["characters"]["calls"] == working["whole"]["calls"] != []
+    )
+    result = vllm_probe("parsers:tool_calls", pieces=FAILING, **options)
+    whole, streamed = result["whole"]["calls"], result["characters"]["calls"]
+    assert streamed == whole, f"seed_oss streams {streamed} instead of {whole}"

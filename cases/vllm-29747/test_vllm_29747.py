@@ -1,4 +1,4 @@
-"""vllm#29747: results of one request are of one priority and one age, and the engine lives on."""
+"""vllm#29747: the results of one request have the same priority and arrival time, which must not kill the engine."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine
 
-TOGETHER = 8  # the children of a request are compared only while they wait
+TOGETHER = 8  # the children of a request are compared only while they are queued
 
 
 @pytest.mark.vllm_case("vllm-29747")
-@pytest.mark.vllm_requires(vllm=">=0.9")  # the first whose V1 engine knows priorities
+@pytest.mark.vllm_requires(vllm=">=0.9")  # the first release whose V1 engine supports priorities
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True, extra={"scheduling_policy": "priority"})
 def test_several_results(vllm_engine: AsyncEngine, vllm_leg: str) -> None:
     n = 2 if vllm_leg == "subject" else 1

@@ -25,8 +25,8 @@ TEXT = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 
 @pytest.mark.vllm_case("vllm-31207")
 def test_content_beside_calls(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": 1}'))], **asked)
-    vllm_at_work("the call is streamed", found["characters"]["calls"] == found["whole"]["calls"] != [])
-    content = found["characters"]["content"]
-    assert content == "", f"kimi_k2 streams content {content!r} beside a call"
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
+    result = vllm_probe("parsers:tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": 1}'))], **options)
+    vllm_at_work("the call is streamed", result["characters"]["calls"] == result["whole"]["calls"] != [])
+    content = result["characters"]["content"]
+    assert content == "", f"kimi_k2 streams content {content!r} with a call"

@@ -1,4 +1,4 @@
-"""vllm#35615: the qwen3_coder parser loses parameters that come in one delta."""
+"""vllm#35615: the qwen3_coder parser loses parameters that arrive in one delta."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ PIECES = [
 
 @pytest.mark.vllm_case("vllm-35615")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "qwen3_coder", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
+    options: dict[str, Any] = {
+        "tokenizer": vllm_model_path,
+        "parser": "qwen3_coder",
+        "tools": [TOOL],
+        "markers": MARKERS,
+    }
+    result = vllm_probe("parsers:tool_calls", pieces=PIECES, **options)
     vllm_at_work(
-        "the same call is streamed by characters", found["characters"]["calls"] == found["whole"]["calls"] != []
+        "the same call is streamed character by character",
+        result["characters"]["calls"] == result["whole"]["calls"] != [],
     )
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    assert streamed == whole, f"qwen3_coder streams {streamed} of {whole}"
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    assert streamed == whole, f"qwen3_coder streams {streamed} instead of {whole}"

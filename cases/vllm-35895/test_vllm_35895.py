@@ -1,4 +1,4 @@
-"""vllm#35895: the minimax_m2 parser loses a call that comes in one delta."""
+"""vllm#35895: the minimax_m2 parser loses a call that arrives in one delta."""
 
 from __future__ import annotations
 
@@ -22,10 +22,16 @@ PIECES = [
 
 @pytest.mark.vllm_case("vllm-35895")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "minimax_m2", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
+    options: dict[str, Any] = {
+        "tokenizer": vllm_model_path,
+        "parser": "minimax_m2",
+        "tools": [TOOL],
+        "markers": MARKERS,
+    }
+    result = vllm_probe("parsers:tool_calls", pieces=PIECES, **options)
     vllm_at_work(
-        "the same call is streamed by characters", found["characters"]["calls"] == found["whole"]["calls"] != []
+        "the same call is streamed character by character",
+        result["characters"]["calls"] == result["whole"]["calls"] != [],
     )
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    assert streamed == whole, f"minimax_m2 streams {streamed} of {whole}"
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    assert streamed == whole, f"minimax_m2 streams {streamed} instead of {whole}"

@@ -1,4 +1,4 @@
-"""vllm#43941: a refused request leaves no trace in the cache of images."""
+"""vllm#43941: a rejected request must leave nothing behind in the image cache."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ pytestmark = [
     pytest.mark.vllm_case("vllm-43941"),
     pytest.mark.vllm_engine(front="serve", model="vision", generation="V1", max_model_len=1024, fresh=True),
 ]
-REFUSED: dict[str, dict[str, Any]] = {"logit bias": {"logit_bias": {"999999999": 5}}, "min tokens": {"min_tokens": 50}}
+REJECTED: dict[str, dict[str, Any]] = {"logit bias": {"logit_bias": {"999999999": 5}}, "min tokens": {"min_tokens": 50}}
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
-def test_image_of_a_refused_request(vllm_server: Server, vllm_at_work: AtWork, wrong: str) -> None:
+@pytest.mark.parametrize("wrong", REJECTED)
+def test_image_of_a_rejected_request(vllm_server: Server, vllm_at_work: AtWork, wrong: str) -> None:
     def ask(width: int, **options: Any) -> httpx.Response:
         content = [{"type": "image_url", "image_url": {"url": png_url(width, 56)}}]
         messages = [{"role": "user", "content": content}]
         body = {"model": vllm_server.model, "messages": messages, "max_tokens": 2, **options}
         return vllm_server.post("/v1/chat/completions", body)
 
-    seen = [ask(56).status_code for _ in range(2)]
-    refused = ask(84, **REFUSED[wrong]).status_code
+    statuses = [ask(56).status_code for _ in range(2)]
+    rejected = ask(84, **REJECTED[wrong]).status_code
     vllm_at_work(
-        "images are answered, again too, and the wrong request is refused", [*seen, refused] == [200, 200, 400]
+        "repeated images are answered, and the wrong request is rejected", [*statuses, rejected] == [200, 200, 400]
     )
-    again = ask(84)
-    assert again.status_code == 200, (
-        f"expected an answer about the image of the refused request, got {again.status_code}: {again.text[:200]}"
+    repeated = ask(84)
+    assert repeated.status_code == 200, (
+        f"expected an answer about the image of the rejected request, got {repeated.status_code}: {repeated.text[:200]}"
     )
     vllm_server.check()

@@ -1,4 +1,4 @@
-"""vllm#47163: an image that is not there, or is broken, is the client's fault, and the answer must say so."""
+"""vllm#47163: an image that is missing or broken must be answered with a 4xx status."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pytest_vllm_regress import AtWork, Server, png_url
 pytestmark = pytest.mark.vllm_engine(front="serve", model="vision", max_model_len=1024)
 case = pytest.mark.vllm_case
 FAULTS = [
-    pytest.param("is not there", marks=case("vllm-47163")),
-    pytest.param("is cut off", marks=case("vllm-47163", variant="cut-off")),
+    pytest.param("is missing", marks=case("vllm-47163")),
+    pytest.param("is truncated", marks=case("vllm-47163", variant="cut-off")),
 ]
 
 
@@ -22,10 +22,10 @@ def ask(server: Server, url: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_image_that_cannot_be_had(vllm_server: Server, vllm_at_work: AtWork, fault: str) -> None:
+def test_unusable_image(vllm_server: Server, vllm_at_work: AtWork, fault: str) -> None:
     whole = png_url(56, 56)
-    vllm_at_work("a whole image is taken", ask(vllm_server, whole).status_code == 200)
-    url = f"{vllm_server.root_url}/no-such-image.png" if fault == "is not there" else png_url(56, 56, keep=60)
+    vllm_at_work("a complete image is accepted", ask(vllm_server, whole).status_code == 200)
+    url = f"{vllm_server.root_url}/no-such-image.png" if fault == "is missing" else png_url(56, 56, keep=60)
     answer = ask(vllm_server, url)
     assert 400 <= answer.status_code < 500, (
         f"expected a 4xx for an image that {fault}, got {answer.status_code}: {answer.text[:300]}"

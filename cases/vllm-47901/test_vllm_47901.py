@@ -21,9 +21,9 @@ ALONE = '[{"name": "add", "arguments": {"code": 1}}]'
     ("parser", "form"), [("xlam", "{}"), ("hunyuan_a13b", "<tool_calls>{}</tool_calls>")], ids=["xlam", "hunyuan"]
 )
 def test_later_calls(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, parser: str, form: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": parser, "tools": [TOOL]}
-    alone = vllm_probe("tool_calls", pieces=[form.replace("{}", ALONE)], **asked)
-    vllm_at_work("the same call by itself is streamed", alone["characters"]["calls"] == alone["whole"]["calls"] != [])
-    found = vllm_probe("tool_calls", pieces=[form.replace("{}", CALLS)], **asked)
-    whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": parser, "tools": [TOOL]}
+    alone = vllm_probe("parsers:tool_calls", pieces=[form.replace("{}", ALONE)], **options)
+    vllm_at_work("the same call alone is streamed", alone["characters"]["calls"] == alone["whole"]["calls"] != [])
+    result = vllm_probe("parsers:tool_calls", pieces=[form.replace("{}", CALLS)], **options)
+    whole, streamed = result["whole"]["calls"], result["characters"]["calls"]
     assert streamed == whole, f"expected {whole} from the stream of {parser}, got {streamed}"

@@ -1,4 +1,4 @@
-"""vllm#47907: the granite-20b-fc parser loses calls that come in one delta."""
+"""vllm#47907: the granite-20b-fc parser loses calls that arrive in one delta."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ PIECES = [
 
 @pytest.mark.vllm_case("vllm-47907-granite")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "granite-20b-fc", "tools": [TOOL]}
-    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "granite-20b-fc", "tools": [TOOL]}
+    result = vllm_probe("parsers:tool_calls", pieces=PIECES, **options)
     vllm_at_work(
-        "the same calls are streamed by characters", found["characters"]["calls"] == found["whole"]["calls"] != []
+        "the same calls are streamed character by character",
+        result["characters"]["calls"] == result["whole"]["calls"] != [],
     )
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    assert streamed == whole, f"granite-20b-fc streams {streamed} of {whole}"
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    assert streamed == whole, f"granite-20b-fc streams {streamed} instead of {whole}"

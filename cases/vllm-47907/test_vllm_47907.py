@@ -17,11 +17,11 @@ CALL = '{"name": "add", "arguments": {"code": 1}}'
 
 
 @pytest.mark.vllm_case("vllm-47907")
-@pytest.mark.vllm_requires(vllm=">0.13")  # up to 0.13 nothing is streamed of a call that comes by characters
+@pytest.mark.vllm_requires(vllm=">0.13")  # up to 0.13 a call that arrives character by character is not streamed either
 @pytest.mark.parametrize("pieces", [[START + CALL], [START, CALL]], ids=["one", "two"])
 def test_few_deltas(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, pieces: list[str]) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "gigachat3", "tools": [TOOL], "markers": [START]}
-    found = vllm_probe("tool_calls", pieces=pieces, **asked)
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "gigachat3", "tools": [TOOL], "markers": [START]}
+    result = vllm_probe("parsers:tool_calls", pieces=pieces, **options)
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    vllm_at_work("the arguments are streamed character by character", result["characters"]["calls"] == whole != [])
     assert streamed == whole, f"expected {whole} from the stream of gigachat3, got {streamed}"

@@ -23,11 +23,9 @@ GEMMA = "<start_function_call>call:add{city:<escape>x<escape>}<end_function_call
 
 
 def ask(probe: Probe, at_work: AtWork, model: str, parser: str, text: str, markers: list[str]) -> None:
-    found = probe("tool_calls", tokenizer=model, parser=parser, pieces=[text], tools=[TOOL], markers=markers)
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    at_work(
-        "the same call is streamed when its characters come one by one", found["characters"]["calls"] == whole != []
-    )
+    result = probe("parsers:tool_calls", tokenizer=model, parser=parser, pieces=[text], tools=[TOOL], markers=markers)
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    at_work("the same call is streamed character by character", result["characters"]["calls"] == whole != [])
     assert streamed == whole, f"expected {whole} from the stream of {parser}, got {streamed}"
 
 

@@ -1,4 +1,4 @@
-"""vllm#48115: any text may be a choice."""
+"""vllm#48115: any text must be usable as a choice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Engine
 
-# V1 of 0.7 takes a schema without a word and ignores it.
+# V1 of 0.7 silently ignores a schema.
 pytestmark = [
     pytest.mark.vllm_requires(vllm=">=0.8"),
     pytest.mark.vllm_engine(structured_output_backend="xgrammar", generation="V1"),
@@ -15,11 +15,11 @@ pytestmark = [
 
 def ask(engine: Engine, choices: list[str], at_work: AtWork) -> None:
     (plain,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": ["yes", "no"]}})
-    at_work("choices decide about the answer", plain["outputs"][0]["text"] in ("yes", "no"))
+    at_work("choices determine the answer", plain["outputs"][0]["text"] in ("yes", "no"))
     try:
         (answer,) = engine.generate("Hello", {"max_tokens": 40, "structured_outputs": {"choice": choices}})
         text = answer["outputs"][0]["text"]
-        assert text in choices, f"{text!r} is none of {choices}"
+        assert text in choices, f"{text!r} is not one of {choices}"
     finally:
         engine.check()
 

@@ -25,8 +25,13 @@ PIECES = [*HEAD, '{"code": 1', "}\n```<｜tool▁call▁end｜>", "<｜tool▁ca
 
 @pytest.mark.vllm_case("vllm-48342")
 def test_last_brace(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "deepseek_v3", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    vllm_at_work("the parser streams the whole call by characters", found["characters"]["calls"] == whole != [])
+    options: dict[str, Any] = {
+        "tokenizer": vllm_model_path,
+        "parser": "deepseek_v3",
+        "tools": [TOOL],
+        "markers": MARKERS,
+    }
+    result = vllm_probe("parsers:tool_calls", pieces=PIECES, **options)
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    vllm_at_work("the call is streamed character by character", result["characters"]["calls"] == whole != [])
     assert streamed == whole, f"expected {whole} from the stream, got {streamed}"

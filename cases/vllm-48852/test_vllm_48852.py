@@ -1,4 +1,4 @@
-"""vllm#48852: the internlm parser streams no arguments of a call without spaces in its JSON."""
+"""vllm#48852: the internlm parser streams no arguments if the JSON of a call has no spaces."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ PIECES = [
 
 @pytest.mark.vllm_case("vllm-48852")
 def test_stream(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "internlm", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=PIECES, **asked)
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "internlm", "tools": [TOOL], "markers": MARKERS}
+    result = vllm_probe("parsers:tool_calls", pieces=PIECES, **options)
     vllm_at_work(
-        "the same call is streamed by characters", found["characters"]["calls"] == found["whole"]["calls"] != []
+        "the same call is streamed character by character",
+        result["characters"]["calls"] == result["whole"]["calls"] != [],
     )
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    assert streamed == whole, f"internlm streams {streamed} of {whole}"
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    assert streamed == whole, f"internlm streams {streamed} instead of {whole}"

@@ -1,4 +1,4 @@
-"""vllm#48853: nothing of the prompt is part of the answer."""
+"""vllm#48853: the answer must not contain part of the prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ PROMPT, ANSWER = ["Hello world "], ["\U0001f336", " red hot"]
 
 @pytest.mark.vllm_case("vllm-48853")
 def test_prompt_ends_inside_a_character(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "prompt": PROMPT, "answer": ANSWER}
-    vllm_at_work("a whole answer is streamed", vllm_probe("streamed_text", held_back=0, **asked) == "".join(ANSWER))
-    text = vllm_probe("streamed_text", held_back=2, **asked)
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "prompt": PROMPT, "answer": ANSWER}
+    vllm_at_work(
+        "an answer is streamed", vllm_probe("frontend:streamed_text", held_back=0, **options) == "".join(ANSWER)
+    )
+    text = vllm_probe("frontend:streamed_text", held_back=2, **options)
     assert text == "".join(ANSWER), f"streams the prompt too: {text!r}"

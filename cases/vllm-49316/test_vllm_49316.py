@@ -1,4 +1,4 @@
-"""vllm#49316: the kimi_k2 parser streams arguments of another type than it returns."""
+"""vllm#49316: the kimi_k2 parser streams arguments with another type than it returns."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ TEXT = "<|tool_calls_section_begin|>{}<|tool_calls_section_end|>"
 
 @pytest.mark.vllm_case("vllm-49316")
 def test_types_of_arguments(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
-    typed = vllm_probe("tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": 1}'))], **asked)
-    vllm_at_work("a number is streamed as it is", typed["characters"]["calls"] == typed["whole"]["calls"] != [])
-    found = vllm_probe("tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": "1"}'))], **asked)
-    whole, streamed = found["whole"]["calls"], found["characters"]["calls"]
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "kimi_k2", "tools": [TOOL], "markers": MARKERS}
+    typed = vllm_probe("parsers:tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": 1}'))], **options)
+    vllm_at_work("a number is streamed as a number", typed["characters"]["calls"] == typed["whole"]["calls"] != [])
+    result = vllm_probe("parsers:tool_calls", pieces=[TEXT.format(CALL.format(0, '{"code": "1"}'))], **options)
+    whole, streamed = result["whole"]["calls"], result["characters"]["calls"]
     assert streamed == whole, f"kimi_k2 streams {streamed} where the whole answer has {whole}"

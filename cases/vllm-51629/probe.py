@@ -1,8 +1,8 @@
-"""Aborts requests that have begun to answer, and counts what the engine still holds of them. Runs inside the target interpreter."""
+"""Abort running requests and count those that the engine still holds. Runs in the target interpreter."""
 
 import asyncio
 
-PATIENT_S = 3
+ABORT_TIMEOUT_S = 3
 
 
 async def held_after_aborts(engine, n, rounds, by_id):
@@ -12,18 +12,19 @@ async def held_after_aborts(engine, n, rounds, by_id):
     parents = 0
     for number in range(rounds):
         name = "aborted-{}".format(number)
-        begun = asyncio.Event()
-        reading = asyncio.ensure_future(_read(engine.generate("Hello", params, name), begun))
-        await begun.wait()
+        started = asyncio.Event()
+        reader = asyncio.ensure_future(_read(engine.generate("Hello", params, name), started))
+        await started.wait()
         parents = max(parents, len(engine.output_processor.parent_requests))
         if by_id:
             await engine.abort(name)
-            await asyncio.wait({reading}, timeout=PATIENT_S)  # vLLM tells the reader; before 0.9 or so it did not
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+            # vLLM ends the stream; releases before about 0.9 did not.
+            await asyncio.wait({reader}, timeout=ABORT_TIMEOUT_S)
+        reader.cancel()
+        await asyncio.gather(reader, return_exceptions=True)
     return {"held": len(engine.output_processor.parent_requests), "parents": parents}
 
 
-async def _read(results, begun):
+async def _read(results, started):
     async for _ in results:
-        begun.set()
+        started.set()

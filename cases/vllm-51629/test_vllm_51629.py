@@ -1,4 +1,4 @@
-"""vllm#51629: nothing of an aborted request may stay in the engine."""
+"""vllm#51629: the engine must not keep anything of an aborted request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, AtWork
 
-# What the probe looks at came with 0.8.
+# The attribute that the probe reads came with 0.8.
 pytestmark = [
     pytest.mark.vllm_requires(vllm=">=0.8"),
     pytest.mark.vllm_engine(front="async", generation="V1", fresh=True),
@@ -18,7 +18,7 @@ ROUNDS = 5
 def check(engine: AsyncEngine, n: int, by_id: bool, at_work: AtWork) -> None:
     reply = engine.call("held_after_aborts", n=n, rounds=ROUNDS, by_id=by_id)
     engine.check()
-    at_work("aborted requests had begun, with a parent where n > 1", (reply["parents"] > 0) == (n > 1))
+    at_work("requests were running when aborted, with a parent if n > 1", (reply["parents"] > 0) == (n > 1))
     held = reply["held"]
     assert held == 0, f"{held} of {ROUNDS} aborted requests are still held"
 

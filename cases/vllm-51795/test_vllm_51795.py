@@ -1,4 +1,4 @@
-"""vllm#51795: a token below zero is as much out of the vocabulary as one above its end."""
+"""vllm#51795: a negative token id must be rejected like one beyond the vocabulary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_negative_token(vllm_server: Server, vllm_at_work: AtWork, token: int) -
         return answer.status_code, answer.text[:300]
 
     known, beyond = embed(65, 66)[0], embed(65, 10**6)[0]
-    vllm_at_work("tokens are taken, and one beyond the vocabulary is refused", (known, beyond) == (200, 400))
+    vllm_at_work("known tokens are accepted, and one beyond the vocabulary is rejected", (known, beyond) == (200, 400))
     status, text = embed(65, token)
     assert 400 <= status < 500, f"expected a 4xx for token {token}, got {status}: {text}"
     vllm_server.check()

@@ -1,13 +1,13 @@
-"""What lm-format-enforcer offers to vLLM. Runs inside the target interpreter."""
+"""Inspect lm-format-enforcer's vLLM integration. Runs in the target interpreter."""
 
 
-def is_there():
+def is_importable():
     import lmformatenforcer
 
     return hasattr(lmformatenforcer, "JsonSchemaParser")
 
 
-def offered_by_the_integration():
+def integration_names():
     import lmformatenforcer.integrations.vllm as integration
 
     return [name for name in dir(integration) if not name.startswith("_")]

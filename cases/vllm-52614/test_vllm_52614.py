@@ -1,4 +1,4 @@
-"""vllm#52614: lm-format-enforcer's integration must import beside the vLLM that pins it."""
+"""vllm#52614: lm-format-enforcer's integration must be importable with the vLLM that pins it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required"
 
 
 def test_integration_imports(vllm_probe: Probe, vllm_at_work: AtWork) -> None:
-    vllm_at_work("lm-format-enforcer itself can be imported", vllm_probe("is_there"))
-    assert "build_vllm_logits_processor" in vllm_probe("offered_by_the_integration")
+    vllm_at_work("lm-format-enforcer itself can be imported", vllm_probe("is_importable"))
+    assert "build_vllm_logits_processor" in vllm_probe("integration_names")
 
 
-@pytest.mark.vllm_requires(
-    vllm=">=0.14"
-)  # 0.12 and 0.13 have the same fault and show it otherwise: the request never ends
+@pytest.mark.vllm_requires(vllm=">=0.14")  # in 0.12 and 0.13 the request never ends instead
 @pytest.mark.vllm_engine(front="serve", structured_output_backend="lm-format-enforcer", fresh=True)
 def test_request_with_a_schema(vllm_server: Server, vllm_at_work: AtWork) -> None:
     plain = vllm_server.chat([{"role": "user", "content": "Hello"}], max_tokens=4)

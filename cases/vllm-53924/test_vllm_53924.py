@@ -1,4 +1,4 @@
-"""vllm#53924: a marker of thinking in the answer itself is not streamed."""
+"""vllm#53924: a reasoning marker in the answer itself is not streamed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ MARKERS = ["<think>", "</think>"]
 @pytest.mark.parametrize("parser", ["deepseek_r1", "ernie45"])
 def test_marker_in_the_answer(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, parser: str) -> None:
     text = "<think>step</think>close with </think> done"
-    found = vllm_probe("reasoning", tokenizer=vllm_model_path, parser=parser, markers=MARKERS, pieces=[text])
-    whole, streamed = found["whole"], found["characters"]
-    vllm_at_work("thinking and answer are told apart", streamed["reasoning"] == whole["reasoning"] == "step")
-    assert streamed["content"] == whole["content"], f"streams content {streamed['content']!r} of {whole['content']!r}"
+    result = vllm_probe("parsers:reasoning", tokenizer=vllm_model_path, parser=parser, markers=MARKERS, pieces=[text])
+    whole, streamed = result["whole"], result["characters"]
+    vllm_at_work("reasoning and answer are separated", streamed["reasoning"] == whole["reasoning"] == "step")
+    assert streamed["content"] == whole["content"], (
+        f"streams content {streamed['content']!r} instead of {whole['content']!r}"
+    )

@@ -1,4 +1,4 @@
-"""vllm#54839: what was unloaded is gone from the engine, too."""
+"""vllm#54839: an unloaded adapter must be removed from the engine too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_vllm_regress import Adapter, AsyncEngine, AtWork
 
 pytestmark = [
     pytest.mark.vllm_case("vllm-54839"),
-    pytest.mark.vllm_requires(vllm=">=0.9"),  # the engine tells which adapters it holds
+    pytest.mark.vllm_requires(vllm=">=0.9"),  # earlier engines do not list their adapters
     pytest.mark.vllm_engine(
         front="async", generation="V1", fresh=True, extra={"enable_lora": True, "max_lora_rank": 8}
     ),
@@ -16,8 +16,8 @@ pytestmark = [
 
 
 def test_unloaded_adapter(vllm_engine: AsyncEngine, vllm_at_work: AtWork) -> None:
-    found = vllm_engine.call("load_and_unload", name="mine", path=vllm_engine.adapter_path(Adapter("mine", rank=4)))
+    adapters = vllm_engine.call("load_and_unload", name="mine", path=vllm_engine.adapter_path(Adapter("mine", rank=4)))
     vllm_engine.check()
-    at_work = found["loaded"] == [1] and found["served"] == [] and found["removed"] == []
-    vllm_at_work("it was loaded, is served no more, and the engine can let it go", at_work)
-    assert found["held"] == [], f"the engine still holds {found['held']} after mine was unloaded"
+    removable = adapters["loaded"] == [1] and adapters["served"] == [] and adapters["removed"] == []
+    vllm_at_work("the adapter was loaded, is no longer served, and can be removed", removable)
+    assert adapters["held"] == [], f"the engine still holds {adapters['held']} after the adapter was unloaded"

@@ -28,8 +28,8 @@ TEXT = (
 
 @pytest.mark.vllm_case("vllm-55082")
 def test_one_delta(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "step3", "tools": [TOOL], "markers": MARKERS}
-    found = vllm_probe("tool_calls", pieces=[TEXT], **asked)
-    whole, streamed = found["whole"]["calls"], found["streamed"]["calls"]
-    vllm_at_work("the parser streams the arguments by characters", found["characters"]["calls"] == whole != [])
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "step3", "tools": [TOOL], "markers": MARKERS}
+    result = vllm_probe("parsers:tool_calls", pieces=[TEXT], **options)
+    whole, streamed = result["whole"]["calls"], result["streamed"]["calls"]
+    vllm_at_work("the arguments are streamed character by character", result["characters"]["calls"] == whole != [])
     assert streamed == whole, f"expected {whole} from the stream of step3, got {streamed}"

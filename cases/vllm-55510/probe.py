@@ -1,4 +1,4 @@
-"""Starts a server, kills it, and tells which of its processes live on. Runs inside the target interpreter."""
+"""Start a server, kill it, and return which of its processes survive. Runs in the target interpreter."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ import psutil
 SERVE = "import sys; from vllm.entrypoints.cli.main import main; sys.argv[0] = 'vllm'; main()"
 
 
-def alive_after_kill(model, patient_s):
+def alive_after_kill(model, timeout_s):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command = [
@@ -39,7 +39,7 @@ def alive_after_kill(model, patient_s):
     finally:
         server.kill()
         server.wait()
-    _, alive = psutil.wait_procs(family, timeout=patient_s)
+    _, alive = psutil.wait_procs(family, timeout=timeout_s)
     names = [process.name() for process in alive]
     for process in alive:
         process.kill()

@@ -6,16 +6,14 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Probe
 
-pytestmark = [
-    pytest.mark.vllm_case("vllm-55510"),
-    pytest.mark.vllm_requires(vllm=">=0.7"),
-]  # the probe starts the `vllm` command
+# The probe starts the `vllm` command.
+pytestmark = [pytest.mark.vllm_case("vllm-55510"), pytest.mark.vllm_requires(vllm=">=0.7")]
 
-PATIENT_S = 30
+TIMEOUT_S = 30
 
 
 def test_engine_ends_with_its_server(vllm_probe: Probe, vllm_model_path: str, vllm_at_work: AtWork) -> None:
-    reply = vllm_probe("alive_after_kill", timeout=240, model=vllm_model_path, patient_s=PATIENT_S)
-    vllm_at_work("the server was healthy and had processes of its own when it was killed", reply["family"])
+    reply = vllm_probe("alive_after_kill", timeout=240, model=vllm_model_path, timeout_s=TIMEOUT_S)
+    vllm_at_work("the server was healthy and had child processes when it was killed", reply["family"])
     alive = reply["alive"]
-    assert not alive, f"{', '.join(alive)} still alive {PATIENT_S} s after the server was killed"
+    assert not alive, f"{', '.join(alive)} still alive {TIMEOUT_S} s after the server was killed"

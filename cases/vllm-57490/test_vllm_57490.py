@@ -1,4 +1,4 @@
-"""vllm#57490: the internlm parser loses a call whose first marker comes in parts."""
+"""vllm#57490: the internlm parser loses a call whose first marker is split."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TEXT = '<|action_start|><|plugin|>{"name": "add", "parameters": {"code": 1}}<|ac
 
 
 @pytest.mark.vllm_case("vllm-57490")
-def test_marker_in_parts(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
-    asked: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "internlm", "tools": [TOOL]}
-    wanted = [{"name": "add", "arguments": '{"code": 1}'}]
-    entire = vllm_probe("tool_calls", pieces=[TEXT], markers=MARKERS, **asked)["characters"]["calls"]
-    vllm_at_work("the call is streamed where each marker is one delta", entire == wanted)
-    calls = vllm_probe("tool_calls", pieces=[TEXT], **asked)["characters"]["calls"]
-    assert calls == wanted, f"internlm makes {calls} of a marker in parts"
+def test_split_marker(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
+    options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "internlm", "tools": [TOOL]}
+    expected = [{"name": "add", "arguments": '{"code": 1}'}]
+    unsplit = vllm_probe("parsers:tool_calls", pieces=[TEXT], markers=MARKERS, **options)["characters"]["calls"]
+    vllm_at_work("the call is streamed if each marker is one delta", unsplit == expected)
+    calls = vllm_probe("parsers:tool_calls", pieces=[TEXT], **options)["characters"]["calls"]
+    assert calls == expected, f"internlm streams {calls} for a split marker"

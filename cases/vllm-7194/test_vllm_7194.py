@@ -1,4 +1,4 @@
-"""vllm#7194: an answer keeps to its schema, however the model is spread over processes."""
+"""vllm#7194: an answer must fit its schema, however the model is distributed over processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, AtWork
 
-# Earlier releases do not answer at all (vllm#7557); V0 of 0.10 takes any schema and ignores it.
+# Earlier releases do not answer at all (vllm#7557); V0 of 0.10 accepts any schema and ignores it.
 pytestmark = pytest.mark.vllm_requires(vllm=">=0.8.5,!=0.10.*")
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
@@ -21,7 +21,7 @@ def ask(engine: AsyncEngine, seed: int, at_work: AtWork) -> None:
     )
     text = streamed[-1]["outputs"][0]["text"]
     engine.check()
-    at_work("the schema decides about the first token", text.startswith("{"))
+    at_work("the schema determines the first token", text.startswith("{"))
     try:
         jsonschema.validate(json.loads(text), SCHEMA)
     except (ValueError, jsonschema.ValidationError) as error:

@@ -6,12 +6,12 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine
 
-pytestmark = pytest.mark.vllm_requires(vllm="!=0.10.*")  # its V0 takes any schema and ignores it
+pytestmark = pytest.mark.vllm_requires(vllm="!=0.10.*")  # V0 of 0.10 accepts any schema and ignores it
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 SAMPLING = {"max_tokens": 24, "seed": 1, "structured_outputs": {"json": SCHEMA, "backend": "lm-format-enforcer"}}
 
-# What is pickled where workers are forked is so where they are spawned, as vLLM does once CUDA is in use; there their arguments are, too.
+# vLLM spawns workers once CUDA is in use. What is pickled for forked workers is pickled for spawned ones too, along with their arguments.
 START_METHODS = [{}, {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}]
 
 
@@ -26,7 +26,7 @@ def ask(engine: AsyncEngine) -> str:
     front="async", generation="V0", executor="mp", pipeline_parallel_size=2, env=START_METHODS, fresh=True
 )
 def test_pipeline_stages_get_the_request(vllm_engine: AsyncEngine) -> None:
-    assert ask(vllm_engine)  # only that it ends: what it says is vllm-7194's matter
+    assert ask(vllm_engine)  # assert only that the request ends: its text is the subject of vllm-7194
 
 
 @pytest.mark.vllm_case("vllm-7557", variant="tp")

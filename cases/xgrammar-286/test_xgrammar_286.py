@@ -1,4 +1,4 @@
-"""xgrammar#286: JSON has no control characters inside strings."""
+"""xgrammar#286: control characters inside JSON strings must be rejected."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pytest_vllm_regress import AtWork, Probe
 @pytest.mark.vllm_case("xgrammar-286")
 @pytest.mark.parametrize("character", ["\t", "\x1f"], ids=["tab", "unit-separator"])
 def test_control_character(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, character: str) -> None:
-    asked: dict[str, Any] = {"backend": "xgrammar", "tokenizer": vllm_model_path, "schema": {"type": "string"}}
-    told_apart = vllm_probe("takes", text='"ab"', **asked) and not vllm_probe("takes", text="12", **asked)
-    vllm_at_work("strings are told from other values", told_apart)
-    taken = vllm_probe("takes", text=f'"a{character}b"', **asked)
-    assert not taken, f"xgrammar takes {character!r} inside a string"
+    options: dict[str, Any] = {"backend": "xgrammar", "tokenizer": vllm_model_path, "schema": {"type": "string"}}
+    distinguishes = vllm_probe("grammars:accepts", text='"ab"', **options) and not vllm_probe(
+        "grammars:accepts", text="12", **options
+    )
+    vllm_at_work("strings are distinguished from other values", distinguishes)
+    accepted = vllm_probe("grammars:accepts", text=f'"a{character}b"', **options)
+    assert not accepted, f"xgrammar accepts {character!r} inside a string"

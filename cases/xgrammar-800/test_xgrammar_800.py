@@ -1,4 +1,4 @@
-"""xgrammar#800: a string with a limit has the same escapes as one without."""
+"""xgrammar#800: a string with a limit must allow the same escapes as one without."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ LIMITS = [
 def test_escape(
     vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, limit: dict[str, Any], escape: str
 ) -> None:
-    asked: dict[str, Any] = {"backend": "xgrammar", "tokenizer": vllm_model_path}
+    options: dict[str, Any] = {"backend": "xgrammar", "tokenizer": vllm_model_path}
     schema, text = {"type": "string", **limit}, f'"a{escape}b"'
-    unlimited = vllm_probe("takes", schema={"type": "string"}, text=text, **asked)
-    limited = vllm_probe("takes", schema=schema, text='"ab"', **asked)
-    vllm_at_work("the escape is taken without a limit, and plain text with it", unlimited and limited)
-    assert vllm_probe("takes", schema=schema, text=text, **asked), f"xgrammar refuses an escape in {text} for {schema}"
+    unlimited = vllm_probe("grammars:accepts", schema={"type": "string"}, text=text, **options)
+    limited = vllm_probe("grammars:accepts", schema=schema, text='"ab"', **options)
+    vllm_at_work("the escape is accepted without a limit, and plain text with it", unlimited and limited)
+    assert vllm_probe("grammars:accepts", schema=schema, text=text, **options), (
+        f"xgrammar rejects an escape in {text} for {schema}"
+    )

@@ -1,1 +1,1 @@
-"""Which documented failures an installation has, known from its versions alone."""
+"""Find the documented failures of an installation from its versions alone, without running anything."""

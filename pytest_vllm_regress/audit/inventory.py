@@ -1,4 +1,4 @@
-"""What one target of an audit has: packages of an interpreter, of an environment's folder, or of a list."""
+"""The packages of an audit's target: an interpreter, an environment's directory, or a list."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from ..environments.installed import Interpreter, Package, open_interpreter
 
 @dataclasses.dataclass(frozen=True)
 class Inventory:
-    """What one target has. ``source`` is how the user named it; ``unpinned``: requirements that name no version, by package.
+    """The packages of one target.
 
-    ``unread``: where the lines stand that are neither a requirement nor an option.
+    ``source``: the target as the user named it.
+    ``unpinned``: requirements without a version, by package.
+    ``unread``: places of lines that are neither a requirement nor an option.
     """
 
     source: str
@@ -25,22 +27,22 @@ class Inventory:
 
     @property
     def versions(self) -> dict[str, tuple[str, ...]]:
-        """Versions by name; several where a lock holds several."""
-        found: dict[str, dict[str, None]] = {}
+        """Versions by name. A lock may have several versions of a package."""
+        by_name: dict[str, dict[str, None]] = {}
         for package in self.packages:
-            found.setdefault(package.name, {})[package.version] = None
-        return {name: tuple(versions) for name, versions in found.items()}
+            by_name.setdefault(package.name, {})[package.version] = None
+        return {name: tuple(versions) for name, versions in by_name.items()}
 
     def find(self, name: str, version: str) -> Package | None:
-        """The package of that name and version."""
-        return next((each for each in self.packages if (each.name, each.version) == (name, version)), None)
+        """Return the package with that name and version."""
+        return next((p for p in self.packages if (p.name, p.version) == (name, version)), None)
 
     @classmethod
     def of(cls, interpreter: Interpreter, source: str) -> Inventory:
-        """What the interpreter would import."""
+        """Return the packages that the interpreter would import."""
         return cls(source, interpreter.imported(), interpreter=interpreter)
 
 
 def inventory_of(python: Path, source: str | None = None) -> Inventory:
-    """What ``python``, an interpreter that is started, would import."""
+    """Start the interpreter ``python`` and return the packages that it would import."""
     return Inventory.of(open_interpreter(python), source or str(python))

@@ -1,4 +1,4 @@
-"""Which documented failures an inventory has: its versions matched with the cases' affected ranges."""
+"""Match the versions of an inventory with the affected ranges of the cases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_COMBINATIONS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """A variant of the failure: whether this combination shows it, and why."""
+    """A variant of the failure: whether this combination of versions shows it, and why."""
 
     name: str
     shows: bool
@@ -27,7 +27,7 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A documented failure that the combination ``versions`` has. ``package`` is what decided, ``forms`` are the case's variants."""
+    """A documented failure of the combination ``versions``. ``package`` is the decisive package, ``forms`` are the case's variants."""
 
     case: Case
     versions: Mapping[str, str]
@@ -36,14 +36,14 @@ class Finding:
     package: Package
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for ``--json``."""
         case = self.case
         return {
             "case": case.id,
             "title": case.title,
             "family": case.family,
             "severity": severity(case),
-            "affected": {each.package: each.specifier for each in case.affected},
+            "affected": {affected.package: affected.specifier for affected in case.affected},
             "installed": dict(self.versions),
             "reason": self.reason,
             "symptom": {
@@ -62,42 +62,41 @@ class Finding:
 
 
 def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[Finding, ...]:
-    """The documented failures of ``inventory``, in the order of ``cases``."""
-    return tuple(found for case in cases if (found := _match(inventory, case)) is not None)
+    """Return the documented failures of ``inventory``, in the order of ``cases``."""
+    return tuple(finding for case in cases if (finding := _match(inventory, case)) is not None)
 
 
 def notes(inventory: Inventory, cases: Iterable[Case]) -> tuple[str, ...]:
-    """What could not be decided: packages of the cases that are not there, not pinned, or whose version says nothing."""
+    """Return what could not be decided: packages of the cases that are missing, unpinned, or have an invalid version."""
     names = _names(cases)
     versions = inventory.versions
-    said = []
+    lines = []
     if not names & {*versions, *inventory.unpinned}:
-        said.append(
+        lines.append(
             f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})"
         )
     if inventory.unread:
         count = len(inventory.unread)
-        said.append(
-            f"{inventory.source}: {count} line{'s are' if count > 1 else ' is'} no requirement and not counted: {inventory.unread[0]}"
-        )
+        problem = "lines are not requirements" if count > 1 else "line is not a requirement"
+        lines.append(f"{inventory.source}: {count} {problem} and not counted: {inventory.unread[0]}")
     for name in sorted(names & set(inventory.unpinned)):
         if name not in versions:
-            said.append(
-                f"{inventory.unpinned[name]} names no version, so nothing is known about {name}: give a lock, or the interpreter itself"
+            lines.append(
+                f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
             )
     for name in sorted(names & set(versions)):
-        said += [
-            f"{name} has version {each!r}, which is no PEP 440 version: not known to be affected"
-            for each in versions[name]
-            if not is_version(each)
+        lines += [
+            f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
+            for version in versions[name]
+            if not is_version(version)
         ]
         if len(versions[name]) > 1:
-            said.append(f"{name} is named with several versions ({', '.join(versions[name])}): each was looked at")
-    return tuple(said)
+            lines.append(f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked")
+    return tuple(lines)
 
 
 def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
-    """Versions of the packages that the cases are about."""
+    """Return the versions of the packages that the cases are about."""
     names = _names(cases)
     return {name: " or ".join(versions) for name, versions in sorted(inventory.versions.items()) if name in names}
 
@@ -107,9 +106,9 @@ def _match(inventory: Inventory, case: Case) -> Finding | None:
         affected = case.is_affected(versions)
         if affected:
             forms = tuple(
-                Form(name, each.affected, case.variants[name].reason or each.reason)
+                Form(name, answer.affected, case.variants[name].reason or answer.reason)
                 for name in case.variants
-                for each in [case.is_affected(versions, name)]
+                for answer in [case.is_affected(versions, name)]
             )
             decisive = next(name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions)
             place = inventory.find(decisive, versions[decisive])
@@ -125,5 +124,5 @@ def _combinations(versions: Mapping[str, tuple[str, ...]], names: set[str]) -> I
 
 
 def _names(cases: Iterable[Case]) -> set[str]:
-    named = {each.package for case in cases for each in case.affected}
-    return named | set(VLLM_BUILDS) if "vllm" in named else named
+    packages = {condition.package for case in cases for condition in case.affected}
+    return packages | set(VLLM_BUILDS) if "vllm" in packages else packages

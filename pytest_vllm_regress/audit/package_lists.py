@@ -1,4 +1,4 @@
-"""What lists of packages name: requirements and `pip freeze`, `pip list`, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, SBOMs in JSON."""
+"""Read lists of packages: requirements, `pip freeze`, `pip list`, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, SBOMs in JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..environments.installed import Package, package
 from ..errors import UsageError
 from ..util.documents import parse_json, parse_toml
 from ..util.files import read_bounded
-from ..util.validation import shown
+from ..util.validation import format_value
 from ..util.versions import is_version, marker_holds, requirement_of
 from .inventory import Inventory
 
@@ -30,20 +30,18 @@ _NAMED = re.compile(r'"?name"?\s*[=:]\s*"([^"\n]{1,100})"')
 
 
 def read_list(path: Path) -> Inventory:
-    """The packages that a file names. Raises ``UsageError`` for a file that is no list of packages."""
+    """Return the packages that a file lists. Raises ``UsageError`` for a file that is not a list of packages."""
     return parse_list(read_bounded(path, MAX_BYTES, what="a list of packages"), str(path), path)
 
 
 def parse_list(content: bytes, source: str, path: Path | None = None) -> Inventory:
-    """The packages that ``content`` names; ``path``: the file it came from, beside which lines `-r FILE` are looked for."""
+    """Return the packages that ``content`` lists. Lines `-r FILE` are resolved relative to its file ``path``."""
     if len(content) > MAX_BYTES:
-        raise UsageError(f"{source}: larger than {MAX_BYTES} bytes, which is the limit of a list of packages")
+        raise UsageError(f"{source}: larger than {MAX_BYTES} bytes, the limit for a list of packages")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{source}: is not text. Allowed are {_KNOWN}; an interpreter is looked at with --python"
-        ) from None
+        raise UsageError(f"{source}: not text. Allowed are {_KNOWN}; audit an interpreter with --python") from None
     try:
         document = _document(text, path)
     except ValueError as error:
@@ -51,28 +49,30 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     if document is None:
         return _of_lines(text, source, path)
     lines = _lines_of_names(text)
-    named = (
+    packages = (
         package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
     )
-    return _proving(Inventory(source, tuple(dict.fromkeys(each for each in named if each is not None))))
+    return _not_empty(Inventory(source, tuple(dict.fromkeys(entry for entry in packages if entry is not None))))
 
 
 def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
-    found = _Lines(source, path)
-    packages = tuple(dict.fromkeys(found.read(text, source, path)))
-    return _proving(Inventory(source, packages, MappingProxyType(found.unpinned), unread=tuple(found.unread)))
+    reader = _LineReader(source, path)
+    packages = tuple(dict.fromkeys(reader.read(text, source, path)))
+    return _not_empty(Inventory(source, packages, MappingProxyType(reader.unpinned), unread=tuple(reader.unread)))
 
 
-def _proving(inventory: Inventory) -> Inventory:
-    """The inventory, unless it has nothing in it. Lines that could not be read are counted, not shown: they may be of any file."""
+def _not_empty(inventory: Inventory) -> Inventory:
+    """Return ``inventory``, or raise ``UsageError`` if it is empty. Unreadable lines are counted but not shown: the file may be any file."""
     if not inventory.packages and not inventory.unpinned:
-        unread = f" ({len(inventory.unread)} lines of it are no requirements)" if inventory.unread else ""
-        raise UsageError(f"{inventory.source}: names no package{unread}: that proves nothing. Allowed are {_KNOWN}")
+        unread = f" ({len(inventory.unread)} of its lines are not requirements)" if inventory.unread else ""
+        raise UsageError(
+            f"{inventory.source}: names no package{unread}, so that the audit would prove nothing. Allowed are {_KNOWN}"
+        )
     return inventory
 
 
 def _document(text: str, path: Path | None) -> Any:
-    """The parsed JSON or TOML document; None for lines."""
+    """Parse JSON or TOML. Return None for a list with one requirement per line."""
     if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
         return parse_json(text)
     if re.search(r"^\[\[packages?\]\]", text, re.M) or (path is not None and path.suffix in (".toml", ".lock")):
@@ -81,7 +81,7 @@ def _document(text: str, path: Path | None) -> Any:
 
 
 def _lines_of_names(text: str) -> dict[str, int]:
-    """The line in which a document first gives each name."""
+    """Return the line in which each name first appears."""
     lines: dict[str, int] = {}
     at, line = 0, 1
     for match in _NAMED.finditer(text):
@@ -92,7 +92,7 @@ def _lines_of_names(text: str) -> dict[str, int]:
 
 
 def _entries(document: Any) -> Iterator[tuple[str, str]]:
-    """Name and version of everything that the known shapes of documents name."""
+    """Yield name and version of every package in a document of a known format."""
     if isinstance(document, list):  # pip list, conda list
         yield from _pairs(document)
     if not isinstance(document, dict):
@@ -101,18 +101,8 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
         yield from _pairs(document.get(key))
     yield from _pairs(document.get("artifacts"))  # Syft
     for key in ("installed", "install"):  # pip inspect, pip install --report
-        yield from _pairs([each.get("metadata") for each in _tables(document.get(key))])
-    for each in _tables(document.get("@graph")):  # SPDX 3
-        if str(each.get("type", "")).endswith("Package"):
-            yield from _pairs(
-                [
-                    {
-                        "name": each.get("name"),
-                        "version": each.get("software_packageVersion"),
-                        "purl": each.get("software_packageUrl"),
-                    }
-                ]
-            )
+        yield from _pairs([entry.get("metadata") for entry in _tables(document.get(key))])
+    yield from _pairs([_spdx3_entry(node) for node in _tables(document.get("@graph")) if _is_package(node)])
     todo = [document]  # CycloneDX: components hold components
     while todo:
         components = _tables(todo.pop().get("components"))
@@ -120,37 +110,50 @@ def _entries(document: Any) -> Iterator[tuple[str, str]]:
         todo += components
     for key in ("default", "develop"):  # Pipfile.lock
         table = document.get(key)
-        for name, each in table.items() if isinstance(table, dict) else ():
-            if isinstance(each, dict):
-                yield name, str(each.get("version", "")).removeprefix("==")
+        for name, entry in table.items() if isinstance(table, dict) else ():
+            if isinstance(entry, dict):
+                yield name, str(entry.get("version", "")).removeprefix("==")
+
+
+def _is_package(node: dict[str, Any]) -> bool:
+    return str(node.get("type", "")).endswith("Package")
+
+
+def _spdx3_entry(node: dict[str, Any]) -> dict[str, Any]:
+    keys = {"name": "name", "version": "software_packageVersion", "purl": "software_packageUrl"}
+    return {key: node.get(spdx_key) for key, spdx_key in keys.items()}
 
 
 def _pairs(entries: object) -> Iterator[tuple[str, str]]:
-    for each in _tables(entries):
-        version = each.get("version", each.get("versionInfo"))
-        if not _may_apply(each.get("marker")):
+    """Yield name and version of every Python package. A package of another ecosystem is recognized by its package URL."""
+    for entry in _tables(entries):
+        version = entry.get("version", entry.get("versionInfo"))
+        if not _may_apply(entry.get("marker")):
             continue
-        purls = [
-            each.get("purl"),
-            *(r.get("referenceLocator") for r in _tables(each.get("externalRefs")) if r.get("referenceType") == "purl"),
+        references = _tables(entry.get("externalRefs"))
+        candidates = [
+            entry.get("purl"),
+            *(
+                reference.get("referenceLocator")
+                for reference in references
+                if reference.get("referenceType") == "purl"
+            ),
         ]
-        given = [purl for purl in purls if isinstance(purl, str)]
-        python = [purl for purl in given if purl.lower().startswith("pkg:pypi/")]
-        if python:
-            name, _, stated = re.split(r"[?#]", python[0][len("pkg:pypi/") :])[0].partition("@")
-            yield unquote(name), unquote(stated) or str(version or "")
-        elif (
-            not given and isinstance(each.get("name"), str) and isinstance(version, str)
-        ):  # a package of another ecosystem says so
-            yield each["name"], version
+        purls = [purl for purl in candidates if isinstance(purl, str)]
+        pypi = [purl for purl in purls if purl.lower().startswith("pkg:pypi/")]
+        if pypi:
+            name, _, purl_version = re.split(r"[?#]", pypi[0][len("pkg:pypi/") :])[0].partition("@")
+            yield unquote(name), unquote(purl_version) or str(version or "")
+        elif not purls and isinstance(entry.get("name"), str) and isinstance(version, str):
+            yield entry["name"], version
 
 
 def _tables(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-class _Lines:
-    """Reads the lines of a list and of the files that it includes. ``unpinned``: packages without a version, and their line."""
+class _LineReader:
+    """Reads a list with one requirement per line, and the files that it includes. ``unpinned``: lines without a version, by package."""
 
     def __init__(self, source: str, path: Path | None) -> None:
         self.unpinned: dict[str, str] = {}
@@ -160,51 +163,51 @@ class _Lines:
         self._seen = {path.resolve()} if path is not None else set()
 
     def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
-        """The packages of ``text``, which is of the file ``path``."""
+        """Yield the packages in ``text``, the content of the file ``path``."""
         for number, line in _logical_lines(text):
             if line.startswith(("-r", "--requirement")):
                 yield from self._included(line, source, path)
                 continue
             if line.startswith("-"):  # an option, or the line below the titles of `pip list`
                 if egg := re.search(r"[#&]egg=([A-Za-z0-9._-]{1,100})", line):
-                    self.unpinned.setdefault(canonicalize_name(egg[1]), shown(line))
+                    self.unpinned.setdefault(canonicalize_name(egg[1]), format_value(line))
                 continue
-            read = _line(line)
-            if read is None:
+            parsed = _parse_line(line)
+            if parsed is None:
                 self.unread.append(f"{source}, line {number}")
                 continue
-            name, version = read
-            found = package(name, version, path, number) if version else None
-            if found is not None:
-                yield found
+            name, version = parsed
+            pinned = package(name, version, path, number) if version else None
+            if pinned is not None:
+                yield pinned
             elif package(name, "0") is not None:
-                self.unpinned.setdefault(canonicalize_name(name), shown(line))
+                self.unpinned.setdefault(canonicalize_name(name), format_value(line))
 
     def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
         words = line.removeprefix("--requirement").removeprefix("-r").lstrip("= ").split()
         if path is None or self._root is None or not words:
             raise UsageError(
-                f"{source}: {shown(line)} names a file that is not at hand. Give the list as a file, or what `pip freeze` prints"
+                f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
             )
         try:
-            named = (path.parent / words[0]).resolve()
+            included = (path.parent / words[0]).resolve()
         except (OSError, ValueError, RuntimeError):
-            raise UsageError(f"{source}: {shown(line)}: is no file's name") from None
-        if not named.is_relative_to(self._root):
+            raise UsageError(f"{source}: {format_value(line)}: not a valid file name") from None
+        if not included.is_relative_to(self._root):
             raise UsageError(
-                f"{source}: {shown(line)}: leads out of {self._root}: only files below the list's own folder are read"
+                f"{source}: {format_value(line)}: leads outside {self._root}: only files below the folder of the list are read"
             )
-        if named in self._seen:
+        if included in self._seen:
             return
         if len(self._seen) > MAX_INCLUDES:
-            raise UsageError(f"{self._source}: more than {MAX_INCLUDES} files are included")
-        self._seen.add(named)
-        text = read_bounded(named, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace")
-        yield from self.read(text, str(named), named)
+            raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
+        self._seen.add(included)
+        text = read_bounded(included, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace")
+        yield from self.read(text, str(included), included)
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines of a requirements file with the number of their first: continued ones joined, comments and options behind them cut off."""
+    """Yield the logical lines of a requirements file with their line numbers: continuations joined, comments and trailing options removed."""
     parts: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(), start=1):
@@ -212,14 +215,17 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         parts.append(line.rstrip("\\"))
         if line.endswith("\\"):
             continue
-        whole = re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
+        logical_line = re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
         parts = []
-        if whole:
-            yield start, whole if whole.startswith("-") else re.split(r"\s--?[a-z]", whole)[0].strip()
+        if logical_line:
+            yield (
+                start,
+                logical_line if logical_line.startswith("-") else re.split(r"\s--?[a-z]", logical_line)[0].strip(),
+            )
 
 
-def _line(line: str) -> tuple[str, str] | None:
-    """Name and version of one line; the version is empty where it says none. ``("", "")``: it does not apply on Linux; None: no requirement."""
+def _parse_line(line: str) -> tuple[str, str] | None:
+    """Return name and version (empty if unpinned) of a line, ``("", "")`` if it does not apply on Linux, None if it is not a requirement."""
     words = line.split()
     if len(words) > 1 and is_version(words[1]):  # a row of `pip list`
         return words[0], words[1]
@@ -227,16 +233,16 @@ def _line(line: str) -> tuple[str, str] | None:
         return "", ""
     if line.partition(";")[0].strip().endswith(".whl"):
         return _wheel(line.partition(";")[0].strip())
-    wanted = requirement_of(line)
-    if wanted is None:
-        return ("", "") if _ADDRESS.match(line) else None  # an address or a path names no version
-    if wanted.marker is not None and not _may_apply(str(wanted.marker)):
+    requirement = requirement_of(line)
+    if requirement is None:
+        return ("", "") if _ADDRESS.match(line) else None  # a URL or a path has no version
+    if requirement.marker is not None and not _may_apply(str(requirement.marker)):
         return "", ""
-    if wanted.url is not None:
-        named, version = _wheel(wanted.url)
-        return wanted.name, version if named else ""
-    pins = [each.version for each in wanted.specifier if each.operator in ("==", "===") and "*" not in each.version]
-    return wanted.name, pins[0] if pins else ""
+    if requirement.url is not None:
+        name, version = _wheel(requirement.url)
+        return requirement.name, version if name else ""
+    pins = [pin.version for pin in requirement.specifier if pin.operator in ("==", "===") and "*" not in pin.version]
+    return requirement.name, pins[0] if pins else ""
 
 
 def _wheel(address: str) -> tuple[str, str]:
@@ -248,9 +254,11 @@ def _wheel(address: str) -> tuple[str, str]:
 
 
 def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
-    """The marker holds on Linux for some Python: a list is audited for whoever installs it."""
+    """Return whether the marker holds on Linux for any Python: the audit does not know who will install the list."""
     if not isinstance(marker, str):
         return True
     linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
-    here = ({**linux, "python_version": each, "python_full_version": f"{each}.0", "extra": ""} for each in pythons)
-    return any(marker_holds(marker, each) is not False for each in here)
+    environments = (
+        {**linux, "python_version": python, "python_full_version": f"{python}.0", "extra": ""} for python in pythons
+    )
+    return any(marker_holds(marker, environment) is not False for environment in environments)

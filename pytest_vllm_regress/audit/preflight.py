@@ -1,6 +1,6 @@
-"""What an environment itself would break, whatever the versions of vLLM say: two Rays, another torch, a driver that is too old.
+"""Problems of an environment that no version of vLLM fixes: two versions of Ray, the wrong torch, a driver that is too old.
 
-Everything is read from files and from NVML; nothing of the interpreter's packages is imported.
+All facts come from files and from NVML; no package of the interpreter is imported.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from packaging.utils import canonicalize_name
 
 from ..environments.installed import VLLM, VLLM_BUILDS, Interpreter, Package, metadata
 from ..gpus.fit import compare, cuda_of, modes, tools
-from ..gpus.nvml import Machine, look
+from ..gpus.nvml import Machine, query_machine
 from ..util.documents import parse_json
 from ..util.files import peek
-from ..util.validation import shown
+from ..util.validation import format_value
 from ..util.versions import is_version, marker_holds, requirement_of
 from .checks import CHECKS
 
@@ -45,10 +45,10 @@ MAX_NAMED = 8
 
 @dataclasses.dataclass(frozen=True)
 class Concern:
-    """One thing that is wrong, or (``counts`` False) only worth knowing. ``id`` is one of ``CHECKS``, ``found`` a sentence."""
+    """A problem, or (``counts`` False) a note. ``id`` is a key of ``CHECKS``, ``detail`` a sentence about this environment."""
 
     id: str
-    found: str
+    detail: str
     counts: bool = True
     place: Path | None = None
 
@@ -61,11 +61,11 @@ class Concern:
         return CHECKS[self.id][1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for ``--json``."""
         return {
             "id": self.id,
             "title": self.title,
-            "found": self.found,
+            "found": self.detail,
             "advice": self.advice,
             "counts": self.counts,
             "place": str(self.place) if self.place else None,
@@ -73,26 +73,29 @@ class Concern:
 
 
 @dataclasses.dataclass(frozen=True)
-class Surroundings:
-    """What counts beside the interpreter. ``raylets``: programs of Ray nodes that run here; ``machine``: what NVML says, or why nothing."""
+class Host:
+    """The machine around the interpreter. ``raylets``: executables of running Ray nodes; ``machine``: from NVML, or why NVML is unavailable."""
 
     environ: Mapping[str, str]
     raylets: tuple[Path, ...]
     machine: Machine | str
 
 
-def look_around() -> Surroundings:
-    """The surroundings of this process."""
-    return Surroundings(dict(os.environ), tuple(_raylets()), look())
+def inspect_host() -> Host:
+    """Return the environment variables, Ray nodes and GPUs of this machine."""
+    return Host(dict(os.environ), tuple(_raylets()), query_machine())
 
 
-def preflight(interpreter: Interpreter, around: Surroundings) -> tuple[Concern, ...]:
-    """Every concern, gravest first."""
-    here = _Installed(interpreter, interpreter.distributions())
-    checks: Sequence[Callable[[_Installed, Surroundings], Iterator[Concern]]] = (
+def preflight(interpreter: Interpreter, host: Host) -> tuple[Concern, ...]:
+    """Return all concerns, problems before notes."""
+    installed = _Installed(interpreter, interpreter.distributions())
+    checks: Sequence[Callable[[_Installed, Host], Iterator[Concern]]] = (
         _two_builds, _shadowed, _two_rays, _other_workers, _requirements, _setuptools, _cuda, _plugins)  # fmt: skip
     return tuple(
-        sorted((concern for check in checks for concern in check(here, around)), key=lambda each: not each.counts)
+        sorted(
+            (concern for check in checks for concern in check(installed, host)),
+            key=lambda concern: not concern.counts,
+        )
     )
 
 
@@ -102,41 +105,43 @@ class _Installed:
     distributions: tuple[Package, ...]
 
     def get(self, name: str) -> Package | None:
-        """The one that is imported."""
-        return next((each for each in self.distributions if each.name == name), None)
+        """Return the distribution that is imported, the first one on the path."""
+        return next((package for package in self.distributions if package.name == name), None)
 
     @property
     def vllm(self) -> Package | None:
-        return next((found for name in VLLM if (found := self.get(name))), None)
+        return next((package for name in VLLM if (package := self.get(name))), None)
 
     def rays(self) -> list[tuple[Path, str]]:
-        """Every module ray on the path and its version; the first is the one that is imported."""
+        """Return folder and version of every ``ray`` on the path; the first one is imported."""
         return [(folder, version) for folder in self.interpreter.path if (version := ray_version(folder))]
 
 
 def ray_version(folder: Path) -> str | None:
-    """The version of the module ray in ``folder``, None where there is none."""
+    """Return the version of the package ``ray`` in ``folder``; None if there is none."""
     module = folder / "ray"
     if not (module / "__init__.py").is_file():
         return None
-    found = re.search(r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})", peek(module / "_version.py", 64 * 1024), re.M)
-    return found[1] if found else "?"
+    match = re.search(r"^version[ \t]*=[ \t]*['\"]([^'\"\n]{1,100})", peek(module / "_version.py", 64 * 1024), re.M)
+    return match[1] if match else "?"
 
 
-def _two_builds(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    builds = [found for name in VLLM if (found := here.get(name))]
+def _two_builds(installed: _Installed, host: Host) -> Iterator[Concern]:
+    builds = [package for name in VLLM if (package := installed.get(name))]
     if len(builds) > 1:
-        named = " and ".join(f"{each.name} {each.version}" for each in builds)
+        names = " and ".join(f"{package.name} {package.version}" for package in builds)
         yield Concern(
-            "two-vllms", f"{named} are both installed: each wrote its files over the other's.", place=builds[1].place
+            "two-vllms",
+            f"{names} are both installed: the second one overwrote files of the first.",
+            place=builds[1].place,
         )
 
 
-def _shadowed(here: _Installed, around: Surroundings) -> Iterator[Concern]:
+def _shadowed(installed: _Installed, host: Host) -> Iterator[Concern]:
     for name in (*_SHADOWED, *VLLM_BUILDS):
-        first = here.get(name)
-        others = [each for each in here.distributions if first and each.name == name and each.version != first.version]
-        hidden = sorted({f"{each.version} in {_parent(each)}" for each in others})
+        first = installed.get(name)
+        others = [p for p in installed.distributions if first and p.name == name and p.version != first.version]
+        hidden = sorted({f"{package.version} in {_parent(package)}" for package in others})
         if first and hidden:
             yield Concern(
                 "shadowed-package",
@@ -145,8 +150,8 @@ def _shadowed(here: _Installed, around: Surroundings) -> Iterator[Concern]:
             )
 
 
-def _two_rays(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    rays = here.rays()
+def _two_rays(installed: _Installed, host: Host) -> Iterator[Concern]:
+    rays = installed.rays()
     hidden = [f"{version} in {folder}" for folder, version in rays[1:] if version != rays[0][1]]
     if hidden:
         folder, version = rays[0]
@@ -155,129 +160,127 @@ def _two_rays(here: _Installed, around: Surroundings) -> Iterator[Concern]:
             f"Ray {version} in {folder} hides {', '.join(hidden)}; Ray's workers may find the other one.",
             place=folder,
         )
-    for entry in filter(None, around.environ.get("PYTHONPATH", "").split(os.pathsep)):
+    for entry in filter(None, host.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if not os.path.isabs(entry) and ray_version(Path(entry)):
             yield Concern(
                 "two-rays",
-                f"PYTHONPATH has {entry!r}, which is relative and holds a Ray: the workers run elsewhere and do not find it.",
+                f"PYTHONPATH has {entry!r}, which is relative and contains a Ray: the workers run in another directory and do not find it.",
             )
 
 
-def _other_workers(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    rays = here.rays()
+def _other_workers(installed: _Installed, host: Host) -> Iterator[Concern]:
+    rays = installed.rays()
     if not rays:
         return
-    ours = rays[0][1]
-    for variable, runtime in _runtime_environments(around.environ):
+    driver = rays[0][1]
+    for variable, runtime in _runtime_environments(host.environ):
         for folder in filter(None, str(_table(runtime.get("env_vars")).get("PYTHONPATH", "")).split(os.pathsep)):
             version = ray_version(Path(folder))
-            if version and version != ours:
-                found = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {ours}."
-                yield Concern("workers-other-ray", found, place=Path(folder))
-        for wanted in _requirements_of(runtime):
-            if canonicalize_name(wanted.name) == "ray" and not _meets(ours, wanted):
+            if version and version != driver:
+                text = f"{variable} puts {folder} before the workers' packages: Ray {version}; the driver has {driver}."
+                yield Concern("workers-other-ray", text, place=Path(folder))
+        for requirement in _requirements_of(runtime):
+            if canonicalize_name(requirement.name) == "ray" and not _meets(driver, requirement):
                 yield Concern(
-                    "workers-other-ray", f"{variable} installs {wanted} for the workers; the driver has {ours}."
+                    "workers-other-ray", f"{variable} installs {requirement} for the workers; the driver has {driver}."
                 )
-        other = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
-        if other:
+        unknown_sources = ", ".join(key for key in _OTHER_WORKERS if key in runtime)
+        if unknown_sources:
             yield Concern(
                 "workers-elsewhere",
-                f"{variable} sets {other}: which Ray they find cannot be seen; the driver has {ours}.",
+                f"{variable} sets {unknown_sources}: the workers' Ray cannot be determined; the driver has {driver}.",
                 counts=False,
             )
-    for raylet in around.raylets:
+    for raylet in host.raylets:
         module = raylet.parents[4] if len(raylet.parents) > 4 else raylet
         version = ray_version(module.parent)
-        if version and version != ours:
-            found = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {ours}, and joins it where its address says so."
-            yield Concern("workers-other-ray", found, place=module)
-    address = around.environ.get("RAY_ADDRESS")
+        if version and version != driver:
+            text = f"A Ray node of this machine runs Ray {version} from {module}; the driver has {driver}, and joins it if its address says so."
+            yield Concern("workers-other-ray", text, place=module)
+    address = host.environ.get("RAY_ADDRESS")
     if address:
         yield Concern(
             "ray-cluster",
-            f"RAY_ADDRESS={shown(address)}: its nodes are not asked for their Ray; the driver has {ours}.",
+            f"RAY_ADDRESS={format_value(address)}: the Ray version of its nodes is unknown; the driver has {driver}.",
             counts=False,
         )
-    command = _shebang(shutil.which("ray", path=around.environ.get("PATH")))
-    theirs = (
+    command = _shebang(shutil.which("ray", path=host.environ.get("PATH")))
+    command_version = (
         next((v for site in command.parent.parent.glob("lib/python3*/site-packages") if (v := ray_version(site))), None)
         if command
         else None
     )
-    if theirs and theirs != ours:
+    if command_version and command_version != driver:
         yield Concern(
             "other-ray-command",
-            f"`ray start` on this PATH starts Ray {theirs} of {command}; the driver has {ours}.",
+            f"`ray start` on this PATH starts Ray {command_version} of {command}; the driver has {driver}.",
             counts=False,
         )
 
 
-def _requirements(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    vllm = here.vllm
+def _requirements(installed: _Installed, host: Host) -> Iterator[Concern]:
+    vllm = installed.vllm
     if vllm is None or vllm.place is None:
         return
-    wrong = []
-    for wanted in _wanted(vllm.place, {**here.interpreter.markers(), "extra": ""}):
-        installed = here.get(canonicalize_name(wanted.name))
-        if installed is None:
-            wrong.append(f"{wanted.name} is missing (wants {wanted.specifier or 'any'})")
-        elif not _meets(installed.version, wanted):
-            wrong.append(f"{installed.name} is {installed.version} (wants {wanted.specifier})")
-    if wrong:
-        more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
+    problems = []
+    for requirement in _wanted(vllm.place, {**installed.interpreter.markers(), "extra": ""}):
+        package = installed.get(canonicalize_name(requirement.name))
+        if package is None:
+            problems.append(f"{requirement.name} is missing (wants {requirement.specifier or 'any'})")
+        elif not _meets(package.version, requirement):
+            problems.append(f"{package.name} is {package.version} (wants {requirement.specifier})")
+    if problems:
+        more = f" and {len(problems) - MAX_NAMED} more" if len(problems) > MAX_NAMED else ""
         yield Concern(
             "requirement-not-met",
-            f"{vllm.name} {vllm.version}: {', '.join(wrong[:MAX_NAMED])}{more}.",
+            f"{vllm.name} {vllm.version}: {', '.join(problems[:MAX_NAMED])}{more}.",
             place=vllm.place,
         )
 
 
-def _setuptools(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    triton = here.get("triton")
-    if triton and _meets(triton.version, Requirement("triton<3.3")) and here.get("setuptools") is None:
+def _setuptools(installed: _Installed, host: Host) -> Iterator[Concern]:
+    triton = installed.get("triton")
+    if triton and _meets(triton.version, Requirement("triton<3.3")) and installed.get("setuptools") is None:
         yield Concern(
             "no-setuptools",
-            f"triton {triton.version} imports setuptools without asking for it; there is none.",
+            f"triton {triton.version} imports setuptools without requiring it, and setuptools is not installed.",
             place=triton.place,
         )
 
 
-def _cuda(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    vllm, torch = here.vllm, here.get("torch")
+def _cuda(installed: _Installed, host: Host) -> Iterator[Concern]:
+    vllm, torch = installed.vllm, installed.get("torch")
     if vllm is not None and vllm.name == "vllm" and "+cpu" not in vllm.version and torch is not None:
-        for name, found, counts in compare(vllm.version, torch.version, cuda_of(torch), around.machine):
-            yield Concern(name, found, counts, torch.place)
-        if isinstance(around.machine, Machine):
-            python = here.interpreter
-            for name, found, counts in (*modes(around.machine), *tools(python.python, python.version, around.environ)):
-                yield Concern(name, found, counts)
+        for name, text, counts in compare(vllm.version, torch.version, cuda_of(torch), host.machine):
+            yield Concern(name, text, counts, torch.place)
+        if isinstance(host.machine, Machine):
+            python = installed.interpreter
+            for name, text, counts in (*modes(host.machine), *tools(python.python, python.version, host.environ)):
+                yield Concern(name, text, counts)
 
 
-def _plugins(here: _Installed, around: Surroundings) -> Iterator[Concern]:
-    allowed = around.environ.get("VLLM_PLUGINS")
-    found: dict[str, list[str]] = {group: [] for group in _PLUGINS}
-    for package in here.distributions:
+def _plugins(installed: _Installed, host: Host) -> Iterator[Concern]:
+    allowed = host.environ.get("VLLM_PLUGINS")
+    by_group: dict[str, list[str]] = {group: [] for group in _PLUGINS}
+    for package in installed.distributions:
         for group, name in _entry_points(package):
             if allowed is None or name in allowed.split(","):
-                found[group].append(f"{name} of {package.name} {package.version}")
-    platforms, others = found.values()
+                by_group[group].append(f"{name} of {package.name} {package.version}")
+    platforms, general = by_group.values()
     if len(platforms) > 1:
-        yield Concern("two-platform-plugins", f"{', '.join(platforms)}: vLLM takes at most one that answers.")
+        yield Concern("two-platform-plugins", f"{', '.join(platforms)}: vLLM uses at most one active platform plug-in.")
     elif platforms:
-        yield Concern(
-            "platform-plugin", f"{platforms[0]} is asked for the platform instead of vLLM's own.", counts=False
-        )
-    if others:
-        yield Concern("general-plugin", f"{', '.join(others[:MAX_NAMED])}.", counts=False)
+        yield Concern("platform-plugin", f"{platforms[0]} chooses the platform instead of vLLM.", counts=False)
+    if general:
+        yield Concern("general-plugin", f"{', '.join(general[:MAX_NAMED])}.", counts=False)
 
 
 def _wanted(place: Path, markers: Mapping[str, str]) -> Iterator[Requirement]:
-    """The requirements of a distribution that hold under ``markers``."""
+    """Yield the requirements of a distribution that apply under ``markers``."""
     for key, value in metadata(place):
-        wanted = requirement_of(value) if key == "Requires-Dist" else None
-        if wanted is not None and (wanted.marker is None or marker_holds(wanted.marker, markers)):
-            yield wanted
+        requirement = requirement_of(value) if key == "Requires-Dist" else None
+        if requirement is not None and (requirement.marker is None or marker_holds(requirement.marker, markers)):
+            yield requirement
 
 
 def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
@@ -290,22 +293,22 @@ def _entry_points(package: Package) -> Iterator[tuple[str, str]]:
 
 
 def _runtime_environments(environ: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Runtime environments that variables of Ray's give to its workers."""
+    """Yield the runtime environments of workers that are set by Ray's environment variables."""
     for name, value in environ.items():
         if name.startswith("RAY_") and value.lstrip().startswith("{"):
             with contextlib.suppress(ValueError):
-                given = parse_json(value)
-                yield name, _table(given.get("runtime_env", given))
+                config = parse_json(value)
+                yield name, _table(config.get("runtime_env", config))
 
 
 def _requirements_of(runtime: Mapping[str, Any]) -> Iterator[Requirement]:
     for key in ("pip", "uv"):
-        given = runtime.get(key)
-        lines = given.get("packages") if isinstance(given, dict) else given
+        packages = runtime.get(key)
+        lines = packages.get("packages") if isinstance(packages, dict) else packages
         for line in lines if isinstance(lines, list) else ():
-            wanted = requirement_of(str(line))
-            if wanted is not None:
-                yield wanted
+            requirement = requirement_of(str(line))
+            if requirement is not None:
+                yield requirement
 
 
 def _raylets() -> Iterator[Path]:
@@ -324,8 +327,8 @@ def _shebang(script: str | None) -> Path | None:
     return Path(words[0]) if words else None
 
 
-def _meets(version: str, wanted: Requirement) -> bool:
-    return not is_version(version) or wanted.specifier.contains(version, prereleases=True)
+def _meets(version: str, requirement: Requirement) -> bool:
+    return not is_version(version) or requirement.specifier.contains(version, prereleases=True)
 
 
 def _parent(package: Package) -> str:

@@ -1,4 +1,4 @@
-"""Releases of vLLM against all cases: which has how many of the known failures, and where to go from one."""
+"""Compare releases of vLLM by their known failures, and advise which release to switch to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from packaging.version import Version
 from ..cases.model import Case
 from ..environments.installed import VLLM
 from ..errors import UsageError
-from ..util.validation import shown
+from ..util.text import markdown_cell
+from ..util.validation import format_value
 from ..util.versions import is_version
 from .inventory import Inventory
 from .matching import Finding, find
@@ -26,11 +27,12 @@ _ENVIRONMENT = re.compile(r"vllm(?:-cpu)?-(\d+(?:\.\d+)*)")
 
 
 @dataclasses.dataclass(frozen=True)
-class Better:
-    """Where to go from an installation. ``without``: the nearest release that has none of what was found, a later one where there is one.
+class UpgradeAdvice:
+    """Which release to switch to.
 
-    ``earlier``: it is none. ``other``: failures of another kind that ``without`` has. ``fewest``: the later release with the fewest of what was
-    found, ``kept``: their ids; None where no later release is known.
+    ``without``: the nearest release that has none of the failures found, preferably a later one (None: every release has one).
+    ``earlier``: whether that release is earlier than the installed one. ``other``: number of other documented failures that it has.
+    ``fewest``: the later release with the fewest of the failures found (None: no later release is known). ``kept``: their ids.
     """
 
     without: str | None
@@ -40,111 +42,116 @@ class Better:
     kept: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values for ``--json``."""
         return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """One release and its known failures; ``gone``: ids of those that the next release in the list does not have."""
+    """A release and its known failures. ``gone``: ids of the failures that the next release in the list does not have."""
 
     version: str
     findings: tuple[Finding, ...]
     gone: tuple[str, ...]
 
     def families(self) -> dict[str, int]:
-        """How many failures of each family, the most first."""
-        return dict(collections.Counter(each.case.family for each in self.findings).most_common())
+        """Return the number of failures by family, the largest first."""
+        return dict(collections.Counter(finding.case.family for finding in self.findings).most_common())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        ids = [each.case.id for each in gravest_first(self.findings)]
+        """Return plain values for ``--json``."""
+        ids = [finding.case.id for finding in by_severity(self.findings)]
         return {"vllm": self.version, "failures": ids, "families": self.families(), "gone_in_next": list(self.gone)}
 
 
-def gravest_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """By severity, then by id."""
-    return tuple(sorted(findings, key=lambda each: (severity(each.case).rank, each.case.id)))
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings by severity, then by id."""
+    return tuple(sorted(findings, key=lambda finding: (severity(finding.case).rank, finding.case.id)))
 
 
-def better(findings: Sequence[Finding], cases: Sequence[Case]) -> Better | None:
-    """Where to go from the installation that has ``findings``. None where another vLLM changes none of them.
+def better(findings: Sequence[Finding], cases: Sequence[Case]) -> UpgradeAdvice | None:
+    """Return which vLLM to switch to from an installation with ``findings``; None if no vLLM would change them.
 
-    Releases are those that ranges and evidence of the cases name; other packages stay as they are.
+    Candidates are the releases in ranges and evidence of the cases. Other packages keep their versions.
     """
-    mine = [each for each in findings if any(part.package == "vllm" for part in each.case.affected)]
-    if not mine:
+    of_vllm = [finding for finding in findings if any(part.package == "vllm" for part in finding.case.affected)]
+    if not of_vllm:
         return None
-    build = next(name for name in VLLM if name in mine[0].versions)
-    here = Version(Version(mine[0].versions[build]).public)
+    build = next(name for name in VLLM if name in of_vllm[0].versions)
+    current = Version(Version(of_vllm[0].versions[build]).public)
+    installed = {name: version for finding in of_vllm for name, version in finding.versions.items()}
 
     def has(case: Case, release: Version) -> bool:
         return bool(case.is_affected({**installed, build: str(release)}))
 
-    installed = {name: version for each in mine for name, version in each.versions.items()}
     kept = {
-        release: tuple(each.case.id for each in mine if has(each.case, release)) for release in named_releases(cases)
+        release: tuple(finding.case.id for finding in of_vllm if has(finding.case, release))
+        for release in named_releases(cases)
     }
-    later = sorted(release for release in kept if release > here)
-    earlier = sorted((release for release in kept if release < here), reverse=True)
+    later = sorted(release for release in kept if release > current)
+    earlier = sorted((release for release in kept if release < current), reverse=True)
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
-    fewest = min(later, key=lambda release: len(kept[release]), default=None)  # of equals the first: the nearest
-    found = {each.case.id for each in findings}
-    return Better(
+    fewest = min(later, key=lambda release: len(kept[release]), default=None)  # the nearest among equals
+    found_ids = {finding.case.id for finding in findings}
+    return UpgradeAdvice(
         without=str(without) if without else None,
-        earlier=without is not None and without < here,
-        other=sum(case.id not in found and has(case, without) for case in cases) if without else 0,
+        earlier=without is not None and without < current,
+        other=sum(case.id not in found_ids and has(case, without) for case in cases) if without else 0,
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
     )
 
 
 def named_releases(cases: Iterable[Case]) -> tuple[Version, ...]:
-    """The releases of vLLM that the cases know: bounds of their ranges and versions of their evidence environments."""
-    found = set()
+    """Return the releases of vLLM in the cases: bounds of their ranges and versions of their evidence environments."""
+    versions = set()
     for case in cases:
         for part in case.affected:
             if part.package == "vllm":
-                found |= {Version(each.version.removesuffix(".*")) for each in SpecifierSet(part.specifier)}
+                versions |= {Version(bound.version.removesuffix(".*")) for bound in SpecifierSet(part.specifier)}
         for name in (*case.evidence.affected, *case.evidence.fixed):
             if match := _ENVIRONMENT.match(name):
-                found.add(Version(match[1]))
-    return tuple(sorted(found))
+                versions.add(Version(match[1]))
+    return tuple(sorted(versions))
 
 
 def locked(folder: Path) -> Mapping[str, Path]:
-    """Locks of plain releases below ``folder`` by their version, the oldest first."""
-    named = {path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")}
-    found = {match[1]: path for path, match in named.items() if match}
-    return dict(sorted(found.items(), key=lambda each: Version(each[0])))
+    """Return the locks of plain releases in ``folder`` by version, oldest first."""
+    matches = {path: re.fullmatch(r"vllm-(\d+(?:\.\d+)*)", path.stem) for path in folder.glob("vllm-*.txt")}
+    locks = {match[1]: path for path, match in matches.items() if match}
+    return dict(sorted(locks.items(), key=lambda item: Version(item[0])))
 
 
 def release(version: str, folder: Path) -> Inventory:
-    """What ``pip install vllm==version`` brings, as far as a lock in ``folder`` tells it; else vLLM alone.
+    """Return what ``pip install vllm==version`` installs, from the lock in ``folder``; without a lock, vLLM alone.
 
-    Raises ``UsageError`` for what is no version.
+    Raises ``UsageError`` for an invalid version.
     """
     if not is_version(version):
-        raise UsageError(f"--vllm {shown(version)}: not a version. Give one as 0.8.4")
+        raise UsageError(f"--vllm {format_value(version)}: not a version. Give one like 0.8.4")
     lock = locked(folder).get(version)
-    found = read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
-    return dataclasses.replace(found, source=f"vllm {version}")
+    inventory = read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
+    return dataclasses.replace(inventory, source=f"vllm {version}")
 
 
 def overview(cases: Sequence[Case], folder: Path) -> tuple[Release, ...]:
-    """Every release that has a lock in ``folder``, with its dependencies as the lock has them."""
-    found = [(version, gravest_first(find(read_list(lock), cases))) for version, lock in locked(folder).items()]
-    later = [{each.case.id for each in findings} for _, findings in found[1:]]
+    """Return every release that has a lock in ``folder``, with the failures of the locked versions."""
+    by_version = [(version, by_severity(find(read_list(lock), cases))) for version, lock in locked(folder).items()]
+    ids = [{finding.case.id for finding in findings} for _, findings in by_version]
+    ids_of_next = [*ids[1:], *ids[-1:]]
     return tuple(
-        Release(version, findings, tuple(each.case.id for each in findings if each.case.id not in after))
-        for (version, findings), after in zip(found, [*later, {each.case.id for each in found[-1][1]}], strict=True)
+        Release(version, findings, tuple(f.case.id for f in findings if f.case.id not in next_ids))
+        for (version, findings), next_ids in zip(by_version, ids_of_next, strict=True)
     )
 
 
 def table(releases: Sequence[Release]) -> str:
-    """``releases`` as a Markdown table."""
+    """Return ``releases`` as a Markdown table."""
     lines = ["| vLLM | known failures | families | gone in the next |", "| --- | ---: | --- | --- |"]
-    for each in releases:
-        families = ", ".join(f"{name} {count}" for name, count in each.families().items())
-        lines.append(f"| {each.version} | {len(each.findings)} | {families or '-'} | {', '.join(each.gone) or '-'} |")
+    for entry in releases:
+        families = ", ".join(f"{name} {count}" for name, count in entry.families().items())
+        fixed_next = ", ".join(entry.gone)
+        lines.append(
+            f"| {markdown_cell(entry.version)} | {len(entry.findings)} | {families or '-'} | {fixed_next or '-'} |"
+        )
     return "\n".join(lines)

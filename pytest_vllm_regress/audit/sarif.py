@@ -1,4 +1,4 @@
-"""An audit as SARIF 2.1.0, for code-scanning views: a rule per documented failure, a result per place that names an affected version."""
+"""SARIF 2.1.0 for code scanning: a rule for each documented failure, a result for each place that names an affected version."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from .._version import __version__
 from ..cases.model import Case
-from ..util.text import printable
+from ..util.text import markdown_inline, printable
 from .matching import Finding
 from .preflight import Concern
 from .target import Audit
@@ -18,7 +18,7 @@ SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 
 def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
-    """One run: every rule that has a result, and every result."""
+    """Return a SARIF log with one run: all results, and the rules that they refer to."""
     rules: dict[str, dict[str, Any]] = {}
     results = []
     for audit in audits:
@@ -38,11 +38,11 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
             rules.setdefault(concern.id, _preflight_rule(concern))
             level = "warning" if concern.counts else "note"
             results.append(
-                _result(concern.id, level, f"{concern.found} {concern.advice}", concern.place, 1, audit.source)
+                _result(concern.id, level, f"{concern.detail} {concern.advice}", concern.place, 1, audit.source)
             )
     order = {rule: number for number, rule in enumerate(rules)}
-    for each in results:
-        each["ruleIndex"] = order[each["ruleId"]]
+    for result in results:
+        result["ruleIndex"] = order[result["ruleId"]]
     driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": SCHEMA,
@@ -61,7 +61,8 @@ def _rule(case: Case) -> dict[str, Any]:
         "fullDescription": {"text": text},
         "help": {
             "text": text,
-            "markdown": f"{_markdown(text)}\n\n" + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by)),
+            "markdown": f"{markdown_inline(text)}\n\n"
+            + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by)),
         },
         "helpUri": case.upstream[0],
         "defaultConfiguration": {"level": "warning"},
@@ -87,7 +88,9 @@ def _message(finding: Finding) -> str:
 
 def _result(rule: str, level: str, message: str, place: Path | None, line: int, source: str) -> dict[str, Any]:
     location = {"artifactLocation": {"uri": _uri(place, source)}, "region": {"startLine": line}}
-    fingerprint = hashlib.sha256(f"{rule}\0{location['artifactLocation']}\0{message}".encode()).hexdigest()
+    fingerprint = hashlib.sha256(
+        f"{rule}\0{location['artifactLocation']}\0{message}".encode(errors="surrogatepass")
+    ).hexdigest()
     return {
         "ruleId": rule,
         "level": level,
@@ -101,15 +104,11 @@ def _uri(place: Path | None, source: str) -> str:
     from urllib.parse import quote
 
     if place is None:
-        return quote(source) if source != "-" else "stdin"
+        return quote(source, errors="surrogatepass") if source != "-" else "stdin"
     file = place / "METADATA" if place.is_dir() else place
     return file.as_uri() if file.is_absolute() else quote(file.as_posix())
 
 
 def _text(text: str) -> str:
-    """Text that shows as it is: a link in it is none."""
+    """Escape ``text`` so that it is shown literally; a link in it is not a link."""
     return printable(text).replace("](", "] (")
-
-
-def _markdown(text: str) -> str:
-    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in text)

@@ -1,4 +1,4 @@
-"""How grave a documented failure is: one closed set, told from what the case file already says."""
+"""Severity of a documented failure, derived from its case file."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ class Severity(enum.StrEnum):
     """The gravest first."""
 
     ENGINE_DEATH = "engine death"
-    """A process of the engine ends: everybody's requests are lost."""
+    """A process of the engine ends, and all requests are lost."""
     HANG = "hang"
-    """Something is waited for that never comes."""
+    """A wait that never ends."""
     WRONG_RESULT = "wrong result"
-    """An answer that is not what was asked for, and nobody is told."""
+    """A wrong answer without an error."""
     REFUSED = "refused"
-    """What should work is answered with an error."""
+    """A valid request is answered with an error."""
     LEAK = "leak"
-    """Something stays behind that should have gone."""
+    """A resource is not released."""
 
     @property
     def rank(self) -> int:
-        """0 for the gravest."""
+        """0 for the most severe."""
         return list(Severity).index(self)
 
 
@@ -39,10 +39,10 @@ _BY_KIND = MappingProxyType(
     }
 )
 _BY_FAMILY = MappingProxyType({"leak": Severity.LEAK, "wrong-status": Severity.REFUSED})
-"""What a test can only assert, and is no wrong answer: these families say more than the symptom's kind."""
+"""Families that override the symptom's kind: their tests fail with an assertion, but the answer is not wrong."""
 
 
 def severity(case: Case) -> Severity:
-    """The gravest form in which ``case`` shows."""
+    """Return the severity of the gravest kind of ``case``."""
     by_family = _BY_FAMILY.get(case.family)
-    return by_family or min((_BY_KIND[kind] for kind in case.symptom.kinds), key=lambda each: each.rank)
+    return by_family or min((_BY_KIND[kind] for kind in case.symptom.kinds), key=lambda candidate: candidate.rank)

@@ -1,1 +1,1 @@
-"""Between which releases a failure comes or goes."""
+"""Find the releases or commits at which a documented failure appeared or disappeared."""

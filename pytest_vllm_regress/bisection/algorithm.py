@@ -1,4 +1,9 @@
-"""Which release to try next, and what the tried ones say. Pure: no runs, no files, no clock."""
+"""Which candidate a bisection tries next, and which changes its results show. Pure: no runs, no files, no clock.
+
+``next_candidate`` states the order. A candidate that gives no clear verdict is SKIPPED, and its nearest untried neighbour is tried instead
+(``search.Search._try`` decides it): one that cannot be built or whose import fails at once, NOT_APPLICABLE results at once, INCONCLUSIVE results
+after ``repeat`` runs. A change between two clear candidates with skipped ones between them is reported as such a range.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ from collections.abc import Mapping
 
 
 class State(enum.Enum):
-    """What a release showed. ``SKIPPED``: it could not be told, and will not be tried again."""
+    """Result of a candidate. ``SKIPPED``: it gave no clear verdict and is not tried again."""
 
     BAD = "bad"
     GOOD = "good"
@@ -19,7 +24,7 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Two tested releases, by index, that differ; none between them could be told."""
+    """Two candidates, by index, with different states. No candidate between them has a clear state."""
 
     low: int
     high: int
@@ -28,54 +33,67 @@ class Change:
 
     @property
     def is_fix(self) -> bool:
-        """From bad to good."""
+        """True if the failure disappears, False if it appears."""
         return self.after is State.GOOD
 
 
-def next_release(count: int, known: Mapping[int, State], probes: int | None = None) -> int | None:
-    """The index of the release to try, of ``count`` in order of age, or None when nothing more is to be learnt.
+class Direction(enum.Enum):
+    """The changes to look for."""
 
-    First the ends, then the middle of what lies between two releases that differ: with one change among releases that can all be told,
-    at most ceil(log2(count)) + 2 in all. Where the ends agree, up to ``probes`` releases between them (default: as many again) are looked
-    at, widest gap first, because a failure may come and go. A skipped release is replaced by its nearest neighbour.
+    ANY = "any"
+    FIX = "fix"
+    BREAK = "break"
+
+    def includes(self, is_fix: bool) -> bool:
+        return self is Direction.ANY or (self is Direction.FIX) == is_fix
+
+
+def next_candidate(count: int, known: Mapping[int, State], probes: int | None = None) -> int | None:
+    """Return the index of the candidate to try next, of ``count`` in order of age, or None if the search is complete.
+
+    Both ends come first, then the middle between two candidates with different states. With a single change and no skipped
+    candidate this takes at most ceil(log2(count)) + 2 runs. If both ends have the same state, up to ``probes`` candidates between them
+    (default: ``most_runs(count)``) are tried, widest gap first, because a failure may come and go. A skipped candidate is replaced by its
+    nearest neighbour.
     """
-    end = _end(range(count), known)
+    end = _untried_end(range(count), known)
     if end is None:
-        end = _end(range(count - 1, -1, -1), known)
+        end = _untried_end(range(count - 1, -1, -1), known)
     if end is not None:
         return end
-    found = changes(count, known)
-    for change in found:
-        inside = _nearest_to_middle(change.low, change.high, known)
-        if inside is not None:
-            return inside
-    told = sorted(index for index, state in known.items() if state is not State.SKIPPED)
-    if found or not told:
+    known_changes = changes(count, known)
+    for change in known_changes:
+        middle = _nearest_to_middle(change.low, change.high, known)
+        if middle is not None:
+            return middle
+    clear = sorted(index for index, state in known.items() if state is not State.SKIPPED)
+    if known_changes or not clear:
         return None
     budget = most_runs(count) if probes is None else probes
-    if sum(1 for index in known if index not in (told[0], told[-1])) >= budget:
+    if sum(1 for index in known if index not in (clear[0], clear[-1])) >= budget:
         return None
-    gaps = sorted(itertools.pairwise(told), key=lambda pair: pair[0] - pair[1])
-    return next((index for low, high in gaps if (index := _nearest_to_middle(low, high, known)) is not None), None)
+    widest_first = sorted(itertools.pairwise(clear), key=lambda gap: gap[0] - gap[1])
+    middles = (_nearest_to_middle(low, high, known) for low, high in widest_first)
+    return next((index for index in middles if index is not None), None)
 
 
 def changes(count: int, known: Mapping[int, State]) -> tuple[Change, ...]:
-    """Every change among the tested releases, oldest first. More than one: the failure comes and goes."""
-    told = [(index, known[index]) for index in range(count) if known.get(index, State.SKIPPED) is not State.SKIPPED]
+    """Return every change between tested candidates, oldest first. More than one means that the failure comes and goes."""
+    clear = [(index, known[index]) for index in range(count) if known.get(index, State.SKIPPED) is not State.SKIPPED]
     return tuple(
         Change(low, high, before, after)
-        for (low, before), (high, after) in itertools.pairwise(told)
+        for (low, before), (high, after) in itertools.pairwise(clear)
         if before is not after
     )
 
 
 def most_runs(count: int) -> int:
-    """How many releases are tried at most when all can be told and the failure changes once."""
+    """Return the largest number of candidates that are tried if none is skipped and the failure changes once."""
     return math.ceil(math.log2(max(count, 1))) + 2
 
 
-def _end(order: range, known: Mapping[int, State]) -> int | None:
-    """The first release in ``order`` that is not skipped, if it has not been tried yet."""
+def _untried_end(order: range, known: Mapping[int, State]) -> int | None:
+    """Return the first candidate in ``order`` that is not skipped, unless it has been tried."""
     first = next((index for index in order if known.get(index) is not State.SKIPPED), None)
     return first if first is not None and first not in known else None
 

@@ -1,4 +1,4 @@
-"""Which releases a bisection chooses from, and the environments that have them."""
+"""The releases that a bisection chooses from, and the environments of releases and commits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from ..environments.git import Commit
 from ..environments.index import between
 from ..environments.sources import PROJECTS
 from ..errors import UsageError
-from ..util.validation import shown
+from ..util.validation import format_value
 from ..util.versions import specifiers_of, version_of
 
 
 def environment_names(case: Case, package: str, env: str | None) -> Callable[[str], str]:
-    """From a release to the environment that has it. Raises ``UsageError`` where none can be named."""
+    """Return a function from a release of ``package`` to the name of its environment.
+
+    ``env`` is the base environment that takes the releases in turn. Raises ``UsageError`` if no name can be derived.
+    """
     from ..environments.recipes import PACKAGES
 
     if package in PACKAGES:
@@ -31,7 +34,10 @@ def environment_names(case: Case, package: str, env: str | None) -> Callable[[st
 
 
 def commit_environments(case: Case, package: str, env: str | None) -> Callable[[Commit], str]:
-    """From a commit to the environment that has it: over ``env``, else over what fits best. Raises ``UsageError`` where none can be named."""
+    """Return a function from a commit to the name of its environment: on top of ``env``, else of the best matching release.
+
+    Raises ``UsageError`` if no name can be derived.
+    """
     if package not in PROJECTS:
         raise UsageError(f"--commits: {package} cannot be run from source; allowed are {', '.join(PROJECTS)}")
     base = env if package == "vllm" else _base(case, package, env)
@@ -39,19 +45,47 @@ def commit_environments(case: Case, package: str, env: str | None) -> Callable[[
     return lambda commit: f"{prefix}{package}@{commit.id[:10]}"
 
 
+def choose_releases(
+    case: Case, package: str, available: Sequence[Version], specifier: str | None, ends: tuple[str | None, str | None]
+) -> tuple[Version, ...]:
+    """Return the releases to search, oldest first: those in ``specifier``, or those between ``ends`` (good and bad).
+
+    Without either, start at the oldest release that the case's evidence or range names.
+    """
+    good, bad = ends
+    if specifier is not None and (good or bad):
+        raise UsageError("--releases and --good/--bad contradict each other: give the ends one way")
+    if (good is None) != (bad is None):
+        raise UsageError("--good and --bad belong together: give both ends, or --releases")
+    if good is not None and bad is not None:
+        low, high = sorted((_version(good, "--good"), _version(bad, "--bad")))
+        text = f">={low},<={high}"
+    else:
+        text = specifier or f">={_oldest(case, package)}"
+    specifiers = specifiers_of(text)
+    if specifiers is None:
+        raise UsageError(
+            f"--releases {format_value(specifier)}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
+        )
+    chosen = between(tuple(available), specifiers)
+    if len(chosen) < 2:
+        raise UsageError(
+            f"{package} {text}: matches {len(chosen)} of {len(available)} releases; a bisection needs two. "
+            "Give another range with --releases"
+        )
+    return chosen
+
+
 def _base(case: Case, package: str, env: str | None) -> str:
-    """The environment that takes versions of ``package`` in turn."""
+    """Return the environment that takes versions of ``package``: ``env``, else the best evidence environment of the case."""
     from ..environments.names import resolve
 
-    named = (*case.evidence.affected, *case.evidence.fixed)
-    base = env or next(
-        (
-            name
-            for name in named
-            if package in {canonicalize_name(Requirement(line).name) for line in resolve(name).overrides}
-        ),
-        next(iter(named), None),
-    )
+    evidence = (*case.evidence.affected, *case.evidence.fixed)
+
+    def overrides_package(name: str) -> bool:
+        return package in {canonicalize_name(Requirement(line).name) for line in resolve(name).overrides}
+
+    base = env or next(filter(overrides_package, evidence), next(iter(evidence), None))
     if base is None:
         raise UsageError(
             f"{case.id} names no evidence environment: give one by --env NAME, for example --env vllm-0.8.5"
@@ -60,57 +94,29 @@ def _base(case: Case, package: str, env: str | None) -> str:
     return base
 
 
-def choose(
-    case: Case, package: str, found: Sequence[Version], wanted: str | None, good: str | None, bad: str | None
-) -> tuple[Version, ...]:
-    """The releases to search, oldest first: as asked for, else from the oldest that the case's evidence or range names to the newest."""
-    if wanted is not None and (good or bad):
-        raise UsageError("--releases and --good/--bad contradict each other: give the ends one way")
-    if (good is None) != (bad is None):
-        raise UsageError("--good and --bad belong together: give both ends, or --releases")
-    if good is not None and bad is not None:
-        low, high = sorted((_version(good, "--good"), _version(bad, "--bad")))
-        text = f">={low},<={high}"
-    else:
-        text = wanted or f">={_oldest(case, package)}"
-    specifiers = specifiers_of(text)
-    if specifiers is None:
-        raise UsageError(
-            f"--releases {shown(wanted)}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
-        )
-    chosen = between(tuple(found), specifiers)
-    if len(chosen) < 2:
-        raise UsageError(
-            f"{package} {text}: {len(chosen)} of {len(found)} releases; a bisection needs two. Give others by --releases"
-        )
-    return chosen
-
-
 def _oldest(case: Case, package: str) -> Version:
-    """The oldest release of ``package`` that the case's evidence or range speaks of."""
+    """Return the oldest release of ``package`` that the case's evidence or range names."""
     from ..environments.names import resolve
-    from ..environments.recipes import pinned
+    from ..environments.recipes import parse_pin
 
-    found = [
+    versions = [
         Version(bound.version)
-        for each in case.affected
-        if each.package == package
-        for bound in SpecifierSet(each.specifier)
+        for affected in case.affected
+        if affected.package == package
+        for bound in SpecifierSet(affected.specifier)
         if bound.operator in (">=", ">", "==", "~=") and "*" not in bound.version
     ]
     for name in (*case.evidence.affected, *case.evidence.fixed):
         recipe = resolve(name)
-        pins = [pin for line in (*recipe.requirements, *recipe.overrides) if (pin := pinned(line))]
-        found += [Version(version) for distribution, version in pins if distribution == package]
-    if not found:
-        raise UsageError(
-            f"{case.id} names no version of {package}: say which releases to try by --releases '>=...,<=...'"
-        )
-    return min(found)
+        pins = [pin for line in (*recipe.requirements, *recipe.overrides) if (pin := parse_pin(line))]
+        versions += [Version(version) for distribution, version in pins if distribution == package]
+    if not versions:
+        raise UsageError(f"{case.id} names no version of {package}: give a range with --releases '>=...,<=...'")
+    return min(versions)
 
 
 def _version(text: str, option: str) -> Version:
-    found = version_of(text)
-    if found is None:
-        raise UsageError(f"{option} {shown(text)}: not a version")
-    return found
+    version = version_of(text)
+    if version is None:
+        raise UsageError(f"{option} {format_value(text)}: not a version")
+    return version

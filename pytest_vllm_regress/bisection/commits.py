@@ -1,4 +1,4 @@
-"""Which commits a bisection chooses from: those between two ends, those that change nothing that is imported grouped with the one before."""
+"""The commits that a bisection chooses from: those between two ends. Commits that change nothing that is imported join the one before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..util.versions import version_of
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Commits that run alike: ``first`` changes something, ``others`` after it change nothing that is imported."""
+    """Commits that behave alike: ``others`` follow ``first`` and change nothing that is imported."""
 
     first: Commit
     others: tuple[Commit, ...] = ()
@@ -25,42 +25,41 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The commits of a search. The first group begins with the older end; ``every`` counts all commits."""
+    """The commits of a search, oldest first; the first group starts at the older end. ``total``: number of commits in all groups."""
 
     project: Project
     repository: Repository
     groups: tuple[Group, ...]
-    every: int
+    total: int
 
     def parent(self, group: Group) -> Commit:
-        """The commit right before a group, on the way that is searched."""
-        at = self.groups.index(group)
-        before = self.groups[at - 1]
+        """Return the commit right before ``group``."""
+        before = self.groups[self.groups.index(group) - 1]
         return before.others[-1] if before.others else before.first
 
 
-def history(project: Project, repository: Repository, one: str, other: str, *, first_parent: bool = True) -> History:
-    """The commits from one end to the other, whichever is older.
+def history(project: Project, repository: Repository, first: str, second: str, *, first_parent: bool = True) -> History:
+    """Return the commits between two revisions, whichever is older.
 
-    Where neither is in the other's history, from the newest commit that both have: a release is often tagged on a branch of its own.
-    Raises ``UsageError`` for a shallow clone, ends that are one commit, and ends without a common history.
+    If neither revision is an ancestor of the other, start at their merge base: a release is often tagged on a branch of its own.
+    Raises ``UsageError`` for a shallow clone, for two names of one commit, and for revisions without a common history.
     """
     repository.need_history()
-    low, high = repository.commit(one), repository.commit(other)
+    low, high = repository.commit(first), repository.commit(second)
     if repository.is_ancestor(high.id, low.id):
         low, high = high, low
     if not repository.is_ancestor(low.id, high.id):
         low, high = sorted((low, high), key=lambda commit: commit.committed)
         base = repository.merge_base(low.id, high.id)
         if base is None:
-            raise UsageError(f"{repository.place}: {one} and {other} have no history in common")
+            raise UsageError(f"{repository.place}: {first} and {second} have no history in common")
         low = repository.commit(base)
     between = repository.between(low.id, high.id, first_parent=first_parent)
     if not between:
-        raise UsageError(f"{one} and {other} are one commit, {low.id[:10]}: a bisection needs two")
+        raise UsageError(f"{first} and {second} are the same commit, {low.id[:10]}: a bisection needs two")
     groups = [Group(low)]
     for commit in between:
-        if _is_imported(project, commit):
+        if _changes_what_is_imported(project, commit):
             groups.append(Group(commit))
         else:
             groups[-1] = Group(groups[-1].first, (*groups[-1].others, commit))
@@ -68,19 +67,23 @@ def history(project: Project, repository: Repository, one: str, other: str, *, f
 
 
 def end_of(project: Project, repository: Repository, text: str, branch: str) -> str:
-    """The commit that an end names: a revision, or a release (its tag, else the last commit on ``branch`` before its upload)."""
-    version = version_of(text) if "." in text else None  # an id may be digits alone
+    """Return the id of the commit that ``text`` names: a revision, or a release.
+
+    A release is its tag, else the last commit on ``branch`` before the day of its upload.
+    """
+    version = version_of(text) if "." in text else None  # without a dot it may be a commit id of digits only
     if version is None or repository.has(text):
         return repository.commit(text).id
-    found = bases.release_commit(project, repository, str(version), branch)
-    if found is None:
+    commit = bases.release_commit(project, repository, str(version), branch)
+    if commit is None:
         raise UsageError(
-            f"{repository.place} has no tag for {project.distribution} {version}, and no commit on {branch} from before its day: give a revision"
+            f"{repository.place} has no tag for {project.distribution} {version}, and no commit on {branch} before its release day: "
+            "give a revision"
         )
-    return found
+    return commit
 
 
-def _is_imported(project: Project, commit: Commit) -> bool:
-    """Whether the commit touches the package or what it needs. A merge is asked for what it brought."""
-    needs = {path for group in project.requirements for path in group}
-    return any(path.startswith(f"{project.folder}/") or path in needs for path in commit.touched)
+def _changes_what_is_imported(project: Project, commit: Commit) -> bool:
+    """Return whether the commit touches the package or its requirement files. For a merge, the files that it brought in count."""
+    requirement_files = {path for group in project.requirements for path in group}
+    return any(path.startswith(f"{project.folder}/") or path in requirement_files for path in commit.touched)

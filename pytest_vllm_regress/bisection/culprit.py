@@ -1,58 +1,31 @@
-"""The commit that brought or mended a failure: found among a history's, run again beside its parent, told for a person, a program and a thread."""
+"""The commit that fixed or broke a case, as text, as JSON, and as Markdown for an upstream thread."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..cases.model import Case
 from ..cases.proof import names_commit
-from ..environments import bases
 from ..environments.git import Commit
-from ..environments.sources import of_commit
-from ..errors import UsageError
-from ..runner import runner as runs
-from . import algorithm as bisection
-from .algorithm import Change, State
-from .commits import Group, History
-from .search import Notes, Plan, ReleaseState, Search
+from ..util.text import markdown_block, markdown_inline
+from .algorithm import State
+from .commits import History
+from .search_log import CandidateResult
 
-CONFIRMING_RUNS = 2
-_PULL = re.compile(r"\(#(\d+)\)\s*\Z|\AMerge pull request #(\d+)")
-
-
-@dataclasses.dataclass(frozen=True)
-class Hunt:
-    """How commits are searched: ``environment`` names that of a commit; ``repeat`` and ``trials`` as in ``Plan``;
-    ``ends``: the commits that were given as good and as bad, if they were."""
-
-    case: Case
-    history: History
-    environment: Callable[[Commit], str]
-    repeat: int = 2
-    trials: int = 1
-    ends: tuple[str, str] | None = None
-
-    def plan(self) -> Plan:
-        groups = self.history.groups
-        return Plan(
-            self.case,
-            tuple(group.name for group in groups),
-            tuple(self.environment(group.first) for group in groups),
-            "commits that change what is imported",
-            self.repeat,
-            self.trials,
-            probes=0,
-        )
+_PULL_REQUEST = re.compile(r"\(#(\d+)\)\s*\Z|\AMerge pull request #(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Culprit:
-    """The commit after which the failure is there, or gone. ``parent``: the last before it that could be told; ``doubtful``: commits between.
+    """The commit that fixed (``is_fix``) or introduced the failure.
 
-    ``seen`` and ``seen_parent``: what further runs showed; ``release``: the first that has the commit, empty where that is not known.
+    ``parent``: the last commit before it with a clear state.
+    ``doubtful``: the commits between the two, which have no clear state.
+    ``result``, ``parent_result``: of the confirming runs.
+    ``release``: the first release that contains the commit; empty if there is none in the clone.
     """
 
     case: Case
@@ -61,64 +34,73 @@ class Culprit:
     parent: Commit
     is_fix: bool
     doubtful: tuple[Commit, ...]
-    seen: ReleaseState
-    seen_parent: ReleaseState
+    result: CandidateResult
+    parent_result: CandidateResult
     release: str
 
     @property
     def confirmed(self) -> bool:
-        """Every further run showed what the search had."""
+        """Whether the confirming runs agree with the search."""
         before, after = (State.BAD, State.GOOD) if self.is_fix else (State.GOOD, State.BAD)
-        return (self.seen.state, self.seen_parent.state) == (after, before)
+        return (self.result.state, self.parent_result.state) == (after, before)
 
     @property
     def pull_request(self) -> str:
-        """The address of the pull request that the subject names; empty for none."""
-        found = _PULL.search(self.commit.subject)
-        return f"{self.history.project.repository}/pull/{found[1] or found[2]}" if found else ""
+        """The URL of the pull request in the commit's subject; empty if there is none."""
+        match = _PULL_REQUEST.search(self.commit.subject)
+        return f"{self.history.project.repository}/pull/{match[1] or match[2]}" if match else ""
 
     @property
     def address(self) -> str:
-        """What a case file is to name: the pull request, else the commit."""
-        return self.pull_request or f"{self.history.project.repository}/commit/{self.commit.id}"
+        """The URL to name in the case file: that of the pull request, else that of the commit."""
+        return self.pull_request or self._commit_url
 
     @property
     def documented(self) -> bool | None:
-        """Whether the case's ``fixed-by`` (``broken-by``) names this pull request or commit; None where it names none."""
+        """Whether ``fixed-by`` (``broken-by``) of the case names this commit; None if the field is empty."""
         return names_commit(self._named, self.address, self.commit.id) if self._named else None
+
+    @property
+    def verb(self) -> str:
+        return "fixed" if self.is_fix else "broken"
 
     @property
     def _named(self) -> tuple[str, ...]:
         return self.case.fixed_by if self.is_fix else self.case.broken_by
 
     @property
-    def what(self) -> str:
-        return "fixed" if self.is_fix else "broken"
+    def _commit_url(self) -> str:
+        return f"{self.history.project.repository}/commit/{self.commit.id}"
 
     def lines(self) -> list[str]:
-        """For a person; the last line is the answer."""
-        commit = self.commit
-        seen = f"run again: {commit.id[:10]} {_times(self.seen)}, its parent {self.parent.id[:10]} {_times(self.seen_parent)}"
-        doubt = [f"in doubt: {each.id[:10]} {each.subject}" for each in self.doubtful]
-        unsure = []
+        """Return the text for people; the last line is the answer."""
+        commit, parent = self.commit, self.parent
+        confirmation = (
+            f"run again: {commit.id[:10]} {rate_in_words(self.result)}, "
+            f"its parent {parent.id[:10]} {rate_in_words(self.parent_result)}"
+        )
+        doubt = [f"in doubt: {suspect.id[:10]} {suspect.subject}" for suspect in self.doubtful]
+        release = f"first release: {self.release}" if self.release else "not in a release yet, according to this clone"
+        parts = (
+            f"{self.case.id}: {self.verb} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
+            self.pull_request,
+            release,
+        )
+        return [confirmation, *doubt, *self._warnings(), "; ".join(filter(None, parts))]
+
+    def _warnings(self) -> list[str]:
+        warnings = []
         if not self.confirmed:
-            unsure.append("not confirmed: further runs showed something else; more trials may tell (--trials)")
+            warnings.append("not confirmed: further runs gave another result; try more trials (--trials)")
         if self.documented is False:
             field = "fixed-by" if self.is_fix else "broken-by"
-            unsure.append(
+            warnings.append(
                 f"{self.case.path}: {field} names {', '.join(self._named)}, and not this commit or its pull request"
             )
-        first = (
-            f"; first release: {self.release}" if self.release else "; in no release yet, as far as this clone knows"
-        )
-        parts = (
-            f"{self.case.id}: {self.what} by {commit.id[:10]} ({commit.authored.date()}) {commit.subject}",
-            self.pull_request,
-        )
-        return [seen, *doubt, *unsure, "; ".join(filter(None, parts)) + first]
+        return warnings
 
     def to_json(self) -> dict[str, Any]:
-        """For a program."""
+        """Return plain values for ``--json``."""
         return {
             "kind": "fix" if self.is_fix else "break",
             "commit": self.commit.id,
@@ -129,125 +111,52 @@ class Culprit:
             "first_release": self.release,
             "confirmed": self.confirmed,
             "documented": self.documented,
-            "again": {"commit": _plain(self.seen), "parent": _plain(self.seen_parent)},
-            "in_doubt": [{"commit": each.id, "subject": each.subject} for each in self.doubtful],
+            "again": {"commit": result_to_json(self.result), "parent": result_to_json(self.parent_result)},
+            "in_doubt": [{"commit": commit.id, "subject": commit.subject} for commit in self.doubtful],
         }
 
     def markdown(self, environment: Callable[[Commit], str]) -> str:
-        """A text for an upstream thread, with the commands that repeat it."""
-        commit, project = self.commit, self.history.project
-        address = f"{project.repository}/commit/{commit.id}"
-        pull = f" (pull request {self.pull_request})" if self.pull_request else ""
-        doubt = "".join(f"- {each.id[:10]} {each.subject}\n" for each in self.doubtful)
-        between = (
-            f"\nBetween it and the last commit with a clear verdict lie commits without one:\n\n{doubt}"
-            if doubt
-            else ""
-        )
-        release = f"\nThe first release that has it: {self.release}.\n" if self.release else ""
-        commands = "".join(
-            f"vllm-regress run {self.case.id} --env '{environment(each)}' --source {project.distribution}=CLONE\n"
-            for each in (self.parent, commit)
+        """Return a text for an upstream thread, with the commands to reproduce it in ``environment(commit)``."""
+        commit = self.commit
+        pull_request = f" (pull request {self.pull_request})" if self.pull_request else ""
+        release = f"\nThe first release that contains it: {markdown_inline(self.release)}.\n" if self.release else ""
+        commands = "\n".join(
+            f"vllm-regress run {self.case.id} --env {_quoted(environment(revision))} "
+            f"--source {self.history.project.distribution}=CLONE"
+            for revision in (self.parent, commit)
         )
         return (
-            f"**{self.case.title}** is {self.what} by [{commit.id[:10]}]({address}){pull}: {commit.subject} "
-            f"({commit.authored.date()}).\n{release}{between}\n"
+            f"**{markdown_inline(self.case.title)}** is {self.verb} by {self._link(commit)}{pull_request}: {markdown_inline(commit.subject)} "
+            f"({commit.authored.date()}).\n{release}{self._doubt_in_markdown()}\n"
             f"Case `{self.case.id}`, on the simulated device (the commit's Python over the compiled parts of a release's wheel); "
-            f"{commit.id[:10]} {_times(self.seen)}, its parent {self.parent.id[:10]} {_times(self.seen_parent)}.\n\n"
-            f"```sh\n{commands}```\n"
+            f"{self._link(commit)} {markdown_inline(rate_in_words(self.result))}, "
+            f"its parent {self._link(self.parent)} {markdown_inline(rate_in_words(self.parent_result))}.\n\n"
+            f"{markdown_block(commands, 'sh')}\n"
         )
 
+    def _doubt_in_markdown(self) -> str:
+        if not self.doubtful:
+            return ""
+        commits = "".join(f"- {self._link(commit)} {markdown_inline(commit.subject)}\n" for commit in self.doubtful)
+        return f"\nCommits without a clear verdict between it and the last commit with one:\n\n{commits}"
 
-def find(
-    hunt: Hunt, notes: Notes, runner: runs.RunsJobs, build: Callable[[str], None] | None, tell: runs.Say
-) -> tuple[Culprit, ...]:
-    """Search the history; run each commit found and its parent ``CONFIRMING_RUNS`` times more. Empty where the ends agree."""
-    history = hunt.history
-    grouped = history.every - len(history.groups)
-    tell(f"{history.every} commits; {grouped} of them change nothing that is imported and are not run")
-    search = Search(hunt.plan(), notes, runner, build, tell)
-    search.run()
-    _check_ends(hunt, search.known())
-    found = []
-    for change in bisection.changes(len(history.groups), search.known()):
-        group = history.groups[change.high]
-        unclear = (
-            change.high - change.low > 1
-        )  # what lies between is unclear: the one before all of it is what it is compared with
-        parent = history.groups[change.low].first if unclear else history.parent(group)
-        again = CONFIRMING_RUNS * hunt.trials
-        seen = search.again(group.first.id[:10], hunt.environment(group.first), again)
-        seen_parent = search.again(parent.id[:10], hunt.environment(parent), again)
-        found.append(_culprit(hunt, change, parent, seen, seen_parent))
-    return tuple(found)
+    def _link(self, commit: Commit) -> str:
+        return f"[{commit.id[:10]}]({self.history.project.repository}/commit/{commit.id})"
 
 
-def report(hunt: Hunt, notes: Notes, found: Sequence[Culprit]) -> list[str]:
-    """A history's part of the answer, for a person: what was skipped, what was found, and the text for a thread."""
-    lines = _skipped(hunt, notes)
-    mine = [each for each in found if each.history is hunt.history]
-    for culprit in mine:
-        lines += [*culprit.lines(), "", culprit.markdown(hunt.environment)]
-    groups = hunt.history.groups
-    return (
-        lines
-        if mine
-        else [*lines, f"{hunt.case.id}: no such change found between {groups[0].name} and {groups[-1].name}"]
-    )
+def _quoted(text: str) -> str:
+    """Return ``text`` as one word of a shell, always in quotes."""
+    return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
-def hunt_json(hunt: Hunt, notes: Notes, found: Sequence[Culprit]) -> dict[str, Any]:
-    """The same for a program: commits, runs and seconds too."""
-    groups = hunt.history.groups
-    return {
-        "every": hunt.history.every,
-        "candidates": len(groups),
-        "ends": [groups[0].first.id, groups[-1].first.id],
-        "seen": {name: {**_plain(each), "why": each.why} for name, each in notes.found.items()},
-        "changes": [each.to_json() for each in found if each.history is hunt.history],
-    }
+def rate_in_words(result: CandidateResult) -> str:
+    """Return "failed 3 of 5 times" or the like."""
+    if not result.runs:
+        return f"no clear verdict ({result.why})"
+    if result.bad:
+        return f"failed {result.bad} of {result.runs} times"
+    return f"passed {result.runs} of {result.runs} times"
 
 
-def _check_ends(hunt: Hunt, known: Mapping[int, State]) -> None:
-    """Raises ``UsageError`` where an end does not show what it was named for."""
-    groups, repository = hunt.history.groups, hunt.history.repository
-    if hunt.ends is None:
-        return
-    good, bad = map(repository.commit, hunt.ends)
-    order = (State.GOOD, State.BAD) if good.committed <= bad.committed else (State.BAD, State.GOOD)
-    for index, wanted in zip((0, len(groups) - 1), order, strict=True):
-        seen = known.get(index, State.SKIPPED)
-        if seen not in (wanted, State.SKIPPED):
-            shows = "shows the failure" if seen is State.BAD else "does not show the failure"
-            end = groups[index].first
-            raise UsageError(
-                f"{end.id[:10]} ({end.subject}) {shows}, and was given as the {wanted.value} end: give another"
-            )
-
-
-def _skipped(hunt: Hunt, notes: Notes) -> list[str]:
-    by_name = {group.name: group.first for group in hunt.history.groups}
-    return [
-        f"skipped {name} {by_name[name].subject}: {each.why}"
-        for name, each in notes.found.items()
-        if each.state is State.SKIPPED and name in by_name
-    ]
-
-
-def _culprit(hunt: Hunt, change: Change, parent: Commit, seen: ReleaseState, seen_parent: ReleaseState) -> Culprit:
-    history = hunt.history
-    group: Group = history.groups[change.high]
-    doubtful = tuple(each.first for each in history.groups[change.low + 1 : change.high])
-    source = of_commit(history.project, history.repository, group.first)
-    release = bases.first_release_with(source) or ""
-    return Culprit(hunt.case, history, group.first, parent, change.is_fix, doubtful, seen, seen_parent, release)
-
-
-def _times(seen: ReleaseState) -> str:
-    if not seen.runs:
-        return f"no clear verdict ({seen.why})"
-    return f"failed {seen.bad} of {seen.runs} times" if seen.bad else f"passed {seen.runs} of {seen.runs} times"
-
-
-def _plain(seen: ReleaseState) -> dict[str, Any]:
-    return {"state": seen.state.value, "runs": seen.runs, "bad": seen.bad, "seconds": seen.seconds}
+def result_to_json(result: CandidateResult) -> dict[str, Any]:
+    return {"state": result.state.value, "runs": result.runs, "bad": result.bad, "seconds": result.seconds}

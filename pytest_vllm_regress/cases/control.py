@@ -1,4 +1,4 @@
-"""The controls of a case: the leg that leaves one single thing out, and why there is no positive one."""
+"""Controls of a case: the control leg, and the reason if no positive control is possible."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ..engines.spec import SHORT, EngineSpec
 from ..errors import UsageError
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
-WORDS = ("omits", "none", "probe")
-"""What a table ``[control]`` may hold beside fields of EngineSpec."""
+RESERVED_KEYS = ("omits", "none", "probe")
+"""Keys of ``[control]`` that are not fields of EngineSpec."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Control:
-    """``omits``: the single thing that the control leg leaves out, empty where none is declared. ``none``: why no positive control can be.
+    """The table ``[control]`` of a case.
 
-    ``changes`` are EngineSpec fields (mappings are laid over the subject's own), ``probe`` arguments of the probe, as the control leg sets them.
+    ``omits``: the single thing that the control leg leaves out; empty if the case declares no control leg. ``none``: why no positive
+    control is possible. ``changes``: EngineSpec fields of the control leg (mappings are merged into the subject's); ``probe``: its probe arguments.
     """
 
     omits: str = ""
@@ -29,13 +30,13 @@ class Control:
 
     @property
     def declared(self) -> bool:
-        """A control leg belongs to every failure of the case."""
+        """Whether every failure of the case is followed by a control leg."""
         return bool(self.omits)
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Control:
-        """From a ``[control]`` that ``faults`` found nothing wrong with."""
-        changes = {SHORT.get(name, name): value for name, value in table.items() if name not in WORDS}
+        """Create it from a ``[control]`` table without ``control_problems``."""
+        changes = {SHORT.get(name, name): value for name, value in table.items() if name not in RESERVED_KEYS}
         return cls(
             omits=table.get("omits", ""),
             none=table.get("none", ""),
@@ -44,26 +45,28 @@ class Control:
         )
 
     def claims(self) -> tuple[Any, ...]:
-        """What a proof depends on; the words may change freely."""
+        """Return what a proof depends on; wording may change freely."""
         return (self.declared, bool(self.none), repr(sorted(self.changes.items())), repr(sorted(self.probe.items())))
 
 
-def faults(table: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a ``[control]`` beyond its schema."""
+def control_problems(table: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a ``[control]`` beyond its schema."""
     if "reason" in table:
-        return ["control.reason: is called omits: the single thing that the control leg leaves out"]
-    given = {SHORT.get(name, name): value for name, value in table.items() if name not in WORDS}
-    found = []
-    if not table.get("omits") and (given or table.get("probe")):
-        found.append(
-            'control: no omits; say which single thing this leg leaves out, for example omits = "the second stage"'
+        return [
+            "control.reason: called omits since format 1: the single thing that the control leg leaves out. `vllm-regress migrate` renames it"
+        ]
+    settings = {SHORT.get(name, name): value for name, value in table.items() if name not in RESERVED_KEYS}
+    messages = []
+    if not table.get("omits") and (settings or table.get("probe")):
+        messages.append(
+            'control: omits is missing: name the single thing that this leg leaves out, for example omits = "the second stage"'
         )
     if not table.get("omits") and not table.get("none"):
-        found.append(
-            "control: empty; allowed are omits with what the leg changes, or none with the reason why no control can be"
+        messages.append(
+            "control: empty; allowed are omits with what the leg changes, or none with the reason why no control is possible"
         )
     try:
-        EngineSpec.create(**given)
+        EngineSpec.create(**settings)
     except UsageError as error:
-        found.append(f"control: {str(error).removeprefix('engine spec: ').removeprefix('vllm_engine: ')}")
-    return found
+        messages.append(f"control: {str(error).removeprefix('engine spec: ').removeprefix('vllm_engine: ')}")
+    return messages

@@ -1,4 +1,4 @@
-"""Impostors: failures that are not a case's own. None of them may earn its verdict. Pure: what is tried, and what it says."""
+"""Impostors: failures other than the documented one. None of them may produce the verdict of the case. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import Kind, UsageError
 from ..util.documents import parse_json
-from ..util.files import read_bounded, write_whole
+from ..util.files import read_bounded, write_atomically
 from .model import Case
 from .symptom import search
 from .verdict import Verdict
@@ -24,7 +24,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Impostor(enum.StrEnum):
-    """What is done to every request of a test instead of what the case is about. Those that end the engine come last."""
+    """A failure injected into every request of a test instead of the documented one. Those that end the engine come last."""
 
     UNRELATED_EXCEPTION = "unrelated exception"
     WRONG_ARGUMENT = "wrong argument"
@@ -35,12 +35,12 @@ class Impostor(enum.StrEnum):
     ENGINE_KILLED = "engine killed"
 
 
-LEAST = 6
-"""Impostors that a proof must have rejected, on each side. Only a server has an error status."""
+MIN_REJECTED = 6
+"""Number of impostors that a proof must have rejected on each side. Only a server has an error status."""
 FOOLED = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
 PASSED = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
-UNRELATED = "max_tokens must be at least 1, got -5"
-"""The words of the unrelated exception: those of a request that any version refuses."""
+UNRELATED_MESSAGE = "max_tokens must be at least 1, got -5"
+"""Message of the unrelated exception: that of a request which every version rejects."""
 _OWN: Mapping[Kind, Impostor] = MappingProxyType(
     {
         Kind.EXCEPTION: Impostor.UNRELATED_EXCEPTION,
@@ -54,7 +54,7 @@ _OWN: Mapping[Kind, Impostor] = MappingProxyType(
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What one impostor earned: of this test of a case, in this environment."""
+    """Outcome of one impostor for one test of a case in one environment."""
 
     case: str
     environment: str
@@ -65,34 +65,34 @@ class Trial:
 
     @property
     def fault(self) -> str:
-        """Why the case is not proven by this trial; empty where the impostor was rejected."""
+        """Return why the trial disproves the case; empty if the impostor was rejected."""
         if self.verdict in FOOLED:
-            return f"{self.environment}: an impostor ({self.impostor}) earned {self.verdict.value}: {self.reason}"
+            return f"{self.environment}: an impostor ({self.impostor}) produced {self.verdict.value}: {self.reason}"
         if self.impostor is Impostor.EMPTY_ANSWER and self.verdict in PASSED:
-            return f"{self.environment}: {self.test} passes on empty answers: it asserts too little"
+            return f"{self.environment}: {self.test} passes with empty answers: it asserts too little"
         return ""
 
 
-def in_its_own_way(case: Case) -> Impostor:
-    """The impostor that fails in the way of this case: with its kind, and nothing else of it."""
+def impostor_of_kind(case: Case) -> Impostor:
+    """Return the impostor that has the case's kind of failure and nothing else in common with it."""
     return _OWN[case.symptom.kinds[0]]
 
 
-def flood(case: Case, cases: Iterable[Case]) -> str:
-    """What a log may hold of other failures: for every other case a text that its pattern matches, and this one's does not."""
-    others = (sample(each.symptom.pattern) for each in cases if each.id != case.id)
-    return "\n".join(text for text in others if text and search(case.symptom.pattern, text) is None)
+def unrelated_log(case: Case, cases: Iterable[Case]) -> str:
+    """Return log text of other failures: for every other case a text that matches its pattern but not this case's."""
+    texts = (sample_match(other.symptom.pattern) for other in cases if other.id != case.id)
+    return "\n".join(text for text in texts if text and search(case.symptom.pattern, text) is None)
 
 
 @functools.cache
-def sample(pattern: str) -> str:
-    """A simple text that a case's pattern matches, the same every time; empty where none was found."""
+def sample_match(pattern: str) -> str:
+    """Return a simple text that matches the pattern, always the same; empty if none was found."""
     text = _simplest(re_parser.parse(pattern, re.MULTILINE))
     return text if search(pattern, text) is not None else ""
 
 
 def _simplest(parsed: Iterable[tuple[Any, Any]]) -> str:
-    """The first alternative, the fewest repeats, the first member of a class."""
+    """Return the text of the first alternative, the fewest repeats and the first member of each class."""
     text = ""
     for operation, argument in parsed:
         match str(operation):
@@ -124,30 +124,30 @@ def _member(members: list[tuple[Any, Any]]) -> str:
     return {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}.get(str(argument), "x")
 
 
-def counted(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
-    """How many impostors were rejected in each environment."""
-    told: dict[str, set[Impostor]] = {}
+def count_rejected(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
+    """Return how many impostors were rejected in each environment."""
+    rejected: dict[str, set[Impostor]] = {}
     for trial in trials:
         if trial.case == case_id:
-            told.setdefault(trial.environment, set())
+            rejected.setdefault(trial.environment, set())
             if not trial.fault:
-                told[trial.environment].add(trial.impostor)
-    return {environment: len(names) for environment, names in told.items()}
+                rejected[trial.environment].add(trial.impostor)
+    return {environment: len(names) for environment, names in rejected.items()}
 
 
-def write(path: Path, trials: Sequence[Trial]) -> None:
-    """Write ``path`` whole or not at all."""
-    plain = [{**dataclasses.asdict(each), "verdict": each.verdict.value} for each in trials]
-    write_whole(path, json.dumps(plain, indent=1) + "\n")
+def write_trials(path: Path, trials: Sequence[Trial]) -> None:
+    """Write ``path`` atomically."""
+    plain = [{**dataclasses.asdict(trial), "verdict": trial.verdict.value} for trial in trials]
+    write_atomically(path, json.dumps(plain, indent=1) + "\n")
 
 
-def read(path: Path) -> tuple[Trial, ...]:
-    """What ``write`` wrote. Raises ``UsageError`` for anything else."""
+def read_trials(path: Path) -> tuple[Trial, ...]:
+    """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
     try:
-        found: list[dict[str, Any]] = parse_json(read_bounded(path, _MAX_BYTES, what="a record of impostors"))
+        records: list[dict[str, Any]] = parse_json(read_bounded(path, _MAX_BYTES, what="a record of impostors"))
         return tuple(
-            Trial(**{**each, "impostor": Impostor(each["impostor"]), "verdict": Verdict(each["verdict"])})
-            for each in found
+            Trial(**{**record, "impostor": Impostor(record["impostor"]), "verdict": Verdict(record["verdict"])})
+            for record in records
         )
     except (ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"{path}: no record of impostors can be read from it: {error}") from None
+        raise UsageError(f"{path}: not a record of impostors: {error}") from None

@@ -1,4 +1,4 @@
-"""What can be said against a case without running it: a pattern that is too wide, environments that cannot be, ranges that contradict the proof."""
+"""Checks of a case that run nothing: patterns that are too general, impossible environments, ranges that contradict the proof."""
 
 from __future__ import annotations
 
@@ -7,70 +7,72 @@ from collections.abc import Iterable, Iterator
 
 from ..errors import Part
 from ..util.paths import DATA
-from .impostors import UNRELATED, sample
+from .impostors import UNRELATED_MESSAGE, sample_match
 from .model import Case
 from .proof import AFFECTED, Proof
 from .symptom import search
 
-ANY_TEXTS = ("", "x", f"ValueError: {UNRELATED}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
-"""Texts that are no documented failure: nothing, a letter, the words of a wrong request, and a line of a sound log."""
-SOUND = DATA / "sound"
-"""What servers wrote, and their stacks while nothing was asked, by environment and part; written by docs/build_sound_logs.py."""
+UNRELATED_TEXTS = ("", "x", f"ValueError: {UNRELATED_MESSAGE}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
+"""Texts without a documented failure: an empty one, a letter, the message of an invalid request, a line of a normal log."""
+SOUND_LOGS = DATA / "sound"
+"""Logs of working servers and their stacks while idle, by environment and part; written by docs/build_sound_logs.py."""
 
 
-def warnings(case: Case, cases: Iterable[Case]) -> list[str]:
-    """Why the pattern of a case may be earned by something else, and why it cannot be proven; ``cases`` are those beside it."""
-    from ..environments.names import not_there
+def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
+    """Return why the pattern of a case may match something else, and why the case cannot be proven. ``cases``: all in its directory."""
+    from ..environments.names import unavailable_reason
 
-    named = (*case.evidence.affected, *case.evidence.fixed)
+    environments = (*case.evidence.affected, *case.evidence.fixed)
     return [
-        *(f"{case.path}: symptom.pattern {line}" for line in _wide(case, cases)),
-        *(f"{case.path}: evidence: {line}" for name in named if (line := not_there(name, ask=False))),
+        *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
+        *(f"{case.path}: evidence: {line}" for name in environments if (line := unavailable_reason(name, ask=False))),
     ]
 
 
-def meaningless(case: Case) -> str:
-    """Why a proof of the case would prove nothing, whatever its tests see: its pattern matches anything. Empty for a pattern that says something."""
-    found = next((text for text in ANY_TEXTS if search(case.symptom.pattern, text) is not None), None)
-    if found is None:
+def pattern_problem(case: Case) -> str:
+    """Return why no proof of the case would be meaningful, because its pattern matches unrelated texts; empty if it does not."""
+    match = next((text for text in UNRELATED_TEXTS if search(case.symptom.pattern, text) is not None), None)
+    if match is None:
         return ""
-    return f"matches {found!r}: it says nothing about this failure. Take words that only this failure prints"
+    return f"matches {match!r}, which is not this failure. Use words that only this failure prints"
 
 
-def contradictions(case: Case, proof: Proof) -> list[str]:
-    """Environments of a proof whose versions say another thing than the case's ranges."""
-    wrong = []
-    for each in proof.environments:
-        affected = case.is_affected(each.versions)
-        if bool(affected) != (each.role == AFFECTED):
-            wrong.append(f"{each.environment} is {each.role} evidence, but [affected] says: {affected.reason}")
-    return wrong
+def range_contradictions(case: Case, proof: Proof) -> list[str]:
+    """Return the environments of a proof whose versions contradict the case's ranges."""
+    contradictions = []
+    for evidence in proof.environments:
+        affected = case.is_affected(evidence.versions)
+        if bool(affected) != (evidence.role == AFFECTED):
+            contradictions.append(
+                f"{evidence.environment} is {evidence.role} evidence, but [affected] says: {affected.reason}"
+            )
+    return contradictions
 
 
-def _wide(case: Case, cases: Iterable[Case]) -> Iterator[str]:
-    if why := meaningless(case):
+def _unwanted_matches(case: Case, cases: Iterable[Case]) -> Iterator[str]:
+    if why := pattern_problem(case):
         yield why
         return
-    for environment, part, text in _sound():
+    for environment, part, text in _sound_logs():
         span = search(case.symptom.pattern, text) if part in _parts(case) else None
         if span is not None:
             line = text[text.rfind("\n", 0, span[0]) + 1 :].partition("\n")[0]
-            yield f"matches the {part} of a sound run of {environment} ({line!r}). Take words that only this failure prints"
+            yield f"matches the {part} of a normal run of {environment} ({line!r}). Use words that only this failure prints"
     for other in cases:
-        text = sample(other.symptom.pattern)
-        alike = set(case.symptom.kinds) & set(other.symptom.kinds) and set(case.symptom.phases) & set(
+        text = sample_match(other.symptom.pattern)
+        similar = set(case.symptom.kinds) & set(other.symptom.kinds) and set(case.symptom.phases) & set(
             other.symptom.phases
         )
-        if other.id != case.id and alike and text and search(case.symptom.pattern, text) is not None:
-            yield f"matches what {other.id} looks like, too ({text!r}): one could be taken for the other"
+        if other.id != case.id and similar and text and search(case.symptom.pattern, text) is not None:
+            yield f"also matches the failure of {other.id} ({text!r}): one could be mistaken for the other"
 
 
 def _parts(case: Case) -> frozenset[Part]:
-    """Where the case's pattern counts."""
+    """Return the parts in which the case's pattern counts."""
     return frozenset(part for kind in case.symptom.kinds for part in case.symptom.parts_for(kind))
 
 
 @functools.cache
-def _sound() -> tuple[tuple[str, Part, str], ...]:
-    files = (file for part in Part for file in sorted(SOUND.glob(f"*.{part.value}")))
+def _sound_logs() -> tuple[tuple[str, Part, str], ...]:
+    files = (file for part in Part for file in sorted(SOUND_LOGS.glob(f"*.{part.value}")))
     return tuple((file.stem, Part(file.suffix[1:]), file.read_text(encoding="utf-8")) for file in files)

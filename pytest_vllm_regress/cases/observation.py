@@ -1,4 +1,4 @@
-"""What was seen of one run of a test, in parts; what is judged is what is stored."""
+"""Observations: what one run of a test showed, in parts. What is judged is what is stored."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import Kind, Part, Parts
-from ..util.text import bounded
+from ..util.text import truncate_middle
 
 MAX_PART = 40_000
-"""Characters of a part; of a longer one its beginning and its end are kept."""
+"""Maximum characters of a part; the middle of a longer one is cut out."""
 MAX_SUMMARY = 2_000
 MAX_AT_WORK = 50
 FAILURES = (Kind.EXCEPTION, Kind.WRONG_RESULT, Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH)
-"""The kinds that a case may document."""
+"""The kinds of failure that a case may document."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """A positive control: what the test wanted to see at work, and whether it was."""
+    """A positive control: what the test requires to be at work (``what``), and whether it was (``held``)."""
 
     what: str
     held: bool
@@ -28,9 +28,9 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """What one leg did. ``summary`` is one line for people; ``claim`` says since, until or where for what is not applicable.
+    """What one leg of a test did. ``summary`` is one line for people; ``claim`` names the versions or devices if it is not applicable.
 
-    Parts come masked from the caller and are cut to a bound here, so that a verdict given now and one given again later see the same.
+    Parts come masked from the caller and are truncated here, so that judging now and judging again later see the same text.
     """
 
     kind: Kind
@@ -41,36 +41,36 @@ class Observation:
     claim: str = ""
 
     def __post_init__(self) -> None:
-        kept = {Part(part): bounded(text, MAX_PART) for part, text in self.parts.items() if text}
+        parts = {Part(part): truncate_middle(text, MAX_PART) for part, text in self.parts.items() if text}
         object.__setattr__(self, "kind", Kind(self.kind))
-        object.__setattr__(self, "parts", MappingProxyType(kept))
-        object.__setattr__(self, "summary", bounded(self.summary, MAX_SUMMARY))
+        object.__setattr__(self, "parts", MappingProxyType(parts))
+        object.__setattr__(self, "summary", truncate_middle(self.summary, MAX_SUMMARY))
         object.__setattr__(self, "at_work", self.at_work[:MAX_AT_WORK])
 
     @property
     def absent(self) -> str:
-        """What should have been at work and was not; empty where all was."""
-        return "; ".join(each.what for each in self.at_work if not each.held)
+        """Return what should have been at work but was not; empty if everything was."""
+        return "; ".join(mechanism.what for mechanism in self.at_work if not mechanism.held)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for the result file."""
+        """Return plain values for the result file."""
         return {
             "kind": self.kind.value,
             "phase": self.phase,
             "summary": self.summary,
             "parts": {part.value: text for part, text in self.parts.items()},
-            "at_work": [dataclasses.asdict(each) for each in self.at_work],
+            "at_work": [dataclasses.asdict(mechanism) for mechanism in self.at_work],
             "claim": self.claim,
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Observation:
-        """What ``to_json`` wrote; the caller has checked it against the schema."""
+        """Create it from what ``to_json`` returned; the caller has checked it against the schema."""
         return cls(
             Kind(plain["kind"]),
             plain["phase"],
             plain["summary"],
             {Part(part): text for part, text in plain["parts"].items()},
-            tuple(Mechanism(**each) for each in plain["at_work"]),
+            tuple(Mechanism(**mechanism) for mechanism in plain["at_work"]),
             plain["claim"],
         )

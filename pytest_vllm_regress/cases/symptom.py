@@ -1,4 +1,4 @@
-"""What a documented failure looks like, and where in what was seen it is found."""
+"""Symptoms: what a documented failure looks like, and where it is found in an observation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WHERE: Mapping[Kind, tuple[Part, ...]] = MappingProxyType(
         Kind.ENGINE_DEATH: (Part.EXCEPTION, Part.LOG),
     }
 )
-"""Where a symptom is looked for when the case does not say: narrow, so that nothing else can prove it."""
+"""Parts that are searched if the case names none: few, so that nothing else can prove it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Match:
-    """Where the pattern was found: the part, the number of its line (from 1), the line, and the matching text."""
+    """Where a pattern matched: the part, the line number (from 1), the line, and the matching text."""
 
     part: Part
     number: int
@@ -33,20 +33,20 @@ class Match:
     text: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, for the result file."""
+        """Return plain values for the result file."""
         return {"part": self.part.value, "number": self.number, "line": self.line, "text": self.text}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Match:
-        """What ``to_json`` wrote."""
+        """Create it from what ``to_json`` returned."""
         return cls(Part(plain["part"]), plain["number"], plain["line"], plain["text"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Symptom:
-    """What the failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop, probe) have at least one each.
+    """What a failure looks like. ``kinds`` and ``phases`` (import, start, ready, request, stop, probe) are not empty.
 
-    ``where``: the parts in which the pattern is looked for, in this order; empty for those of ``WHERE``.
+    ``where``: the parts that are searched for the pattern, in this order; empty for those of ``WHERE``.
     """
 
     kinds: tuple[Kind, ...]
@@ -56,15 +56,15 @@ class Symptom:
 
     @property
     def kind(self) -> str:
-        """The kinds in words."""
+        """Return the kinds in words."""
         return " or ".join(self.kinds)
 
     def parts_for(self, kind: Kind) -> tuple[Part, ...]:
-        """The parts in which the pattern counts for a failure of this kind."""
+        """Return the parts that are searched for a failure of this kind."""
         return self.where or WHERE.get(kind, ())
 
     def find(self, observed: Observation) -> Match | None:
-        """The first place in the parts that count, where the pattern matches."""
+        """Return the first match in the parts that are searched."""
         for part in self.parts_for(observed.kind):
             text = observed.parts.get(part, "")
             if (span := search(self.pattern, text)) is not None:
@@ -73,9 +73,10 @@ class Symptom:
 
 
 def search(pattern: str, text: str) -> tuple[int, int] | None:
-    """The first place in ``text`` that a case's pattern matches (MULTILINE). The only place where such a pattern is searched.
+    """Return the span of the first match of a case's pattern (MULTILINE). Verdicts, lint and impostors search with this
+    function; a running wait follows the log with ``processes/sampling.py``.
 
-    Raises ``PatternTooSlow`` for one that is not searched to the end in ``patterns.SECONDS``.
+    Raises ``PatternError`` where it cannot be searched within ``patterns.SECONDS``.
     """
     return patterns.search(pattern, text)
 

@@ -1,14 +1,15 @@
-"""From what was installed and what was seen to a verdict. Pure: no clock, no files, no target."""
+"""Verdicts from installed versions and observations. Pure: no clock, no files, no target, so that a stored result can be judged again."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..errors import Kind
-from ..util.patterns import PatternTooSlow
+from ..util.patterns import PatternError
+from .model import Case
 from .observation import Observation
 from .symptom import Match, Symptom
 
@@ -16,7 +17,7 @@ MAX_EXCERPT = 200
 
 
 class Verdict(enum.Enum):
-    """What one test says about one installation."""
+    """Verdict of one test on one installation."""
 
     REPRODUCED = "REPRODUCED"
     FIXED = "FIXED"
@@ -27,7 +28,7 @@ class Verdict(enum.Enum):
 
     @property
     def expected(self) -> bool:
-        """The case file foresaw this."""
+        """Whether the case file predicts this verdict."""
         return self in _EXPECTED
 
 
@@ -44,7 +45,7 @@ _PRIORITY = (
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """A verdict, why, and where the symptom was found."""
+    """A verdict, its reason, and where the symptom was found."""
 
     verdict: Verdict
     reason: str
@@ -59,60 +60,77 @@ def decide(
     *,
     declared: str = "",
 ) -> Decision:
-    """The table of verdicts. ``control`` is the control leg, None where none was run; ``declared`` what the case says that it leaves out."""
+    """Decide the verdict. ``control``: the control leg, None if none was run; ``declared``: what the case says that leg leaves out."""
     if observed.kind is Kind.USAGE:
-        return Decision(Verdict.INCONCLUSIVE, f"the test asks for something impossible: {observed.summary}")
+        return Decision(Verdict.INCONCLUSIVE, f"the test requests something impossible: {observed.summary}")
     if observed.kind is Kind.NOT_APPLICABLE:
         if observed.claim:
             return Decision(Verdict.NOT_APPLICABLE, observed.summary or observed.claim)
-        said = observed.summary or "nothing"
+        message = observed.summary or "nothing"
         return Decision(
-            Verdict.INCONCLUSIVE, f"skipped without saying since, until or where it can be shown; it said: {said}"
+            Verdict.INCONCLUSIVE,
+            f"skipped without naming the versions or devices that can show it; the message was: {message}",
         )
     if observed.absent:
-        return Decision(Verdict.INCONCLUSIVE, f"what the case is about was not at work: {observed.absent}")
+        return Decision(Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}")
     if control is not None and control.kind is not Kind.PASSED:
-        return Decision(Verdict.INCONCLUSIVE, f"the control leg did not pass either: {_seen(control)}")
+        return Decision(Verdict.INCONCLUSIVE, f"the control leg failed too: {_seen(control)}")
     if observed.kind is Kind.PASSED:
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")
         return Decision(Verdict.FIXED, "passed")
     try:
         match = symptom.find(observed)
-    except PatternTooSlow as error:
+    except PatternError as error:
         return Decision(Verdict.INCONCLUSIVE, f"{error}; seen: {_seen(observed)}")
     if mismatch := _mismatch(symptom, observed, match):
-        reason = f"another failure than the documented one: {mismatch}; seen: {_seen(observed)}"
+        reason = f"a different failure than the documented one: {mismatch}; seen: {_seen(observed)}"
         return Decision(Verdict.INCONCLUSIVE, reason)
     assert match is not None
-    found = f"the documented {observed.kind} in phase {observed.phase}, {_where(match)}"
+    failure = f"the documented {observed.kind} in phase {observed.phase}, {_where(match)}"
     if declared and control is None:
         return Decision(
             Verdict.INCONCLUSIVE,
-            f"the control leg (without {declared}) was not run, so nothing is proven; seen: {found}",
+            f"the control leg (without {declared}) was not run, so nothing is proven; seen: {failure}",
             match,
         )
     if affected:
-        return Decision(Verdict.REPRODUCED, found, match)
-    return Decision(Verdict.REGRESSED, f"an installation that is not affected shows {found}", match)
+        return Decision(Verdict.REPRODUCED, failure, match)
+    return Decision(Verdict.REGRESSED, f"an installation that is not affected shows {failure}", match)
+
+
+def judge_observation(
+    case: Case,
+    variant: str | None,
+    versions: Mapping[str, str],
+    observed: Observation,
+    control: Observation | None = None,
+) -> Decision:
+    """Judge one leg of a test: the verdict of ``case`` on ``versions`` (distribution name to version), with the reason and the range that decided."""
+    affectedness = case.is_affected(versions, variant)
+    decision = decide(affectedness.affected, case.symptom, observed, control, declared=case.control.omits)
+    reason = f"{decision.reason} ({affectedness.reason})"
+    if decision.verdict is Verdict.REGRESSED and affectedness.below_range:
+        reason = f"it fails on a version below the range, so the range begins too late: {reason}"
+    return dataclasses.replace(decision, reason=reason)
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict for several tests of a case in one environment: the worst. Nothing seen is INCONCLUSIVE."""
-    seen = set(verdicts)
-    return next((verdict for verdict in _PRIORITY if verdict in seen), Verdict.INCONCLUSIVE)
+    """Return the worst verdict of several tests of a case in one environment; INCONCLUSIVE without any."""
+    distinct = set(verdicts)
+    return next((verdict for verdict in _PRIORITY if verdict in distinct), Verdict.INCONCLUSIVE)
 
 
 def _mismatch(symptom: Symptom, observed: Observation, match: Match | None) -> str:
-    faults = []
+    differences = []
     if observed.kind not in symptom.kinds:
-        faults.append(f"kind is {observed.kind}, not {symptom.kind}")
+        differences.append(f"kind is {observed.kind}, not {symptom.kind}")
     if observed.phase not in symptom.phases:
-        faults.append(f"phase is {observed.phase}, not {' or '.join(symptom.phases)}")
+        differences.append(f"phase is {observed.phase}, not {' or '.join(symptom.phases)}")
     if match is None:
-        parts = ", ".join(symptom.parts_for(observed.kind)) or "nothing that counts"
-        faults.append(f"{excerpt(symptom.pattern)!r} does not match in {parts}")
-    return ", and ".join(faults)
+        parts = ", ".join(symptom.parts_for(observed.kind)) or "any part that is searched"
+        differences.append(f"{excerpt(symptom.pattern)!r} does not match in {parts}")
+    return ", and ".join(differences)
 
 
 def _where(match: Match) -> str:
@@ -125,7 +143,7 @@ def _seen(observed: Observation) -> str:
 
 
 def excerpt(text: str, limit: int = MAX_EXCERPT) -> str:
-    """``text`` on one line, its beginning and end when it is longer than ``limit`` characters."""
+    """Return ``text`` on one line; the middle is cut out if it is longer than ``limit`` characters."""
     line = re.sub(r"\s+", " ", text).strip()
     if len(line) <= limit:
         return line

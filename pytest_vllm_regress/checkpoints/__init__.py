@@ -1,1 +1,1 @@
-"""Tiny checkpoints, made on this machine: valid for Hugging Face and vLLM, seeded, without downloads."""
+"""Tiny checkpoints that Hugging Face and vLLM accept, made on this machine with seeded weights and without downloads."""

@@ -1,32 +1,32 @@
-"""Checkpoints of BERT's kind: an encoder that embeds, and a cross-encoder that scores pairs of texts."""
+"""BERT checkpoints: an encoder that embeds texts, and a cross-encoder that scores pairs of texts."""
 
 from __future__ import annotations
 
 import string
 from typing import Any
 
-from .shapes import Shape, Weights, Words, padded, written
-from .tokenizers import added
+from .shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
+from .tokenizers import added_token
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _WORDS = ("the", "cat", "on", "sat", "mat", "and", "##s", "##ing", "one", "two", "three", "what", "is", "a")
 
 
-def wordpiece() -> Words:
-    """BERT's tokenizer: lower case, words of pieces, ``[CLS]`` and ``[SEP]`` around texts, token types for pairs."""
+def wordpiece() -> Tokenizer:
+    """Return BERT's tokenizer: lower case, word pieces, ``[CLS]`` and ``[SEP]`` around texts, token types for pairs."""
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
-    listed = list(dict.fromkeys([*_SPECIALS, *letters, *(f"##{each}" for each in letters), *_WORDS]))
+    listed = list(dict.fromkeys([*_SPECIALS, *letters, *(f"##{letter}" for letter in letters), *_WORDS]))
     vocabulary = {text: number for number, text in enumerate(listed)}
     ids = {text: vocabulary[text] for text in _SPECIALS}
     files = {
-        "tokenizer.json": written(_tokenizer(vocabulary, ids)),
-        "tokenizer_config.json": written(_tokenizer_config(ids)),
+        "tokenizer.json": json_bytes(_tokenizer(vocabulary, ids)),
+        "tokenizer_config.json": json_bytes(_tokenizer_config(ids)),
         "vocab.txt": "".join(f"{text}\n" for text in listed).encode(),
     }
-    return Words(ids, padded(len(listed)), files, "[CLS]", "[SEP]", "[PAD]")
+    return Tokenizer(ids, padded_size(len(listed)), files, "[CLS]", "[SEP]", "[PAD]")
 
 
-def encoder_config(words: Words, shape: Shape) -> dict[str, Any]:
+def encoder_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["BertModel"],
         "model_type": "bert",
@@ -40,16 +40,16 @@ def encoder_config(words: Words, shape: Shape) -> dict[str, Any]:
         "max_position_embeddings": 512,
         "num_attention_heads": shape.heads,
         "num_hidden_layers": shape.layers,
-        "pad_token_id": words.ids[words.pad],
+        "pad_token_id": tokenizer.ids[tokenizer.pad],
         "position_embedding_type": "absolute",
         "torch_dtype": "bfloat16",
         "type_vocab_size": 2,
-        "vocab_size": words.size,
+        "vocab_size": tokenizer.size,
     }
 
 
-def reranker_config(words: Words, shape: Shape) -> dict[str, Any]:
-    config = encoder_config(words, shape)
+def reranker_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    config = encoder_config(tokenizer, shape)
     return {
         **config,
         "architectures": ["BertForSequenceClassification"],
@@ -63,14 +63,14 @@ def encoder_weights(vocabulary_size: int, s: Shape, at: str = "") -> Weights:
         yield f"{at}embeddings.{name}_embeddings.weight", (rows, s.hidden)
     yield from _norm(f"{at}embeddings", s)
     for layer in range(s.layers):
-        here = f"{at}encoder.layer.{layer}."
+        prefix = f"{at}encoder.layer.{layer}."
         for name in ("query", "key", "value"):
-            yield from _linear(f"{here}attention.self.{name}", s.hidden, s.hidden)
-        yield from _linear(f"{here}attention.output.dense", s.hidden, s.hidden)
-        yield from _norm(f"{here}attention.output", s)
-        yield from _linear(f"{here}intermediate.dense", s.intermediate, s.hidden)
-        yield from _linear(f"{here}output.dense", s.hidden, s.intermediate)
-        yield from _norm(f"{here}output", s)
+            yield from _linear(f"{prefix}attention.self.{name}", s.hidden, s.hidden)
+        yield from _linear(f"{prefix}attention.output.dense", s.hidden, s.hidden)
+        yield from _norm(f"{prefix}attention.output", s)
+        yield from _linear(f"{prefix}intermediate.dense", s.intermediate, s.hidden)
+        yield from _linear(f"{prefix}output.dense", s.hidden, s.intermediate)
+        yield from _norm(f"{prefix}output", s)
     yield from _linear(f"{at}pooler.dense", s.hidden, s.hidden)
 
 
@@ -79,8 +79,8 @@ def reranker_weights(vocabulary_size: int, s: Shape) -> Weights:
     yield from _linear("classifier", 1, s.hidden)
 
 
-def nothing_beside(words: Words) -> dict[str, Any]:
-    """An encoder generates no text, so it says nothing of how one ends."""
+def no_documents(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return no documents, because an encoder generates no text and needs no generation_config.json."""
     return {}
 
 
@@ -104,7 +104,7 @@ def _tokenizer(vocabulary: dict[str, int], ids: dict[str, int]) -> dict[str, Any
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": number, **added(text)} for text, number in ids.items()],
+        "added_tokens": [{"id": number, **added_token(text)} for text, number in ids.items()],
         "normalizer": {
             "type": "BertNormalizer",
             "clean_text": True,
@@ -134,7 +134,7 @@ def _tokenizer_config(ids: dict[str, int]) -> dict[str, Any]:
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "added_tokens_decoder": {str(number): added(text) for text, number in ids.items()},
+        "added_tokens_decoder": {str(number): added_token(text) for text, number in ids.items()},
         **dict(zip(names, _SPECIALS, strict=True)),
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": 512,

@@ -1,18 +1,18 @@
-"""A mixture of experts, in the file layout of Qwen1.5-MoE: four experts of which a token takes two, and one that all share."""
+"""A mixture-of-experts model in the file layout of Qwen1.5-MoE: each token uses two of four experts, and a shared one."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import qwen
-from .shapes import Shape, Weights, Words
+from .shapes import Shape, Tokenizer, Weights
 
 _EXPERTS = 4
 
 
-def config(words: Words, shape: Shape) -> dict[str, Any]:
+def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     return {
-        **qwen.text_config(words, shape),
+        **qwen.text_config(tokenizer, shape),
         "architectures": ["Qwen2MoeForCausalLM"],
         "model_type": "qwen2_moe",
         "decoder_sparse_step": 1,

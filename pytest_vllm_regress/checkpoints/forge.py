@@ -1,7 +1,7 @@
-"""The checkpoint forge: small, valid Hugging Face checkpoints with seeded weights, written without downloads and without transformers.
+"""The checkpoint forge: it writes small, valid Hugging Face checkpoints with seeded weights, without downloads and without transformers.
 
-What there is stands in ``kinds``. The same text becomes the same token ids, and the same seed the same weights, whatever version of transformers
-reads them and whatever version of numpy drew them.
+The kinds of checkpoints are in ``kinds``. Equal texts have equal token ids in every version of transformers, and equal seeds give equal weights with
+every version of numpy.
 """
 
 from __future__ import annotations
@@ -18,101 +18,101 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import private_folder
 from .kinds import kind_named
-from .shapes import SHAPES, written
+from .shapes import SHAPES, json_bytes
 
 MAX_CONFIG = 4 * 1024 * 1024
 
 _WEIGHTS = "model.safetensors"
-_RECIPE = 2  # of the weights' values: raise it when they change. Everything else that is written is hashed as it is
+_RECIPE = 2  # increase it when the values of the weights change; all other content is hashed itself
 
 
 def architecture_of(kind: str) -> str:
-    """The model class vLLM and transformers know the checkpoint by."""
+    """Return the name of the checkpoint's model class in vLLM and transformers."""
     return kind_named(kind).architecture
 
 
 def architectures_of(model: str) -> tuple[str, ...]:
-    """The model classes that the checkpoint at the path ``model`` names; none where it is no path, or names none."""
+    """Return the model classes that the checkpoint at the path ``model`` names; empty if it is not a path or names none."""
     try:
-        named = load_json(Path(model, "config.json"), MAX_CONFIG)["architectures"]
+        names = load_json(Path(model, "config.json"), MAX_CONFIG)["architectures"]
     except (UsageError, LookupError, TypeError):
         return ()
-    return tuple(filter(lambda each: isinstance(each, str), named)) if isinstance(named, list) else ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -> Path:
-    """The absolute path of the checkpoint of ``kind`` below ``root``; written when it is not there yet, or has lost files.
+    """Return the absolute path of the checkpoint of ``kind`` below ``root``. It is written if it is missing or incomplete.
 
-    Its name carries a hash of everything written, so a changed forge never takes an old checkpoint for its own. Several processes may ask
-    at once. ``seed`` (zero or more) chooses the weights, ``head`` (32 or 64) is the width
-    of an attention head. About 2 MB and a tenth of a second the first time.
+    Its name contains a hash of its configuration, tokenizer, weight shapes, seed and ``_RECIPE``, so a changed forge never uses an old checkpoint.
+    A change of weight values alone needs a new ``_RECIPE``. Several processes may call this at once.
+    ``seed`` (zero or more) selects the weights, ``head`` (32 or 64) is the width of an attention head. Writing one takes about 2 MB and 0.1 s.
 
-    Raises ``UsageError`` for an unknown kind, a negative seed, and a place that cannot be written.
+    Raises ``UsageError`` for an unknown kind, a negative seed, or a folder that cannot be written.
     """
-    made = kind_named(kind)
+    recipe = kind_named(kind)
     if seed < 0:
-        raise UsageError(f"the seed of a forged model is zero or more, not {seed}")
-    words, shape = made.words(), SHAPES[head]
-    documents = {"config.json": made.config(words, shape), **made.beside(words)}
-    files = {**{name: written(content) for name, content in documents.items()}, **words.files}
-    drawn = dict(made.weights(words.size, shape))
-    shapes = {name: size for name, size in drawn.items() if made.keeps(name)}
+        raise UsageError(f"the seed of a forged model must be zero or more, not {seed}")
+    tokenizer, shape = recipe.tokenizer(), SHAPES[head]
+    documents = {"config.json": recipe.config(tokenizer, shape), **recipe.documents(tokenizer)}
+    files = {**{name: json_bytes(content) for name, content in documents.items()}, **tokenizer.files}
+    drawn = dict(recipe.weights(tokenizer.size, shape))
+    shapes = {name: size for name, size in drawn.items() if recipe.keeps(name)}
     key = hashlib.sha256(repr((_RECIPE, seed, sorted(files.items()), sorted(shapes.items()))).encode()).hexdigest()[:12]
     root = root.absolute()
-    place = root / f"{kind}-{key}"
-    if _is_whole(place, files, shapes):
-        return place
-    return publish(place, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
+    folder = root / f"{kind}-{key}"
+    if _is_whole(folder, files, shapes):
+        return folder
+    return publish(folder, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
 
 
-def publish(place: Path, files: Mapping[str, bytes]) -> Path:
-    """Write a folder of these files in one step, or mend what it has lost; others may do the same at the same time. Raises ``UsageError``."""
-    part = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
+def publish(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write a folder with these files in one step, or restore its missing files. Other processes may do the same. Raises ``UsageError``."""
+    part = folder.with_name(f".{folder.name}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        private_folder(place.parent)
+        private_folder(folder.parent)
         part.mkdir()
         for name, content in files.items():
             (part / name).write_bytes(content)
-        _move(part, place)
+        _move(part, folder)
     except OSError as error:
         raise UsageError(
-            f"the checkpoint {place} cannot be written: {error.strerror or error}. Give another cache by VLLM_REGRESS_CACHE"
+            f"the checkpoint {folder} cannot be written: {error.strerror or error}. Choose another cache with VLLM_REGRESS_CACHE"
         ) from None
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return place
+    return folder
 
 
-def _is_whole(place: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether every file is there in its full length. Cache cleaners and full disks leave less."""
+def _is_whole(folder: Path, files: Mapping[str, bytes], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether every file exists with its full length. Cache cleaners and full disks leave incomplete checkpoints."""
     try:
-        with (place / _WEIGHTS).open("rb") as stored:
+        with (folder / _WEIGHTS).open("rb") as stored:
             header = int.from_bytes(stored.read(8), "little")
             expected = 8 + header + 4 * sum(math.prod(shape) for shape in shapes.values())
             if os.fstat(stored.fileno()).st_size != expected:
                 return False
-        return all((place / name).stat().st_size == len(content) for name, content in files.items())
+        return all((folder / name).stat().st_size == len(content) for name, content in files.items())
     except OSError:
         return False
 
 
-def _move(part: Path, place: Path) -> None:
+def _move(part: Path, folder: Path) -> None:
     try:
-        os.rename(part, place)
+        os.rename(part, folder)
     except OSError:
-        if not place.is_dir():
+        if not folder.is_dir():
             raise
-        # Another process was faster, or the place has lost files. The same bytes go in, each file in one step, so readers notice nothing.
+        # Another process was faster, or files are missing. Each file is replaced by the same bytes in one step, so readers notice nothing.
         for file in part.iterdir():
-            os.replace(file, place / file.name)
+            os.replace(file, folder / file.name)
 
 
 def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collection[str] | None = None) -> bytes:
-    """The weights as a safetensors file: norms are one, biases small, matrices of unit gain, so that the logits of a random model differ from
-    token to token. ``kept``: the names of those that are written (default: all that are drawn).
+    """Return the weights as a safetensors file. ``kept``: names of the weights to write (default: all).
 
-    Uniform values made from the generator's raw bits: numpy promises those for good, its distributions it may change. Stored as float32;
-    loaders convert to the configuration's bfloat16.
+    Norms are one, biases small, and matrices have unit gain, so that the logits of a random model differ from token to token. The values are uniform
+    and made from the generator's raw bits, because numpy guarantees those and may change its distributions. They are stored as float32; loaders
+    convert them to the configuration's bfloat16.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -120,13 +120,12 @@ def weight_file(shapes: Mapping[str, tuple[int, ...]], seed: int, kept: Collecti
     bits = np.random.PCG64(seed)
     tensors = {}
     for name, shape in shapes.items():
-        if len(shape) == 1 and name.endswith(".weight"):  # of a norm: nothing else has weights of one dimension
+        if len(shape) == 1 and name.endswith(".weight"):  # a norm: no other weight has one dimension
             tensors[name] = np.ones(shape, np.float32)
             continue
         deviation = 0.02 if len(shape) == 1 else 1 / math.sqrt(math.prod(shape[1:]))
-        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(
-            40
-        )  # 24 bits: a float32 holds them exactly
+        # 24 bits, which a float32 represents exactly.
+        raw = np.asarray(bits.random_raw(math.prod(shape)), np.uint64) >> np.uint64(40)
         unit = raw.astype(np.float32) / np.float32(2**23) - np.float32(1)  # from -1 to 1: deviation 1 / sqrt(3)
         tensors[name] = (unit * np.float32(deviation * math.sqrt(3))).reshape(shape)
-    return save({name: each for name, each in tensors.items() if kept is None or name in kept}, {"format": "pt"})
+    return save({name: tensor for name, tensor in tensors.items() if kept is None or name in kept}, {"format": "pt"})

@@ -1,4 +1,4 @@
-"""The kinds of checkpoints there are, by the name that a test gives as ``model``."""
+"""The kinds of checkpoints, by the names that tests use as ``model``."""
 
 from __future__ import annotations
 
@@ -8,41 +8,45 @@ from types import MappingProxyType
 
 from ..errors import UsageError
 from . import bert, experts, llama, mamba, mistral, qwen, sentencepiece, whisper
-from .shapes import Kind
+from .shapes import CheckpointKind
 from .tokenizers import byte_level
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
     {
-        "text": Kind("Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation),
-        "vision": Kind(
+        "text": CheckpointKind("Qwen2ForCausalLM", qwen.text_config, qwen.text_weights, byte_level, qwen.generation),
+        "vision": CheckpointKind(
             *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
             *(functools.partial(byte_level, vision=True), qwen.vision_files),
-            needs="torchvision",  # its processor comes with it
+            needs="torchvision",  # its image processor is part of that
         ),
-        "classifier": Kind(
+        "classifier": CheckpointKind(
             *("Qwen2ForSequenceClassification", qwen.classifier_config, qwen.classifier_weights),
             *(byte_level, qwen.generation),
         ),
-        "encoder": Kind("BertModel", bert.encoder_config, bert.encoder_weights, bert.wordpiece, bert.nothing_beside),
-        "reranker": Kind(
-            *("BertForSequenceClassification", bert.reranker_config, bert.reranker_weights),
-            *(bert.wordpiece, bert.nothing_beside),
+        "encoder": CheckpointKind(
+            "BertModel", bert.encoder_config, bert.encoder_weights, bert.wordpiece, bert.no_documents
         ),
-        "sentencepiece": Kind("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.fast, qwen.generation),
-        "slow-tokenizer": Kind(
+        "reranker": CheckpointKind(
+            *("BertForSequenceClassification", bert.reranker_config, bert.reranker_weights),
+            *(bert.wordpiece, bert.no_documents),
+        ),
+        "sentencepiece": CheckpointKind(
+            "LlamaForCausalLM", llama.config, llama.weights, sentencepiece.fast, qwen.generation
+        ),
+        "slow-tokenizer": CheckpointKind(
             *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
             needs="sentencepiece",
         ),
-        "mistral": Kind(
+        "mistral": CheckpointKind(
             *("MistralForCausalLM", mistral.config, llama.weights, mistral.tekken, qwen.generation),
             arguments={"tokenizer_mode": "mistral"},
         ),
-        "experts": Kind("Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation),
-        "mamba": Kind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
-        "speech": Kind(
-            *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.words, whisper.beside)
+        "experts": CheckpointKind("Qwen2MoeForCausalLM", experts.config, experts.weights, byte_level, qwen.generation),
+        "mamba": CheckpointKind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
+        "speech": CheckpointKind(
+            *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.tokenizer, whisper.documents)
         ),
-        "draft": Kind(
+        "draft": CheckpointKind(
             *("Qwen2ForCausalLM", qwen.draft_config, qwen.text_weights, byte_level, qwen.generation),
             keeps=qwen.in_draft,
         ),
@@ -50,20 +54,20 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 
-def kind_named(name: str) -> Kind:
-    """The kind of this name. Raises ``UsageError`` naming those there are."""
+def kind_named(name: str) -> CheckpointKind:
+    """Return the kind of this name. Raises ``UsageError`` with all names for an unknown one."""
     if name not in KINDS:
         raise UsageError(
-            f"no forged model is called {name!r}; there are {', '.join(KINDS)}. A real one is named by --vllm-model"
+            f"no forged model is called {name!r}; there are {', '.join(KINDS)}. Use --vllm-model for a real model"
         )
     return KINDS[name]
 
 
 def needed_by(model: str) -> str | None:
-    """The package that a target must have beside vLLM for this kind; None for anything else than a kind."""
+    """Return the package that a target needs in addition to vLLM for this kind. None for models that are not kinds."""
     return KINDS[model].needs if model in KINDS else None
 
 
 def arguments_of(model: str) -> Mapping[str, str]:
-    """The engine arguments without which this kind does not start, unless a spec says otherwise."""
+    """Return the engine arguments that this kind needs to start; a spec may override them."""
     return KINDS[model].arguments if model in KINDS else {}

@@ -1,17 +1,17 @@
-"""Checkpoints of Llama's kind, for other tokenizers: transformers 5 gives a Qwen2 its own tokenizer, whatever the checkpoint names."""
+"""Llama checkpoints for other tokenizers. transformers 5 always uses Qwen2's own tokenizer for a Qwen2 model, whatever the checkpoint names."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .qwen import text_config, text_weights
-from .shapes import Shape, Weights, Words
+from .shapes import Shape, Tokenizer, Weights
 
 _QWEN = ("attention_dropout", "max_window_layers", "sliding_window", "use_sliding_window")
 
 
-def config(words: Words, shape: Shape) -> dict[str, Any]:
-    shared = {name: value for name, value in text_config(words, shape).items() if name not in _QWEN}
+def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    shared = {name: value for name, value in text_config(tokenizer, shape).items() if name not in _QWEN}
     return {
         **shared,
         "architectures": ["LlamaForCausalLM"],
@@ -23,5 +23,5 @@ def config(words: Words, shape: Shape) -> dict[str, Any]:
 
 
 def weights(vocabulary_size: int, s: Shape) -> Weights:
-    """As Qwen2's, without biases."""
-    return (each for each in text_weights(vocabulary_size, s) if not each[0].endswith(".bias"))
+    """Yield the weights of Qwen2 without its biases."""
+    return ((name, shape) for name, shape in text_weights(vocabulary_size, s) if not name.endswith(".bias"))

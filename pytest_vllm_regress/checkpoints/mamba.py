@@ -1,23 +1,23 @@
-"""A model with a state in place of attention, in the file layout of the original Mamba releases."""
+"""A model with a state instead of attention, in the file layout of the original Mamba releases."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .shapes import Shape, Weights, Words
+from .shapes import Shape, Tokenizer, Weights
 
 _STATE = 16
 _RANK = 8
 _KERNEL = 4
 
 
-def config(words: Words, shape: Shape) -> dict[str, Any]:
+def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["MambaForCausalLM"],
         "model_type": "mamba",
-        "bos_token_id": words.ids[words.begin],
-        "eos_token_id": words.ids[words.end],
-        "pad_token_id": words.ids[words.pad],
+        "bos_token_id": tokenizer.ids[tokenizer.begin],
+        "eos_token_id": tokenizer.ids[tokenizer.end],
+        "pad_token_id": tokenizer.ids[tokenizer.pad],
         "conv_kernel": _KERNEL,
         "expand": 2,
         "hidden_act": "silu",
@@ -35,7 +35,7 @@ def config(words: Words, shape: Shape) -> dict[str, Any]:
         "use_bias": False,
         "use_cache": True,
         "use_conv_bias": True,
-        "vocab_size": words.size,
+        "vocab_size": tokenizer.size,
     }
 
 

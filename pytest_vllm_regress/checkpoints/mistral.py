@@ -1,7 +1,7 @@
-"""Mistral's own tokenizer, tekken.json, as the package mistral_common reads it: for engines with ``tokenizer_mode="mistral"``.
+"""Mistral's own tokenizer, tekken.json, which the package mistral_common reads, for engines with ``tokenizer_mode="mistral"``.
 
-Control tokens stand first, behind them the vocabulary of the other text models in its order, so a script's token number n is number n of that
-vocabulary here, too. No text becomes a control token; the two that hold scripts are words of the vocabulary, which the pattern never cuts.
+Control tokens come first. The vocabulary of the other text models follows in the same order, so token n of a script is number n of that vocabulary
+here, too. No text is encoded as a control token. The two tokens around scripts are therefore part of the vocabulary; the pattern never splits them.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import base64
 from typing import Any
 
 from ..target_site.vllm_regress_target.script import END, START
-from ..target_site.vllm_regress_target.vocabularies import TEKKEN, letters
+from ..target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
 from . import llama
-from .shapes import Shape, Words, padded, written
+from .shapes import Shape, Tokenizer, json_bytes, padded_size
 from .tokenizers import vocabulary
 
-# Numbered as in every tokenizer up to version 7, whatever a file says; mistral_common before 1.6 reads none from a file.
+# Numbered as in every tokenizer up to version 7. mistral_common before 1.6 does not read control tokens from the file.
 CONTROL = (
     *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
     *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]"),
     *("[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"),
 )
-_VERSION = "v7"  # the newest that mistral_common 1.5 knows, which vLLM 0.7 asks for
+_VERSION = "v7"  # the newest version that mistral_common 1.5 reads, which vLLM 0.7 requires
 _SCRIPT = r"<\|(?:end_)?script\|>"
 _SPLIT = (
     _SCRIPT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -30,25 +30,26 @@ _SPLIT = (
 )
 
 
-def tekken() -> Words:
-    """The tokenizer. Control tokens fill up what the model's vocabulary has more, so that every token which a model may say has a text."""
-    listed = words()
-    size = padded(len(CONTROL) + 1 + len(listed))
+def tekken() -> Tokenizer:
+    """Return the tokenizer. Additional control tokens fill the padding of the vocabulary, so that every token which a model may generate has a
+    text."""
+    listed = vocabulary_bytes()
+    size = padded_size(len(CONTROL) + 1 + len(listed))
     controls = size - len(listed)
     ids = {text: number for number, text in enumerate(CONTROL)}
     ids |= {text: controls + listed.index(text.encode()) for text in (START, END)}
-    return Words(ids, size, {TEKKEN: written(_document(listed, controls))}, "<s>", "</s>", "<pad>")
+    return Tokenizer(ids, size, {TEKKEN: json_bytes(_document(listed, controls))}, "<s>", "</s>", "<pad>")
 
 
-def words() -> list[bytes]:
-    """What is no control token, in its order."""
-    bytes_of = {letter: byte for byte, letter in letters().items()}
+def vocabulary_bytes() -> list[bytes]:
+    """Return the tokens that are not control tokens, in order."""
+    bytes_of = {letter: byte for byte, letter in byte_letters().items()}
     listed = [bytes(map(bytes_of.__getitem__, text)) for text in vocabulary()[0]]
     return [*listed, START.encode(), END.encode()]
 
 
-def config(words: Words, shape: Shape) -> dict[str, Any]:
-    plain = llama.config(words, shape)
+def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    plain = llama.config(tokenizer, shape)
     del plain["attention_bias"], plain["mlp_bias"]
     return {**plain, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
 

@@ -1,4 +1,4 @@
-"""Checkpoints of Qwen's kind, in the file layout of the original releases: text (Qwen2), its draft, vision (Qwen2.5-VL), classifier."""
+"""Qwen checkpoints in the file layout of the original releases: text (Qwen2), its draft model, vision (Qwen2.5-VL), and a classifier."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .shapes import Shape, Weights, Words
+from .shapes import Shape, Tokenizer, Weights
 from .tokenizers import CHAT_TEMPLATE
 
 
-def text_config(words: Words, shape: Shape) -> dict[str, Any]:
+def text_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["Qwen2ForCausalLM"],
         "model_type": "qwen2",
         "attention_dropout": 0.0,
-        "bos_token_id": words.ids[words.begin],
-        "eos_token_id": words.ids[words.end],
+        "bos_token_id": tokenizer.ids[tokenizer.begin],
+        "eos_token_id": tokenizer.ids[tokenizer.end],
         "hidden_act": "silu",
         "hidden_size": shape.hidden,
         "initializer_range": 0.02,
@@ -34,13 +34,13 @@ def text_config(words: Words, shape: Shape) -> dict[str, Any]:
         "torch_dtype": "bfloat16",
         "use_cache": True,
         "use_sliding_window": False,
-        "vocab_size": words.size,
+        "vocab_size": tokenizer.size,
     }
 
 
-def vision_config(words: Words, shape: Shape) -> dict[str, Any]:
-    ids = words.ids
-    config = text_config(words, shape)
+def vision_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    ids = tokenizer.ids
+    config = text_config(tokenizer, shape)
     config |= {"architectures": ["Qwen2_5_VLForConditionalGeneration"], "model_type": "qwen2_5_vl"}
     config |= {
         "vision_start_token_id": ids["<|vision_start|>"],
@@ -88,9 +88,12 @@ _PREPROCESSOR: Mapping[str, Any] = MappingProxyType(
 )
 
 
-def generation(words: Words) -> dict[str, Any]:
-    """How a text ends."""
-    ids = {name: words.ids[token] for name, token in (("bos", words.begin), ("eos", words.end), ("pad", words.pad))}
+def generation(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return generation_config.json, which says how a text ends."""
+    ids = {
+        name: tokenizer.ids[token]
+        for name, token in (("bos", tokenizer.begin), ("eos", tokenizer.end), ("pad", tokenizer.pad))
+    }
     return {
         "generation_config.json": {
             "bos_token_id": ids["bos"],
@@ -100,17 +103,17 @@ def generation(words: Words) -> dict[str, Any]:
     }
 
 
-def vision_files(words: Words) -> dict[str, Any]:
-    """The image processor, and the chat template where processors before transformers 5 look for it."""
+def vision_files(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the files of the image processor, and the chat template in the file where processors before transformers 5 look for it."""
     return {
-        **generation(words),
+        **generation(tokenizer),
         "preprocessor_config.json": dict(_PREPROCESSOR),
         "chat_template.json": {"chat_template": CHAT_TEMPLATE},
     }
 
 
 def trunk(vocabulary_size: int, s: Shape) -> Weights:
-    """The decoder below the head."""
+    """Yield the weights of the decoder without the head."""
     head = s.head
     yield "model.embed_tokens.weight", (vocabulary_size, s.hidden)
     for layer in range(s.layers):
@@ -131,11 +134,11 @@ LABELS = ("negative", "neutral", "positive")
 """The classes of the classifier."""
 
 
-def classifier_config(words: Words, shape: Shape) -> dict[str, Any]:
+def classifier_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
     return {
-        **text_config(words, shape),
+        **text_config(tokenizer, shape),
         "architectures": ["Qwen2ForSequenceClassification"],
-        "pad_token_id": words.ids[words.pad],
+        "pad_token_id": tokenizer.ids[tokenizer.pad],
         "id2label": {str(number): label for number, label in enumerate(LABELS)},
         "label2id": {label: number for number, label in enumerate(LABELS)},
     }
@@ -151,13 +154,13 @@ def text_weights(vocabulary_size: int, s: Shape) -> Weights:
     yield "lm_head.weight", (vocabulary_size, s.hidden)
 
 
-def draft_config(words: Words, shape: Shape) -> dict[str, Any]:
-    """The first layer of the text model: it says the same often, but not always."""
-    return text_config(words, dataclasses.replace(shape, layers=1))
+def draft_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    """Return the configuration of the text model's first layer, which often, but not always, predicts the same tokens."""
+    return text_config(tokenizer, dataclasses.replace(shape, layers=1))
 
 
 def in_draft(name: str) -> bool:
-    """Whether the draft has this weight of the text model."""
+    """Return whether the draft model has this weight of the text model."""
     return not name.startswith("model.layers.") or name.startswith("model.layers.0.")
 
 

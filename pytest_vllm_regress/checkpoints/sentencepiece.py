@@ -1,6 +1,6 @@
-"""Tokenizers of sentencepiece's kind with byte fallback: the model file, written without the library, and what is built on it.
+"""sentencepiece tokenizers with byte fallback: the model file, written without the library, and tokenizers that use it.
 
-The bytes stand first, so that the token of a byte is its own number, as in the byte-level vocabulary, and scripts say the same.
+The bytes come first, so that the token of a byte has the byte's number, as in the byte-level vocabulary, and scripts work with both.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..target_site.vllm_regress_target.script import END, START
-from .shapes import Words, padded, written
-from .tokenizers import CHAT_TEMPLATE, WORDS, added
+from .shapes import Tokenizer, json_bytes, padded_size
+from .tokenizers import CHAT_TEMPLATE, WORDS, added_token
 
 SPACE = "\u2581"
 _UNKNOWN, _BEGIN, _END = "<unk>", "<s>", "</s>"
@@ -20,20 +20,22 @@ _BPE = 2  # TrainerSpec.ModelType
 _SPECIALS = ("<|im_start|>", "<|im_end|>")
 
 
-def fast() -> Words:
-    """Llama's: tokenizer.model, and tokenizer.json that says the same."""
+def fast() -> Tokenizer:
+    """Return Llama's tokenizer: tokenizer.model, and an equivalent tokenizer.json."""
     ids = _added_ids()
-    return _words(ids, {"tokenizer.json": _tokenizer(ids), "tokenizer_config.json": _config(ids, "LlamaTokenizer")})
+    return _tokenizer_of(
+        ids, {"tokenizer.json": _tokenizer(ids), "tokenizer_config.json": _config(ids, "LlamaTokenizer")}
+    )
 
 
-def slow() -> Words:
-    """GPT-SW3's, which has no fast version in any transformers: the model file alone."""
+def slow() -> Tokenizer:
+    """Return GPT-SW3's tokenizer, which has only the model file, because no version of transformers has a fast one."""
     ids = _added_ids()
-    return _words(ids, {"tokenizer_config.json": _config(ids, "GPTSw3Tokenizer")}, model="spiece.model")
+    return _tokenizer_of(ids, {"tokenizer_config.json": _config(ids, "GPTSw3Tokenizer")}, model="spiece.model")
 
 
 def pieces() -> list[tuple[str, float, int]]:
-    """Text, score and type of each token, in the order of their numbers."""
+    """Return text, score and type of each token, in the order of their numbers."""
     listed = [(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256)]
     listed += [(_UNKNOWN, 0.0, _UNK), (_BEGIN, 0.0, _CONTROL), (_END, 0.0, _CONTROL)]
     letters = [(letter, -1e4, _NORMAL) for letter in (SPACE, *map(chr, range(0x21, 0x7F)))]
@@ -41,7 +43,7 @@ def pieces() -> list[tuple[str, float, int]]:
 
 
 def model_file() -> bytes:
-    """A ModelProto (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto): pieces, trainer and normalizer."""
+    """Return a ModelProto (https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto): pieces, trainer and normalizer."""
     listed = b"".join(
         _field(1, _field(1, text.encode()) + _number(2, score) + _number(3, kind)) for text, score, kind in pieces()
     )
@@ -53,14 +55,14 @@ def model_file() -> bytes:
 
 
 def _merges() -> Iterator[tuple[str, str]]:
-    seen = set()
+    merged = set()
     for word in WORDS:
-        if "\n" in word:  # is no letter here: bytes
+        if "\n" in word:  # encoded as bytes
             continue
         spelled = word.replace(" ", SPACE)
         for end in range(2, len(spelled) + 1):
-            if spelled[:end] not in seen:
-                seen.add(spelled[:end])
+            if spelled[:end] not in merged:
+                merged.add(spelled[:end])
                 yield spelled[: end - 1], spelled[end - 1]
 
 
@@ -70,15 +72,17 @@ def _added_ids() -> dict[str, int]:
     return {**ends, **{text: len(listed) + place for place, text in enumerate((*_SPECIALS, START, END))}}
 
 
-def _words(ids: dict[str, int], documents: dict[str, Any], model: str = "tokenizer.model") -> Words:
-    files = {name: written(content) for name, content in documents.items()}
-    return Words(ids, padded(max(ids.values()) + 1), {**files, model: model_file()}, _BEGIN, "<|im_end|>", _END)
+def _tokenizer_of(ids: dict[str, int], documents: dict[str, Any], model: str = "tokenizer.model") -> Tokenizer:
+    files = {name: json_bytes(content) for name, content in documents.items()}
+    return Tokenizer(
+        ids, padded_size(max(ids.values()) + 1), {**files, model: model_file()}, _BEGIN, "<|im_end|>", _END
+    )
 
 
 def _config(ids: dict[str, int], name: str) -> dict[str, Any]:
     return {
         "tokenizer_class": name,
-        "added_tokens_decoder": {str(number): added(text) for text, number in ids.items()},
+        "added_tokens_decoder": {str(number): added_token(text) for text, number in ids.items()},
         "bos_token": _BEGIN,
         "eos_token": "<|im_end|>",
         "unk_token": _UNKNOWN,
@@ -110,7 +114,7 @@ def _tokenizer(ids: dict[str, int]) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": number, **added(text)} for text, number in ids.items()],
+        "added_tokens": [{"id": number, **added_token(text)} for text, number in ids.items()],
         "normalizer": None,
         "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": False},
         "post_processor": {
@@ -145,12 +149,12 @@ def _varint(value: int) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of bytes."""
+    """Encode a field of bytes."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _number(number: int, value: float) -> bytes:
-    """A field of an int or a float32."""
+    """Encode a field with an int or a float32."""
     if isinstance(value, float):
         return _varint(number << 3 | 5) + struct.pack("<f", value)
     return _varint(number << 3) + _varint(value)

@@ -1,4 +1,4 @@
-"""What a kind of forged checkpoint is made of: sizes, the words of its tokenizer, names and shapes of its weights."""
+"""The parts of a forged checkpoint: sizes, tokenizer, names and shapes of weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Weights = Iterator[tuple[str, tuple[int, ...]]]
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes of a forged model; by default heads of 32, the least that CPU kernels take."""
+    """Sizes of a forged model. The default head width of 32 is the smallest that CPU kernels support."""
 
     hidden: int = 128
     intermediate: int = 256
@@ -28,19 +28,19 @@ class Shape:
 
     @property
     def head(self) -> int:
-        """Width of a head."""
+        """Width of an attention head."""
         return self.hidden // self.heads
 
 
 SHAPES: Mapping[int, Shape] = MappingProxyType({32: Shape(), 64: Shape(hidden=256, intermediate=512)})
-"""By the width of a head. Some attention backends of CUDA take 64 or more only, FlashInfer for one."""
+"""Shapes by head width. Some CUDA attention backends, for example FlashInfer, need at least 64."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Words:
-    """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the ``size`` of the vocabulary that a model is to have for it.
+class Tokenizer:
+    """A tokenizer: its ``files``, the ``ids`` of its special tokens and markers, and the vocabulary ``size`` of its models.
 
-    ``begin``, ``end`` and ``pad`` are what its models call the tokens around a text.
+    ``begin``, ``end`` and ``pad`` are the texts of the tokens that its models put around a text.
     """
 
     ids: Mapping[str, int]
@@ -52,28 +52,28 @@ class Words:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """A kind of checkpoint: the model class, its config.json and weights, its tokenizer, and the JSON files beside them.
+class CheckpointKind:
+    """A kind of checkpoint: the model class, its config.json, weights and tokenizer, and further JSON ``documents`` by file name.
 
-    ``needs``: a package that the target must have beside vLLM. ``keeps``: which weights are written, by name; all are drawn, so that kinds of the
-    same weights share what they keep. ``arguments``: engine arguments that it needs.
+    ``needs``: a package that the target must have in addition to vLLM. ``arguments``: engine arguments that the kind needs. ``keeps``: whether the
+    weight of this name is written. All weights are drawn, so that two kinds with the same weights have equal values in those that both keep.
     """
 
     architecture: str
-    config: Callable[[Words, Shape], Mapping[str, Any]]
+    config: Callable[[Tokenizer, Shape], Mapping[str, Any]]
     weights: Callable[[int, Shape], Weights]
-    words: Callable[[], Words]
-    beside: Callable[[Words], Mapping[str, Any]]
+    tokenizer: Callable[[], Tokenizer]
+    documents: Callable[[Tokenizer], Mapping[str, Any]]
     needs: str | None = None
     keeps: Callable[[str], bool] = lambda name: True
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def padded(count: int) -> int:
-    """The size of a vocabulary of so many tokens: padded as real ones are, and divisible between tensor-parallel ranks."""
+def padded_size(count: int) -> int:
+    """Return the vocabulary size for ``count`` tokens, padded like real ones so that tensor-parallel ranks can divide it."""
     return -(-count // 64) * 64
 
 
-def written(content: Any) -> bytes:
-    """A JSON document as every file of a checkpoint is written."""
+def json_bytes(content: Any) -> bytes:
+    """Return a JSON document in the format of all files of a checkpoint."""
     return json.dumps(content, ensure_ascii=False, indent=1).encode()

@@ -1,12 +1,12 @@
-"""Tokenizers and chat templates of the forged checkpoints: byte-level BPE with the special tokens that vLLM's models and parsers look for."""
+"""The byte-level BPE tokenizer of the forged checkpoints, with the special tokens that vLLM's models and parsers need, and the chat template."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..target_site.vllm_regress_target.script import END, START
-from ..target_site.vllm_regress_target.vocabularies import letters
-from .shapes import Words, padded, written
+from ..target_site.vllm_regress_target.vocabularies import byte_letters
+from .shapes import Tokenizer, json_bytes, padded_size
 
 SPECIALS = (
     "<|endoftext|>",
@@ -18,8 +18,9 @@ SPECIALS = (
     "<|image_pad|>",
     "<|video_pad|>",
 )
-# Added after the special ones, in what was padding of the vocabulary: a text's ids, the weights' shapes and drawn rows stay what they were without.
-# The first two hold scripts; the others are what vLLM's tool and reasoning parsers ask a tokenizer for. They show in decoded text, as upstream's do.
+# Added after the special tokens, in the padding of the vocabulary, so that the ids of texts and the shapes of weights do not depend on them. The
+# first
+# two enclose scripts. vLLM's tool and reasoning parsers look for the others; they appear in decoded text, as in upstream's tokenizers.
 MARKERS = (
     START,
     END,
@@ -37,8 +38,8 @@ MARKERS = (
     "<\uff5ctool\u2581call\u2581end\uff5c>",
     "<\uff5ctool\u2581sep\uff5c>",
 )
-# Tokens of several characters, so that faults at token level can show; each is built up from the left, one merge a character.
-# Qwen2's split keeps some of them (": ", 12, 123) from ever being encoded. A model generates them all the same, and so can this one.
+# Tokens of several characters, which show faults at token level. Each is merged from the left, one character at a time. Qwen2's split never encodes
+# some of them (": ", 12, 123), but models generate such tokens, and so can this one.
 WORDS = (
     '":',
     '": "',
@@ -65,7 +66,7 @@ WORDS = (
     "  ",
     "\n\n",
 )
-# From the tokenizer of the Qwen2 releases. transformers 5 puts these two in place of whatever tokenizer.json says, so it must say these.
+# From the tokenizer of the Qwen2 releases. transformers 5 always uses these two, whatever tokenizer.json has, so it must have the same.
 _NORMALIZER = "NFC"
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -73,14 +74,14 @@ _SPLIT = (
 
 
 def added_tokens() -> dict[str, int]:
-    """The ids of the special tokens and the markers, which follow the vocabulary's."""
+    """Return the ids of the special tokens and markers, which follow those of the vocabulary."""
     first = len(vocabulary()[0])
     return {content: first + number for number, content in enumerate((*SPECIALS, *MARKERS))}
 
 
 def vocabulary() -> tuple[dict[str, int], list[str]]:
-    """Byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
-    alphabet = letters()
+    """Return byte-level tokens and merges, in the printable alphabet of GPT-2's tokenizer."""
+    alphabet = byte_letters()
     vocabulary = {alphabet[byte]: byte for byte in range(256)}
     merges: list[str] = []
     for word in WORDS:
@@ -93,7 +94,7 @@ def vocabulary() -> tuple[dict[str, int], list[str]]:
     return vocabulary, merges
 
 
-def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
+def tokenizer_json(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]) -> dict[str, Any]:
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
     model = {
@@ -120,23 +121,23 @@ def tokenizer(vocabulary: dict[str, int], merges: list[str], ids: dict[str, int]
     }
 
 
-def byte_level(*, vision: bool = False) -> Words:
-    """The tokenizer of Qwen's models."""
+def byte_level(*, vision: bool = False) -> Tokenizer:
+    """Return the tokenizer of Qwen's models."""
     words, merges = vocabulary()
     ids = added_tokens()
     documents = {
-        "tokenizer.json": tokenizer(words, merges, ids),
+        "tokenizer.json": tokenizer_json(words, merges, ids),
         "tokenizer_config.json": tokenizer_config(ids, vision=vision),
         "vocab.json": words,
     }
-    files = {name: written(content) for name, content in documents.items()}
+    files = {name: json_bytes(content) for name, content in documents.items()}
     files["merges.txt"] = ("#version: 0.2\n" + "\n".join(merges) + "\n").encode()
-    return Words(ids, padded(len(words) + len(ids)), files, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
+    return Tokenizer(ids, padded_size(len(words) + len(ids)), files, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
 
 
 def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
     return {
-        # The processor of the vision model insists on its own class; the neutral one loads under transformers 4 and 5 alike.
+        # The processor of the vision model requires this class; the neutral one loads in transformers 4 and 5.
         "tokenizer_class": "Qwen2Tokenizer" if vision else "PreTrainedTokenizerFast",
         "added_tokens_decoder": {str(number): _flags(content) for content, number in ids.items()},
         "additional_special_tokens": [*SPECIALS[1:], START, END],
@@ -152,11 +153,11 @@ def tokenizer_config(ids: dict[str, int], *, vision: bool) -> dict[str, Any]:
 
 
 def _flags(content: str) -> dict[str, Any]:
-    return added(content, special=content in (*SPECIALS, START, END))
+    return added_token(content, special=content in (*SPECIALS, START, END))
 
 
-def added(content: str, *, special: bool = True) -> dict[str, Any]:
-    """An added token, as tokenizers are told of it."""
+def added_token(content: str, *, special: bool = True) -> dict[str, Any]:
+    """Return an entry of ``added_tokens``, without its id."""
     return {
         "content": content,
         "single_word": False,

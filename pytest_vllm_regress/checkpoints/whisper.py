@@ -1,17 +1,16 @@
-"""A model that hears, of Whisper's kind: an encoder of sounds and a decoder of text, in the file layout of the original releases."""
+"""A Whisper checkpoint: an encoder of sound and a decoder of text, in the file layout of the original releases."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .shapes import Shape, Weights, Words, padded, written
-from .tokenizers import MARKERS, SPECIALS, added, added_tokens, vocabulary
-from .tokenizers import tokenizer as byte_level_tokenizer
+from .shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
+from .tokenizers import MARKERS, SPECIALS, added_token, added_tokens, tokenizer_json, vocabulary
 
 _MELS = 80
 _SOURCE = 1500  # positions of half a minute
 _TARGET = 1024
-# Every language of the original releases: vLLM lets a model choose among those it knows when it is to find out what is spoken.
+# All languages of the original releases, because vLLM lets the model choose among those it knows when it detects the language.
 _CODES = (
     "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml "
     "cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am "
@@ -26,23 +25,25 @@ _TASKS = (
 )
 
 
-def words() -> Words:
-    """The words of the text models, and behind them the tokens that tell a decoder of sounds what to do."""
+def tokenizer() -> Tokenizer:
+    """Return the tokenizer of the text models with additional tokens for the decoder's languages and tasks."""
     letters, merges = vocabulary()
     ids = added_tokens()
     ids |= {text: len(letters) + len(ids) + number for number, text in enumerate(_TASKS)}
     files = {
-        "tokenizer.json": written(byte_level_tokenizer(letters, merges, ids)),
-        "tokenizer_config.json": written(_tokenizer_config(ids)),
-        "vocab.json": written(letters),
+        "tokenizer.json": json_bytes(tokenizer_json(letters, merges, ids)),
+        "tokenizer_config.json": json_bytes(_tokenizer_config(ids)),
+        "vocab.json": json_bytes(letters),
         "merges.txt": ("#version: 0.2\n" + "\n".join(merges) + "\n").encode(),
-        "normalizer.json": written({}),
+        "normalizer.json": json_bytes({}),
     }
-    return Words(ids, padded(len(letters) + len(ids)), files, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>")
+    return Tokenizer(
+        ids, padded_size(len(letters) + len(ids)), files, "<|endoftext|>", "<|endoftext|>", "<|endoftext|>"
+    )
 
 
-def config(made: Words, shape: Shape) -> dict[str, Any]:
-    end = made.ids["<|endoftext|>"]
+def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
+    end = tokenizer.ids["<|endoftext|>"]
     return {
         "architectures": ["WhisperForConditionalGeneration"],
         "model_type": "whisper",
@@ -55,7 +56,7 @@ def config(made: Words, shape: Shape) -> dict[str, Any]:
         "decoder_ffn_dim": shape.intermediate,
         "decoder_layerdrop": 0.0,
         "decoder_layers": shape.layers,
-        "decoder_start_token_id": made.ids["<|startoftranscript|>"],
+        "decoder_start_token_id": tokenizer.ids["<|startoftranscript|>"],
         "dropout": 0.0,
         "encoder_attention_heads": shape.heads,
         "encoder_ffn_dim": shape.intermediate,
@@ -73,13 +74,13 @@ def config(made: Words, shape: Shape) -> dict[str, Any]:
         "scale_embedding": False,
         "torch_dtype": "bfloat16",
         "use_cache": True,
-        "vocab_size": made.size,
+        "vocab_size": tokenizer.size,
     }
 
 
-def beside(made: Words) -> dict[str, Any]:
-    """What turns a sound into the encoder's input, and how a text ends."""
-    end = made.ids["<|endoftext|>"]
+def documents(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the configuration of the feature extractor, and generation_config.json."""
+    end = tokenizer.ids["<|endoftext|>"]
     return {
         "preprocessor_config.json": {
             "chunk_length": 30,
@@ -97,12 +98,12 @@ def beside(made: Words) -> dict[str, Any]:
         },
         "generation_config.json": {
             "bos_token_id": end,
-            "decoder_start_token_id": made.ids["<|startoftranscript|>"],
+            "decoder_start_token_id": tokenizer.ids["<|startoftranscript|>"],
             "eos_token_id": end,
             "pad_token_id": end,
-            "lang_to_id": {text: made.ids[text] for text in _LANGUAGES},
-            "task_to_id": {text: made.ids[f"<|{text}|>"] for text in ("translate", "transcribe")},
-            "no_timestamps_token_id": made.ids["<|notimestamps|>"],
+            "lang_to_id": {text: tokenizer.ids[text] for text in _LANGUAGES},
+            "task_to_id": {text: tokenizer.ids[f"<|{text}|>"] for text in ("translate", "transcribe")},
+            "no_timestamps_token_id": tokenizer.ids["<|notimestamps|>"],
         },
     }
 
@@ -142,7 +143,9 @@ def _tokenizer_config(ids: dict[str, int]) -> dict[str, Any]:
     return {
         "tokenizer_class": "WhisperTokenizer",
         "processor_class": "WhisperProcessor",
-        "added_tokens_decoder": {str(number): added(text, special=text in special) for text, number in ids.items()},
+        "added_tokens_decoder": {
+            str(number): added_token(text, special=text in special) for text, number in ids.items()
+        },
         "additional_special_tokens": list(special[1:]),
         "bos_token": "<|endoftext|>",
         "eos_token": "<|endoftext|>",

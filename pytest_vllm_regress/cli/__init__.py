@@ -1,9 +1,10 @@
-"""The command ``vllm-regress``. Commands here parse and delegate; what they need is imported when they run."""
+"""The command ``vllm-regress``. Command modules parse, delegate and print; each is imported when its command runs."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import typer.main
 
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
-from ..util.masking import mask
+from ..util.logs import LOGGER, logging_to
 from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
 
 MODULES = {
@@ -26,9 +27,10 @@ MODULES = {
     "doctor": "doctor",
     "env": "environments",
     "fuzz": "fuzz",
-    "judge": "judge",
+    "judge": "report",
     "list": "cases",
     "matrix": "matrix",
+    "migrate": "cases",
     "new": "cases",
     "replay": "fuzz",
     "report": "report",
@@ -37,17 +39,18 @@ MODULES = {
     "try": "try_patch",
     "validate": "validate",
 }
-"""The module of each command: its typer application ``app`` is the command, or has it among others."""
+"""The module that defines each command in its typer application ``app``."""
 RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "try", "validate"})
-"""Commands whose arguments after ``--`` are pytest's."""
+"""Commands that pass arguments after ``--`` to pytest."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
-    "3 an environment could not be built; 4 internal error; 130 interrupted."
+    "3 an environment could not be built; 4 internal error; 130 interrupted. "
+    "Global options stand before the command: vllm-regress -v run."
 )
 
 
 class LazyCommands(typer.core.TyperGroup):
-    """The commands of ``MODULES``; a module is imported when its command is asked for."""
+    """The commands of ``MODULES``. A module is imported when its command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted({*super().list_commands(ctx), *MODULES})
@@ -64,7 +67,7 @@ class LazyCommands(typer.core.TyperGroup):
 
 app = typer.Typer(
     name="vllm-regress",
-    help="Documented vLLM failures: which ones does an installation have, and since when, until when?",
+    help="Documented vLLM failures: which ones does an installation have, and which versions are affected?",
     epilog=EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -75,37 +78,36 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code (see ``EPILOG``)."""
-    ours, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
+    """Run the command and return its exit code (see ``EPILOG``)."""
+    own_args, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
     try:
-        app(args=ours, prog_name="vllm-regress", obj=pytest_args)
-    except SystemExit as ended:
-        return _status(ended.code)
+        app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
+    except SystemExit as exit_request:
+        return _status(exit_request.code)
     except KeyboardInterrupt:
         warn("interrupted")
         return INTERRUPTED
     except RegressError as error:
-        warn(f"vllm-regress: {mask(str(error))}")
+        warn(f"vllm-regress: {error}")
         return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
-    except OSError as error:  # a place that is full, gone, or not ours: no defect of the command
+    except OSError as error:  # a full disk, a missing or protected file: no defect of this program
         if error.filename is None:
             return _internal_error()
-        warn(f"vllm-regress: {mask(f'{os.fsdecode(error.filename)}: {error.strerror}')}")
+        warn(f"vllm-regress: {os.fsdecode(error.filename)}: {error.strerror}")
         return USAGE
     except Exception:
         return _internal_error()
-        return INTERNAL
     return OK
 
 
 def _internal_error() -> int:
-    warn(mask(traceback.format_exc()))
-    warn(f"vllm-regress {__version__}: internal error; please report it with the lines above")
+    warn(traceback.format_exc())
+    warn(f"vllm-regress {__version__}: internal error; please report it with the traceback above")
     return INTERNAL
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         say(f"vllm-regress {__version__}")
         raise typer.Exit
 
@@ -115,22 +117,40 @@ def root(
     context: typer.Context,
     cases: Annotated[
         Path | None,
-        typer.Option("--cases", metavar="DIR", help="Directory of cases (default: ./cases, else the built-in ones)."),
+        typer.Option("--cases", metavar="DIR", help="Directory of cases (default: ./cases, else the built-in cases)."),
+    ] = None,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose",
+            "-v",
+            count=True,
+            show_default=False,
+            metavar="",
+            help="Log to standard error what is started, where and with which arguments; -vv also waits and deadlines.",
+        ),
+    ] = 0,
+    log_file: Annotated[
+        Path | None,
+        typer.Option("--log-file", metavar="FILE", help="Append the log of -vv to FILE, whatever is shown."),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    context.obj = Invocation(cases, tuple(context.obj or ()))
+    own_args, pytest_args = context.obj
+    context.with_resource(logging_to(verbose, log_file))
+    LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
+    context.obj = Invocation(cases, pytest_args)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Ours and pytest's: what stands before and after the first ``--``, in commands that run pytest."""
-    given = list(arguments)
-    at = given.index("--") if "--" in given else len(given)
-    if RUNNING_PYTEST.isdisjoint(given[:at]):
-        return given, ()
-    return given[:at], tuple(given[at + 1 :])
+    """Split at the first ``--`` into our arguments and pytest's, for commands that run pytest."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    if RUNNING_PYTEST.isdisjoint(words[:at]):
+        return words, ()
+    return words[:at], tuple(words[at + 1 :])
 
 
 def _status(code: object) -> int:

@@ -1,4 +1,4 @@
-"""``vllm-regress audit``: the documented failures that a combination of versions has, known without running anything."""
+"""``vllm-regress audit``: the documented failures of a combination of versions, without running anything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, 
 if TYPE_CHECKING:
     from ..audit.matching import Finding
     from ..audit.preflight import Concern
-    from ..audit.releases import Better
+    from ..audit.releases import UpgradeAdvice
     from ..audit.target import Audit
 
 SCHEMA_VERSION = 1
@@ -31,90 +31,90 @@ def audit(
         list[str] | None,
         typer.Argument(
             metavar="[DIR|LOCK|LIST|SBOM|-]...",
-            help="Environments' directories, lock files, lists of packages, SBOMs: read, not run (default: the running interpreter).",
+            help="Environment directories, lock files, lists of packages, SBOMs. They are read, not run (default: this interpreter).",
         ),
     ] = None,
     python: Annotated[
         Path | None,
-        typer.Option("--python", metavar="PATH", help="An interpreter, which is started to ask where it looks."),
+        typer.Option("--python", metavar="PATH", help="Interpreter to audit; it is started to ask for its path."),
     ] = None,
     vllm: Annotated[
         list[str] | None,
         typer.Option(
             "--vllm",
             metavar="VERSION",
-            help="That release of vLLM, with its dependencies where a lock tells them; repeatable.",
+            help="Release of vLLM to audit, with the dependencies of its lock if there is one; repeatable.",
         ),
     ] = None,
     releases: Annotated[
-        bool, typer.Option("--releases", help="Instead: all releases that have a lock, one line each.")
+        bool, typer.Option("--releases", help="Summarize all releases that have a lock instead, one line each.")
     ] = False,
-    preflight: Annotated[bool, typer.Option("--preflight", help="Look at the environment itself too.")] = False,
+    preflight: Annotated[bool, typer.Option("--preflight", help="Also check the environment itself.")] = False,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="ID", help="A case or a preflight check that does not count; repeatable."),
+        typer.Option(metavar="ID", help="Id of a case or preflight check that does not count; repeatable."),
     ] = None,
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
 ) -> None:
-    """Which documented failures does this combination of versions have? Reads metadata and lists; imports and runs nothing of them."""
+    """Find the documented failures of a combination of versions. Reads metadata and lists; imports and runs nothing."""
     from ..audit import target as audit_target
     from ..audit.checks import CHECKS
-    from ..audit.preflight import look_around
+    from ..audit.preflight import inspect_host
     from ..audit.releases import overview, release, table
     from ..environments.recipes import find_file, load
 
     if releases and (targets or vllm or python or preflight or ignore or as_sarif):
-        raise UsageError("--releases looks at all releases: of the other options it takes --json alone")
+        raise UsageError("--releases summarizes all releases: the only other option it takes is --json")
     if as_json and as_sarif:
         raise UsageError("--json and --sarif contradict each other: give one of them")
     cases = invocation(context).cases()
     if releases:
-        found = overview(cases, load(find_file()).locks)
+        summary = overview(cases, load(find_file()).locks)
         if as_json:
-            print_json({"schema": SCHEMA_VERSION, "releases": [each.to_json() for each in found]})
+            print_json({"schema": SCHEMA_VERSION, "releases": [entry.to_json() for entry in summary]})
         else:
-            say(table(found))
+            say(table(summary))
         raise typer.Exit(OK)
     ignored = set(ignore or ())
     audit_target.check_ignored(ignored, [*(case.id for case in cases), *CHECKS])
-    asked = [python or Path(sys.executable)] if python or not (targets or vllm) else []
+    interpreters = [python or Path(sys.executable)] if python or not (targets or vllm) else []
     inventories = [
         *map(audit_target.read_target, targets or ()),
-        *(release(each, load(find_file()).locks) for each in vllm or ()),
-        *map(audit_target.started, asked),
+        *(release(version, load(find_file()).locks) for version in vllm or ()),
+        *map(audit_target.read_interpreter, interpreters),
     ]
-    around = look_around() if preflight else None
-    audits = [audit_target.audit(each, cases, around, ignored) for each in inventories]
+    host = inspect_host() if preflight else None
+    audits = [audit_target.audit(inventory, cases, host, ignored) for inventory in inventories]
     if as_sarif:
         from ..audit.sarif import to_sarif
 
         print_json(to_sarif(audits))
     elif as_json:
-        print_json({"schema": SCHEMA_VERSION, "targets": [each.to_json() for each in audits]})
+        print_json({"schema": SCHEMA_VERSION, "targets": [result.to_json() for result in audits]})
     else:
-        for each in audits:
-            _print(each)
-    for note in [note for each in audits for note in each.notes]:
+        for result in audits:
+            _print(result)
+    for note in [note for result in audits for note in result.notes]:
         warn(f"note: {note}")
-    raise typer.Exit(OK if all(each.clean for each in audits) else UNEXPECTED)
+    raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
 
 
-def _print(found: Audit) -> None:
-    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
-    say(f"{found.source}: {versions or 'nothing that a case is about'}")
-    ignored = f"; ignored: {', '.join(found.ignored)}" if found.ignored else ""
-    count = len(found.findings)
+def _print(result: Audit) -> None:
+    versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
+    say(f"{result.source}: {versions or 'no package that a case is about'}")
+    ignored = f"; ignored: {', '.join(result.ignored)}" if result.ignored else ""
+    count = len(result.findings)
     say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}{ignored}")
-    if found.better is not None:
-        _field("what to do", _advice(found.better))
-    for finding in found.findings:
+    if result.better is not None:
+        _field("what to do", _advice(result.better))
+    for finding in result.findings:
         _print_finding(finding)
-    for concern in found.concerns:
+    for concern in result.concerns:
         _print_concern(concern)
 
 
-def _advice(better: Better) -> str:
+def _advice(better: UpgradeAdvice) -> str:
     none = f"no {'later ' if better.without else ''}release is without all of these"
     if better.without and not better.earlier:
         text = f"vllm {better.without} is the nearest release without any of these"
@@ -145,7 +145,7 @@ def _print_finding(finding: Finding) -> None:
 
 def _print_concern(concern: Concern) -> None:
     say(f"\n{concern.id}{'' if concern.counts else ' (note)'}: {concern.title}")
-    _field("found", concern.found)
+    _field("found", concern.detail)
     _field("advice", concern.advice)
 
 

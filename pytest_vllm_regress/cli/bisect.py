@@ -1,30 +1,25 @@
-"""``vllm-regress bisect``: between which releases does a failure go, or come?"""
+"""``vllm-regress bisect``: find the releases, and the commit, at which a failure was fixed or introduced."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from packaging.utils import canonicalize_name
 
-from ..bisection.algorithm import State
-from ..bisection.answer import Answer
-from ..bisection.candidates import choose, commit_environments, environment_names
-from ..bisection.commits import end_of, history
-from ..bisection.culprit import Culprit, Hunt, find, hunt_json, report
-from ..bisection.search import Notes, Plan, Search
-from ..cases import proof
-from ..cases.model import select
-from ..environments.index import releases
-from ..environments.sources import PROJECTS, clone_of
+from ..bisection.algorithm import Direction
+from ..bisection.run import RACY_TRIALS, BisectReport, BisectRequest, run
+from ..bisection.search import CandidateRunner
 from ..errors import UsageError
-from ..runner import runner as runs
-from ..runner.matrix import Carried
+from ..runner.batch import RunOptions
+from ..runner.build import build_with_cache
+from ..runner.pytest_run import run_command
+from ..runner.run import BatchRunner, ExecutorRunner, SequentialRunner
 from ..util.signals import terminate_as_interrupt
 from .context import (
     HELP,
@@ -37,17 +32,15 @@ from .context import (
     On,
     Source,
     WheelIndex,
-    carrier,
     check_device,
     check_gpus,
     cluster,
     invocation,
+    make_executor,
     print_json,
     say,
     warn,
 )
-
-RACY_TRIALS = 5
 
 app = typer.Typer(context_settings=HELP)
 
@@ -56,35 +49,34 @@ app = typer.Typer(context_settings=HELP)
 def bisect(
     context: typer.Context,
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
-    find_fix: Annotated[
-        bool, typer.Option("--find-fix", help="Look for the release that does not have the failure any more.")
-    ] = False,
+    find_fix: Annotated[bool, typer.Option("--find-fix", help="Find the release that fixed the failure.")] = False,
     find_break: Annotated[
-        bool, typer.Option("--find-break", help="Look for the release that brought the failure.")
+        bool, typer.Option("--find-break", help="Find the release that introduced the failure.")
     ] = False,
-    package: Annotated[str, typer.Option(metavar="NAME", help="The distribution whose releases are tried.")] = "vllm",
-    wanted: Annotated[
+    package: Annotated[str, typer.Option(metavar="NAME", help="Distribution whose releases are tried.")] = "vllm",
+    specifier: Annotated[
         str | None,
-        typer.Option("--releases", metavar="SPECIFIER", help="Those to choose from, for example '>=0.7.3,<=0.9.2'."),
+        typer.Option("--releases", metavar="SPECIFIER", help="Releases to choose from, for example '>=0.7.3,<=0.9.2'."),
     ] = None,
     good: Annotated[
-        str | None, typer.Option(metavar="VERSION|REV", help="One end: a release (or a commit) without the failure.")
+        str | None, typer.Option(metavar="VERSION|REV", help="One end: a release or commit without the failure.")
     ] = None,
     bad: Annotated[
-        str | None, typer.Option(metavar="VERSION|REV", help="The other end: a release (or a commit) with the failure.")
+        str | None, typer.Option(metavar="VERSION|REV", help="The other end: a release or commit with the failure.")
     ] = None,
     commits: Annotated[
         bool,
         typer.Option(
             "--commits",
-            help="Go on to the commit, in the clone of --source: between --good and --bad, else between the releases that are found.",
+            help="Continue to the commit, in the clone of --source: between --good and --bad, else between the releases found.",
         ),
     ] = False,
     every_parent: Annotated[
-        bool, typer.Option("--every-parent", help="Commits of merged branches too, not the merges alone.")
+        bool, typer.Option("--every-parent", help="Also try the commits of merged branches, not only the merges.")
     ] = False,
     branch: Annotated[
-        str, typer.Option(metavar="REV", help="Where a release without a tag is looked for in the clone, by its day.")
+        str,
+        typer.Option(metavar="REV", help="Branch of the clone on which a release without a tag is found by its date."),
     ] = "HEAD",
     trials: Annotated[
         int | None,
@@ -94,113 +86,98 @@ def bisect(
     ] = None,
     env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The environment that takes releases of --package, or commits, in turn."),
+        typer.Option(
+            metavar="NAME", help="Base environment in which releases of --package, or commits, are installed in turn."
+        ),
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     device: Device = None,
     repeat: Annotated[
-        int, typer.Option(min=1, max=20, help="How often an INCONCLUSIVE release is run before it is skipped.")
+        int, typer.Option(min=1, max=20, help="Number of INCONCLUSIVE runs after which a candidate is skipped.")
     ] = 2,
     on: On = None,
     gpus: GpusEach = None,
     state: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where what was found is kept, and resumed from (default: the cache)."),
+        typer.Option(metavar="FILE", help="Keep the results in FILE and resume from it (default: in the cache)."),
     ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget what an interrupted bisection had found.")] = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard the results of an interrupted bisection.")
+    ] = False,
     prefetch: Annotated[bool, typer.Option(help="Build the next environments while one runs.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
     ] = False,
 ) -> None:
-    """Find the releases between which a failure goes or comes, and the commit. Both ends are tried first; the case's own range is not believed.
+    """Find the releases between which a failure was fixed or introduced, and the commit. Both ends are tried first; the case's range is ignored.
 
-    With --on each candidate is run on the cluster. With --commits, or where --source names a clone, it goes on to the commit and confirms it.
-    Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (the same command
-    goes on from there).
+    With --on each candidate runs on the cluster. With --commits or --source the search continues to the commit, which is confirmed by further runs.
+    Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (repeat the command
+    to resume).
     """
     check_device(device)
     if find_fix and find_break:
         raise UsageError("--find-fix and --find-break contradict each other: give one of them, or none for any change")
-    ours = invocation(context)
-    (case,) = select(ours.cases(), [case_id])
-    package = str(canonicalize_name(package))
-    tell = warn if as_json else say
-    trials = trials or (RACY_TRIALS if case.racy else 1)
-    build = runs.build_with_cache(tell)
-    options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
-    on_to_commits = commits or bool(source)
-    runner: runs.RunsJobs
+    search_commits = commits or bool(source)
     if on is None:
         check_gpus(gpus)
-        runner = runs.Runner(build, options, tell, functools.partial(runs.run_command, to_stderr=as_json))
-    elif on_to_commits:
+    elif search_commits:
         raise UsageError(
-            "bisect: commits need the clone, which other machines do not have: search them here, without --on"
+            "bisect: commits need the clone, which other machines do not have: bisect commits without --on"
         )
-    else:
-        runner = Carried(carrier(on, gpus, None, tell), options, tell, sys.stderr if as_json else None)
-    ahead = build if prefetch and on is None else None
-    direct = commits and good is not None and bad is not None
-    wanted_kind = None if not (find_fix or find_break) else find_fix
-    environment = commit_environments(case, package, env) if on_to_commits else None
-    released = (
-        None if direct else environment_names(case, package, env if package != "vllm" or not on_to_commits else None)
+    command = invocation(context)
+    (case,) = command.select([case_id])
+    request = BisectRequest(
+        case=case,
+        package=str(canonicalize_name(package)),
+        direction=Direction.FIX if find_fix else Direction.BREAK if find_break else Direction.ANY,
+        releases=specifier,
+        good=good,
+        bad=bad,
+        search_releases=not (commits and good is not None and bad is not None),
+        search_commits=search_commits,
+        every_parent=every_parent,
+        branch=branch,
+        environment=env,
+        device=device,
+        repeat=repeat,
+        trials=trials or (RACY_TRIALS if case.racy else 1),
+        pytest_args=command.pytest_args,
+        state_file=state,
+        restart=restart,
     )
-
-    def notes_of(*key: str) -> Notes:
-        whole = [case.id, proof.fingerprint(case), package, str(device), str(trials), *key, *ours.pytest_args]
-        beside = ".commits" if key[0] == "commits" else ""
-        notes = Notes(Path(f"{state}{beside}"), whole) if state else Notes.in_cache(whole)
-        if restart:
-            notes.forget()
-        return notes
-
-    kept: list[Notes] = []
-    answer: Answer | None = None
-    culprits: list[Culprit] = []
-    hunts: list[tuple[Hunt, Notes]] = []
+    options = RunOptions(device, None, command.pytest_args, command.cases_dir)
     with terminate_as_interrupt(), _resumable(), cluster(on):
-        pairs = [(good, bad)] if direct else []
-        if released is not None:
-            candidates = choose(case, package, releases(package), wanted, good, bad)
-            names = tuple(map(str, candidates))
-            plan = Plan(case, names, tuple(map(released, names)), repeat=repeat, trials=trials)
-            notes = notes_of("releases", *plan.environments)
-            kept.append(notes)
-            search = Search(plan, notes, runner, ahead, tell)
-            search.run()
-            answer = Answer.of(case, package, candidates, search.known(), find_fix, find_break)
-            for line in [] if as_json else answer.lines(notes.found):
-                say(line)
-            pairs = [(names[each.low], names[each.high]) for each in answer.changes]
-        for one, other in pairs if environment else ():
-            assert environment is not None
-            clone = clone_of(PROJECTS[package])
-            first, second = (end_of(PROJECTS[package], clone, str(end), branch) for end in (one, other))
-            commits_between = history(PROJECTS[package], clone, first, second, first_parent=not every_parent)
-            hunt = Hunt(case, commits_between, environment, repeat, trials, (first, second) if direct else None)
-            notes = notes_of("commits", *hunt.plan().environments)
-            kept.append(notes)
-            hunts.append((hunt, notes))
-            culprits += find(hunt, notes, runner, ahead, tell)
-    mine = [each for each in culprits if wanted_kind is None or each.is_fix == wanted_kind]
+        report = run(request, _candidate_runner(options, on, gpus, prefetch=prefetch, as_json=as_json))
     if as_json:
-        print_json(
-            (answer.to_json(kept[0].found) if answer else {"case": case.id, "package": package})
-            | ({"commits": [hunt_json(hunt, notes, mine) for hunt, notes in hunts]} if hunts else {})
-        )
+        print_json(report.to_json())
     else:
-        for hunt, notes in hunts:
-            for line in report(hunt, notes, mine):
-                say(line)
-    told = any(each.state is not State.SKIPPED for notes in kept for each in notes.found.values())
-    if state is None:
-        for notes in kept:
-            notes.forget()
-    found = bool(mine) if hunts else bool(answer and answer.changes)
-    raise typer.Exit(OK if found else UNEXPECTED if told else UNBUILT)
+        for line in report.lines():
+            say(line)
+    raise typer.Exit(_exit_code(report))
+
+
+def _candidate_runner(
+    options: RunOptions, on: str | None, gpus: int | None, *, prefetch: bool, as_json: bool
+) -> CandidateRunner:
+    """Run candidates here or on the cluster ``on``. With ``as_json``, only the answer goes to standard output."""
+    progress = warn if as_json else say
+    build: Callable[[str], None] | None = None
+    runner: BatchRunner
+    if on is None:
+        build = build_with_cache(progress)
+        runner = SequentialRunner(build, options, progress, functools.partial(run_command, to_stderr=as_json))
+    else:
+        output = sys.stderr if as_json else None
+        runner = ExecutorRunner(make_executor(on, gpus, None, progress), options, progress, output)
+    return CandidateRunner(runner.run, build if prefetch else None, progress)
+
+
+def _exit_code(report: BisectReport) -> int:
+    if report.found_change:
+        return OK
+    return UNEXPECTED if report.conclusive else UNBUILT
 
 
 @contextlib.contextmanager
@@ -208,5 +185,5 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        warn("interrupted: the same command goes on from here")
+        warn("interrupted: repeat the command to resume")
         raise typer.Exit(INTERRUPTED) from None

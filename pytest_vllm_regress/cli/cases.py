@@ -1,31 +1,38 @@
-"""``vllm-regress list``, ``show`` and ``new``: cases as data."""
+"""``vllm-regress list``, ``show``, ``new`` and ``migrate``: read, write and migrate case files."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import CaseFileError, UsageError
 from ..util.text import one_line
-from .context import HELP, AsJson, invocation, print_columns, print_json, say, warn
+from .context import HELP, OK, UNEXPECTED, USAGE, AsJson, invocation, print_columns, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ..cases.model import Case
+    from ..cases.model import Case, Range
 
 app = typer.Typer(context_settings=HELP)
 
 
 @app.command("list")
 def list_cases(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the cases: id, family, affected versions, title."""
-    cases = invocation(context).cases()
+    """List the cases: id, family, affected versions, title. Invalid case files are named on standard error.
+
+    Exit codes: 0 all case files are valid; 2 usage, or some case file is invalid (the others are listed).
+    """
+    command = invocation(context)
+    cases = command.cases()
     if as_json:
         print_json([_as_json(case) for case in cases])
-        return
-    print_columns(("id", "family", "affected", "title"), [(c.id, c.family, c.affected_text(), c.title) for c in cases])
+    else:
+        rows = [(case.id, case.family, case.affected_text(), case.title) for case in cases]
+        print_columns(("id", "family", "affected", "title"), rows)
+    raise typer.Exit(USAGE if command.loaded.problems else OK)
 
 
 @app.command()
@@ -34,13 +41,12 @@ def show(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show everything that is known about one case."""
+    """Show all fields of one case."""
     from ..cases import lint
-    from ..cases.model import select
 
-    cases = invocation(context).cases()
-    (case,) = select(cases, [case_id])
-    for line in lint.warnings(case, cases):
+    command = invocation(context)
+    (case,) = command.select([case_id])
+    for line in lint.lint_case(case, command.loaded.cases):
         warn(f"warning: {line}")
     if as_json:
         print_json(_as_json(case))
@@ -55,58 +61,61 @@ def new(
     context: typer.Context,
     upstream: Annotated[str | None, typer.Argument(metavar="[URL|OWNER/NAME#N|N]", help="The upstream report.")] = None,
     from_: Annotated[
-        str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same, as an option.")
+        str | None, typer.Option("--from", metavar="URL|OWNER/NAME#N|N", help="The same as an option.")
     ] = None,
     finding: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; a report is not needed then.")
+        Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; the report is then optional.")
     ] = None,
     front: Annotated[
-        str, typer.Option(help="What the test starts: offline, async or serve (an engine), probe or finding (none).")
+        str, typer.Option(help="What the test starts: an engine (offline, async, serve), or none (probe, finding).")
     ] = "offline",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
-    family: Annotated[str, typer.Option(help="The kind of defect, for grouping.")] = "wrong-result",
+    family: Annotated[str, typer.Option(help="Kind of defect, for grouping.")] = "wrong-result",
     package: Annotated[
-        str | None, typer.Option(help="The distribution that has the failure (default: the repository's name).")
+        str | None, typer.Option(help="Distribution that has the failure (default: the repository's name).")
     ] = None,
     affected: Annotated[
-        str, typer.Option(metavar="SPECIFIER", help="Its affected versions, for example '>=0.7,<0.8.5'.")
+        str, typer.Option(metavar="SPECIFIER", help="Affected versions, for example '>=0.7,<0.8.5'.")
     ] = ">=0",
     kind: Annotated[
         str,
-        typer.Option(help="wrong-result, exception, hang, crash or engine-death: the test comes with its controls."),
+        typer.Option(
+            help="Kind of failure: wrong-result, exception, hang, crash or engine-death. Decides which controls the test has."
+        ),
     ] = "wrong-result",
     phase: Annotated[
         str,
-        typer.Option(help="import, start, ready, request, stop or probe (default: where the test of this front asks)."),
+        typer.Option(help="Phase of the failure: import, start, ready, request, stop or probe (default: by --front)."),
     ] = "",
     pattern: Annotated[
-        str, typer.Option(metavar="REGEX", help="What the failure's text looks like (default: what the test asserts).")
+        str,
+        typer.Option(
+            metavar="REGEX", help="Pattern of the failure's text (default: that of the assertion in the test)."
+        ),
     ] = "",
     affected_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment that shows it; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Environment with the failure; repeatable.")
     ] = None,
     fixed_env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Environment that does not; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Environment without the failure; repeatable.")
     ] = None,
     control: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FIELD=VALUE",
-            help="How the engine of the control leg differs (default: the test leaves its trigger out); repeatable.",
+            help="Engine argument of the control leg (default: the test omits its trigger); repeatable.",
         ),
     ] = None,
-    omits: Annotated[
-        str, typer.Option(metavar="TEXT", help="Which single thing the control leg leaves out, in words.")
-    ] = "",
+    omits: Annotated[str, typer.Option(metavar="TEXT", help="What the control leg omits, in words.")] = "",
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases import lint
-    from ..cases.model import find_cases
-    from ..cases.scaffold import Draft, NotReported, Upstream, create
-    from ..cases.templates import PLACEHOLDER, TEMPLATES
+    from ..cases.loading import load_valid_cases
+    from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
+    from ..cases.new.templates import PLACEHOLDER, TEMPLATES
 
     if finding is None and (upstream is None) == (from_ is None):
-        raise UsageError("new: give the upstream report once, as an address, owner/name#number or a number")
+        raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
     if front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
 
@@ -124,27 +133,64 @@ def new(
         omits=omits,
         front=front,
     )
-    report: Upstream | NotReported
+    report: Upstream | Unreported
     if finding is not None:
         from ..fuzz.artefact import load
-        from ..fuzz.draft import TRACKERS, draft_of
+        from ..fuzz.draft import TRACKERS, draft_from_finding
 
-        found = load(finding)
-        draft = draft_of(found, draft)
-        named = upstream or from_ or found.upstream
-        report = Upstream.parse(named) if named else NotReported(Path(found.name).stem, TRACKERS[found.backend])
+        artefact = load(finding)
+        draft = draft_from_finding(artefact, draft)
+        reference = upstream or from_ or artefact.upstream
+        report = (
+            Upstream.parse(reference) if reference else Unreported(Path(artefact.name).stem, TRACKERS[artefact.backend])
+        )
     else:
         report = Upstream.parse(upstream or from_ or "")
-    case = create(invocation(context).cases_dir or Path("cases"), report, draft)
-    for line in lint.warnings(case, find_cases(case.directory.parent)):
+    case = create_case(invocation(context).cases_dir or Path("cases"), report, draft)
+    for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
         warn(f"warning: {line}")
     for path in sorted(case.directory.iterdir()):
         say(str(path))
     if case.symptom.pattern == PLACEHOLDER:
-        warn(f"Next: write what this failure prints, and nothing else does, as symptom.pattern in {case.path}")
+        warn(f"Next: set symptom.pattern in {case.path} to a text that only this failure prints")
     if not case.evidence.affected:
-        warn(f"Next: name an environment that shows the failure under [evidence] in {case.path}")
+        warn(f"Next: name an environment with the failure under [evidence] in {case.path}")
     warn(f"Next: write the test, then prove the case: {invocation(context).command('validate', case.id)}")
+
+
+@app.command()
+def migrate(
+    context: typer.Context,
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="DIR", help="A case, or a directory of cases (default: that of --cases).")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; exit with 1 if a file would change or cannot be read.")
+    ] = False,
+) -> None:
+    """Rewrite case files of older formats in the current one. Comments and layout stay.
+
+    What cannot be rewritten, in the case file or in its tests and probe, is listed.
+    """
+    from ..cases.migrate import case_files, migrate
+
+    changed = invalid = 0
+    for path in case_files(directory or invocation(context).directory()):
+        try:
+            migration = migrate(path)
+        except CaseFileError as error:
+            warn(str(error))
+            invalid += 1
+            continue
+        for change in migration.changes:
+            say(f"{path}: {change}")
+        for line in migration.manual:
+            warn(f"by hand: {line}")
+        changed += bool(migration.changes)
+        if not check:
+            migration.write()
+    say(f"{changed} case files {'would change' if check else 'changed'}")
+    raise typer.Exit(USAGE if invalid else UNEXPECTED if check and changed else OK)
 
 
 def _control_field(text: str) -> tuple[str, str | int | bool]:
@@ -159,11 +205,12 @@ def _control_field(text: str) -> tuple[str, str | int | bool]:
 
 
 def _as_json(case: Case) -> dict[str, Any]:
+    symptom, control = case.symptom, case.control
     return {
         "id": case.id,
         "title": case.title,
         "family": case.family,
-        "affected": {each.package: each.specifier for each in case.affected},
+        "affected": _ranges_to_json(case.affected),
         "first_fixed": case.first_fixed(),
         "since": case.since,
         "upstream": list(case.upstream),
@@ -171,25 +218,22 @@ def _as_json(case: Case) -> dict[str, Any]:
         "broken_by": list(case.broken_by),
         "devices": list(case.devices),
         "symptom": {
-            "kinds": list(case.symptom.kinds),
-            "phases": list(case.symptom.phases),
-            "pattern": case.symptom.pattern,
-            "where": {kind.value: list(case.symptom.parts_for(kind)) for kind in case.symptom.kinds},
+            "kinds": list(symptom.kinds),
+            "phases": list(symptom.phases),
+            "pattern": symptom.pattern,
+            "where": {kind.value: list(symptom.parts_for(kind)) for kind in symptom.kinds},
         },
         "variants": {
-            name: {
-                "affected": False if each.never else {r.package: r.specifier for r in each.ranges},
-                "reason": each.reason,
-            }
-            for name, each in case.variants.items()
+            name: {"affected": False if variant.never else _ranges_to_json(variant.ranges), "reason": variant.reason}
+            for name, variant in case.variants.items()
         },
         "control": {
             name: value
             for name, value in (
-                ("omits", case.control.omits),
-                ("none", case.control.none),
-                *case.control.changes.items(),
-                ("probe", dict(case.control.probe)),
+                ("omits", control.omits),
+                ("none", control.none),
+                *control.changes.items(),
+                ("probe", dict(control.probe)),
             )
             if value not in ("", {})
         },
@@ -201,9 +245,13 @@ def _as_json(case: Case) -> dict[str, Any]:
     }
 
 
+def _ranges_to_json(ranges: Iterable[Range]) -> dict[str, str]:
+    return {affected.package: affected.specifier for affected in ranges}
+
+
 def _one_line(value: object) -> str:
     if isinstance(value, dict):
-        return "; ".join(f"{key} {_one_line(each)}".strip() for key, each in value.items() if each not in ("", []))
+        return "; ".join(f"{key} {_one_line(item)}".strip() for key, item in value.items() if item not in ("", []))
     if isinstance(value, list):
         return ", ".join(map(_one_line, value))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))

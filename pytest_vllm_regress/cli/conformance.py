@@ -1,4 +1,4 @@
-"""``vllm-regress conformance``: runs the conformance suite in environments one by one, keeps a record, and writes the table of it."""
+"""``vllm-regress conformance``: run the conformance suite in environments, record the results, and write the table."""
 
 from __future__ import annotations
 
@@ -9,53 +9,54 @@ from typing import Annotated
 
 import typer
 
-from ..conformance.record import add, merged, read_faults, read_record, unexplained, write_record
+from ..conformance.record import add, merged, read_faults, unexplained
+from ..conformance.record_file import read_record, write_record
 from ..conformance.suite import ON_GPU, asks_for_gpu, run_suite, suite_directory
 from ..conformance.table import table
 from ..errors import BuildError, UsageError
-from ..runner.runner import build_with_cache
-from ..util.files import write_whole
+from ..runner.build import build_with_cache
+from ..util.files import write_atomically
 from ..util.signals import terminate_as_interrupt
 from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, WheelIndex, invocation, say, warn
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
-TABLE = Path("docs/conformance.md")
+TABLE = Path("docs/generated/conformance.md")
 
 
 @app.command(
-    epilog="Exit codes: 0 every failed cell is explained by an upstream fault; 1 not; 2 usage; 3 an environment could not be built."
+    epilog="Exit codes: 0 a known upstream fault explains every failed cell; 1 otherwise; 2 usage; 3 an environment could not be built."
 )
 def conformance(
     context: typer.Context,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="Environments to run; without any, only the table is written."),
+        typer.Argument(metavar="NAME", help="Environments to run the suite in (default: none, only write the table)."),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Run those that the record has already.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Run environments even if the record has them.")] = False,
     only: Annotated[
         str | None,
         typer.Option(
             "-k",
             metavar="EXPRESSION",
-            help="Run only these checks, as pytest's -k selects them; the record keeps the others.",
+            help="Run only the checks that pytest's -k selects; the record keeps the results of the others.",
         ),
     ] = None,
     merge: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE.json", help="Take in what this other record has: its cells replace the same ones."),
+        typer.Option(metavar="FILE.json", help="Merge this record into the own one; its cells take precedence."),
     ] = None,
     source: Source = None,
     wheel_index: WheelIndex = None,
     record: Annotated[
-        Path, typer.Option(metavar="FILE.json", help="What was seen, kept after every environment.")
+        Path, typer.Option(metavar="FILE.json", help="Record of all results, saved after every environment.")
     ] = RECORD,
-    write: Annotated[Path, typer.Option(metavar="FILE.md", help="The table of everything in the record.")] = TABLE,
+    write: Annotated[Path, typer.Option(metavar="FILE.md", help="File for the table of all results.")] = TABLE,
 ) -> None:
     """Run the conformance suite in each environment and write the table: version by check.
 
-    An interrupted run goes on where it stopped: environments that the record has are left out, but not where -k
-    or arguments for pytest (after --) select checks: their cells alone are replaced (`NAME -- -m smoke`).
+    Environments that the record has are skipped, so that an interrupted run resumes. If -k or arguments for pytest (after --) select
+    checks, nothing is skipped, and only the cells of these checks are replaced (`NAME -- -m smoke`).
     """
     suite = suite_directory()
     faults = read_faults(suite / "known.toml")
@@ -71,12 +72,12 @@ def conformance(
     unbuilt = []
     selection = [*(("-k", only) if only else ()), *invocation(context).pytest_args]
     on_gpu = asks_for_gpu(selection)
-    part = any(each not in ON_GPU for each in selection)
+    partial = any(argument not in ON_GPU for argument in selection)
     with terminate_as_interrupt():
         for name in dict.fromkeys(names or ()):
-            known = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
-            if known and known[0].whole and not (again or part):
-                say(f"{name} on {known[0].device}: in the record since {known[0].at}; --again runs it anew")
+            recorded = [ran for ran in runs.values() if ran.environment == name and (ran.device == "gpu") is on_gpu]
+            if recorded and recorded[0].whole and not (again or partial):
+                say(f"{name} on {recorded[0].device}: in the record since {recorded[0].at}; --again runs it again")
                 continue
             try:
                 build(name)
@@ -84,13 +85,13 @@ def conformance(
                 warn(f"{name}: {error}")
                 unbuilt.append(name)
                 continue
-            add(runs, dataclasses.replace(run_suite(name, suite, selection), whole=not part))
+            add(runs, dataclasses.replace(run_suite(name, suite, selection), whole=not partial))
             write_record(record, runs)
-    write_whole(write, "".join(f"{line}\n" for line in table(runs.values(), faults)))
-    red = unexplained(runs.values(), faults)
-    for ran, cell in red:
+    write_atomically(write, "".join(f"{line}\n" for line in table(runs.values(), faults)))
+    unexplained_cells = unexplained(runs.values(), faults)
+    for ran, cell in unexplained_cells:
         warn(f"{ran.environment} {cell.generation} {cell.section}: {cell.check}: {cell.reason}")
-    raise typer.Exit(UNBUILT if unbuilt else UNEXPECTED if red else OK)
+    raise typer.Exit(UNBUILT if unbuilt else UNEXPECTED if unexplained_cells else OK)
 
 
 if __name__ == "__main__":

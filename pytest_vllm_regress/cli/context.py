@@ -1,12 +1,15 @@
-"""What every command of ``vllm-regress`` shares: options of the whole command, exit codes, printing. Command modules import this, not ``cli``.
+"""What all commands of ``vllm-regress`` share: common options, the names of exit codes, and printing. Command modules import this, not ``cli``.
 
-Here alone is printed, and only text: nothing of a file, a name or an error steers the terminal.
+Which exit code a command ends with is decided elsewhere: after a run by ``runner/batch.RunOutcome.exit_code``, after an error by ``cli.main``.
+
+All printing is done here, with secrets masked and control characters escaped, so that no file, name or error can control the terminal.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import shlex
 import sys
@@ -17,37 +20,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..defaults import ASKED_DEVICES
-from ..errors import UsageError
+from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.text import one_line, printable
-from ..util.validation import shown
+from ..util.validation import format_value
 
 if TYPE_CHECKING:
+    from ..cases.loading import LoadedCases
     from ..cases.model import Case
-    from ..runner.carrier import Carrier
-    from ..runner.runner import Say
+    from ..runner.executor import Executor
+    from ..runner.progress import Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP = {"help_option_names": ["-h", "--help"]}
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal nothing is asked.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal there is no question.")
+]
 Jobs = Annotated[
     int | None, typer.Option("--jobs", "-j", min=1, help="Environments at a time (default: by cores and memory).")
 ]
 Shard = Annotated[
     str | None,
-    typer.Option("--shard", metavar="K/N", help="Only part K of N, divided by recorded durations; `report` merges."),
+    typer.Option(
+        "--shard",
+        metavar="K/N",
+        help="Run only shard K of N, divided by recorded durations; `report` merges the results.",
+    ),
 ]
 On = Annotated[
     str | None,
     typer.Option(
         "--on",
         metavar="ray|ray://HOST|HOST:PORT",
-        help="Run the cells on that Ray cluster (ray: RAY_ADDRESS, else the one on this machine).",
+        help="Run on that Ray cluster (ray: RAY_ADDRESS, else the one on this machine, if you or root started it).",
     ),
 ]
 GpusEach = Annotated[
     int | None,
-    typer.Option("--gpus", min=1, metavar="N", help="With --on and GPUs: how many an environment gets (default 1)."),
+    typer.Option("--gpus", min=1, metavar="N", help="With --on: GPUs for each environment (default 1)."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 CaseIds = Annotated[list[str] | None, typer.Argument(metavar="CASE", help="Ids of cases (default: all).")]
@@ -58,23 +68,24 @@ Device = Annotated[
     ),
 ]
 Results = Annotated[
-    Path | None, typer.Option("--results", metavar="DIR|FILE.json", help="Write the results there as JSON.")
+    Path | None,
+    typer.Option("--results", metavar="DIR|FILE.json", help="Write the results to this file or directory as JSON."),
 ]
 
 
-def _use_sources(given: list[str] | None) -> list[str] | None:
-    if given:
-        from ..environments.sources import use
+def _use_sources(sources: list[str] | None) -> list[str] | None:
+    if sources:
+        from ..environments.sources import set_clones
 
-        use(given)
-    return given
+        set_clones(sources)
+    return sources
 
 
 def _use_wheels(index: str | None) -> str | None:
     if index:
-        from ..environments.sources import use_wheels
+        from ..environments.sources import set_wheel_index
 
-        use_wheels(index)
+        set_wheel_index(index)
     return index
 
 
@@ -83,53 +94,78 @@ WheelIndex = Annotated[
     typer.Option(
         "--wheel-index",
         metavar="URL",
-        help="A package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device.",
+        help="A package index with {commit} in its address: vllm@REV then installs the commit's own wheel, for every device.",
         callback=_use_wheels,
     ),
 ]
-"""As ``Source``."""
+"""Like ``Source``, an option that takes effect by being given."""
 Source = Annotated[
     list[str] | None,
     typer.Option(
         "--source",
         metavar="[PACKAGE=]PATH|URL",
-        help="The clone that names with @REV mean (default package: vllm); a URL is cloned once, into the cache.",
+        help="The clone in which names with @REV are looked up (default package: vllm). A URL is cloned once, into the cache.",
         callback=_use_sources,
     ),
 ]
-"""An option of every command that takes environments: it works by being there."""
+"""An option of every command that takes environments. It takes effect by being given; the command does not pass it on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Invocation:
-    """Options of the whole command. ``pytest_args`` is what stood after ``--``."""
+    """Options of ``vllm-regress`` itself. ``pytest_args`` are the arguments after ``--``."""
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
 
     def command(self, name: str, *arguments: str) -> str:
-        """A command that may be copied: ours, with the directory of cases where one was given."""
-        given = ["--cases", str(self.cases_dir)] if self.cases_dir else []
-        return shlex.join(["vllm-regress", *given, name, *arguments])
+        """Return a command line for the user to copy, with --cases if it was given."""
+        cases_dir = ["--cases", str(self.cases_dir)] if self.cases_dir else []
+        return shlex.join(["vllm-regress", *cases_dir, name, *arguments])
 
     def directory(self) -> Path:
-        from ..cases.model import default_cases_dir
+        from ..cases.loading import default_cases_dir
         from ..util.paths import shipped
 
         if self.cases_dir is not None:
             return self.cases_dir
-        found = default_cases_dir()
-        if found != shipped("cases"):
-            warn(f"cases: {found}")
-        return found
+        directory = default_cases_dir()
+        if directory != shipped("cases"):
+            warn(f"cases: {directory}")
+        return directory
+
+    @functools.cached_property
+    def loaded(self) -> LoadedCases:
+        """The valid cases of the directory, and what is wrong with the other files."""
+        from ..cases.loading import load_valid_cases
+
+        return load_valid_cases(self.directory())
 
     def cases(self) -> tuple[Case, ...]:
-        from ..cases.model import find_cases
+        """Return all valid cases, after a warning for each invalid case file."""
+        for problem in self.loaded.problems:
+            warn(f"warning: invalid case file, left out: {problem}")
+        return self.loaded.cases
 
-        return find_cases(self.directory())
+    def select(self, case_ids: Sequence[str]) -> tuple[Case, ...]:
+        """Return the cases with these ids, or all cases if no id is given.
+
+        An invalid file of another case is only a warning, and that case is left out. Raises ``CaseFileError`` if all cases are requested and a
+        file is invalid, and ``UsageError`` for an unknown id.
+        """
+        from ..cases.loading import select_cases
+
+        problems = "\n".join(self.loaded.problems)
+        if problems and not case_ids:
+            raise CaseFileError(f"{problems}\nCorrect this, or name the cases to use")
+        valid_ids = {case.id for case in self.loaded.cases}
+        if problems and not valid_ids.issuperset(case_ids):
+            warn(f"invalid case files: {problems}")
+            return select_cases(self.loaded.cases, case_ids)
+        return select_cases(self.cases(), case_ids)
 
     def cases_if_any(self) -> tuple[Case, ...]:
-        """The cases, or none where there is no directory of cases: result files are readable without them."""
+        """Return the valid cases, or none if there is no directory of cases: result files can be read without them."""
         try:
             return self.cases()
         except UsageError:
@@ -137,67 +173,75 @@ class Invocation:
 
 
 def releases_of(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """What the cases say of each release that has a lock, for the page; nothing where there are no cases."""
+    """Return what the cases say about each release that has a lock, for the page; an empty list without cases."""
     from ..audit.releases import overview
     from ..environments.recipes import find_file, load
 
-    return [each.to_json() for each in overview(cases, load(find_file()).locks)] if cases else []
+    return [release.to_json() for release in overview(cases, load(find_file()).locks)] if cases else []
 
 
 def invocation(context: typer.Context) -> Invocation:
-    """The options of the command that a subcommand belongs to."""
-    found = context.obj
-    assert isinstance(found, Invocation)
-    return found
+    """Return the options of ``vllm-regress`` that a subcommand was given with."""
+    shared = context.obj
+    assert isinstance(shared, Invocation)
+    return shared
 
 
 def check_device(device: str | None) -> None:
-    """Raise ``UsageError`` for a --device there is not."""
+    """Raise ``UsageError`` for an unknown --device."""
     if device is not None and device not in ASKED_DEVICES:
-        raise UsageError(f"--device {shown(device)}: allowed are {', '.join(ASKED_DEVICES)}")
+        raise UsageError(f"--device {format_value(device)}: allowed are {', '.join(ASKED_DEVICES)}")
 
 
 def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
-    """Say what must be downloaded for these environments, and ask whether to, where somebody is there to answer and has not said ``yes``."""
+    """Show what must be downloaded for these environments. On a terminal, ask whether to go on, unless ``yes`` was given.
+
+    "No", Ctrl-C and Ctrl-D end the command with exit code 130.
+    """
     from ..environments.downloads import downloads
 
-    wanted = downloads(environments)
-    if wanted is None:
+    needed = downloads(environments)
+    if needed is None:
         return
-    say(str(wanted))
+    say(str(needed))
     if yes or not on_a_terminal():
         return
-    if not typer.confirm("Go on?", default=True):
+    try:
+        confirmed = typer.confirm("Go on?", default=True)
+    except typer.Abort:  # Ctrl-C or Ctrl-D
+        confirmed = False
+        say("")
+    if not confirmed:
         warn("nothing was downloaded or run")
         raise typer.Exit(INTERRUPTED)
 
 
-def end_if_idle(jobs: Sequence[object], shard: str | None, destination: Path | None) -> None:
-    """A shard that has nothing to do ends well, with the result file that ``report`` looks for."""
-    if not jobs and shard is not None:
+def end_if_idle(batches: Sequence[object], shard: str | None, destination: Path | None) -> None:
+    """End the command successfully if its shard is empty, with the result file that ``report`` looks for."""
+    if not batches and shard is not None:
         from ..cases.results import RunResult
-        from ..runner.runner import keep
+        from ..runner.result_files import save_results
         from ..util.paths import writable_root
 
         say(f"shard {shard} has nothing to do")
-        keep(RunResult(), destination, writable_root() / "results", say)
+        save_results(RunResult(), destination, writable_root() / "results", say)
         raise typer.Exit(OK)
 
 
-def carrier(on: str | None, gpus: int | None, jobs: int | None, tell: Say) -> Carrier:
-    """What runs the jobs: the cluster that was named, else this machine's threads. Raises ``UsageError`` for what does not go together."""
-    from ..runner.carrier import LocalThreads
-    from ..runner.runner import build_with_cache
+def make_executor(on: str | None, gpus: int | None, jobs: int | None, say: Say) -> Executor:
+    """Return the executor that the options ask for: a cluster, or threads on this machine. Raises ``UsageError`` for options that contradict."""
+    from ..runner.build import build_with_cache
+    from ..runner.executors.threads import ThreadsExecutor
     from ..runner.slots import machine_room
 
     if on is None:
         check_gpus(gpus)
-        return LocalThreads(build_with_cache(tell), jobs or machine_room(), tell)
-    from ..runner.on_ray.carrier import RayCarrier
+        return ThreadsExecutor(build_with_cache(say), jobs or machine_room(), say)
+    from ..runner.executors.ray import RayExecutor
 
     if jobs is not None:
         raise UsageError("--jobs and --on contradict each other: how much runs at a time is the cluster's to say")
-    return RayCarrier(on, tell, gpus)
+    return RayExecutor(on, say, gpus)
 
 
 def check_gpus(gpus: int | None) -> None:
@@ -208,30 +252,30 @@ def check_gpus(gpus: int | None) -> None:
 
 @contextlib.contextmanager
 def cluster(on: str | None) -> Iterator[None]:
-    """One connection for all that a command asks of the cluster; nothing where none was named."""
+    """Keep one connection to the cluster while a command uses it. Does nothing if no cluster was named."""
     if on is None:
         yield
     else:
-        from ..runner.on_ray.cluster import connected
+        from ..runner.executors.ray_cluster import connected
 
         with connected(on):
             yield
 
 
 def on_a_terminal() -> bool:
-    """Somebody reads what we say and can answer."""
+    """Return whether a user reads our output and can answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def print_json(value: object) -> None:
-    """JSON, in ASCII: what it holds is data, and steers no terminal. Secrets are hidden, value by value: it stays JSON."""
-    from ..cases.results import masked
+    """Print a value as JSON in ASCII. Secrets are masked value by value, so that the output stays valid JSON."""
+    from ..cases.results import mask_values
 
-    print(json.dumps(masked(value, masker()), indent=2).replace("\x7f", "\\u007f"))
+    print(json.dumps(mask_values(value, masker()), indent=2).replace("\x7f", "\\u007f"))
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows below their titles, each column as wide as its widest cell; each row is one line."""
+    """Print rows below their titles, one line each, with columns as wide as their widest cell."""
     hide = masker()
     cells = [[one_line(hide(cell)) for cell in row] for row in (titles, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
@@ -240,10 +284,10 @@ def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def say(line: str) -> None:
-    """A line of progress, or of an answer, shown at once."""
+    """Print a line of output at once."""
     print(printable(mask(line)), flush=True)
 
 
 def warn(line: str) -> None:
-    """A line for the person, apart from the output."""
+    """Print a line for the user on standard error."""
     print(printable(mask(line)), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``vllm-regress env``: the environments there are, building, locking and removing them."""
+"""``vllm-regress env``: list, build, lock and remove environments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import RegressError, UsageError
-from ..util.files import peek, write_whole
+from ..util.files import peek, write_atomically
 from ..util.text import one_line
 from .context import HELP, Source, print_json, say, warn
 
@@ -30,26 +30,26 @@ Names = Annotated[
 
 @app.command("list")
 def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """The environments of environments.toml, and others that are in the cache."""
+    """List the environments of environments.toml, and others in the cache."""
     from ..environments.cache import EnvironmentCache
     from ..util.sizes import GIB
 
     cache, file = EnvironmentCache(), _file()
-    built = {each.path: each for each in cache.listing()}
+    built = {entry.path: entry for entry in cache.listing()}
     rows = []
     for recipe in file.recipes.values():
-        there = built.pop(cache.place(recipe), None)
+        cached = built.pop(cache.place(recipe), None)
         rows.append(
             _row(
                 recipe.name,
                 recipe.device,
-                there is not None,
-                there.size if there else None,
+                cached is not None,
+                cached.size if cached else None,
                 recipe.description,
                 recipe.lock is not None,
             )
         )
-    rows += [_row(each.name, "", True, each.size, _stranger(file, each.name), False) for each in built.values()]
+    rows += [_row(entry.name, "", True, entry.size, _origin(file, entry.name), False) for entry in built.values()]
     if as_json:
         print_json({"cache": str(cache.root), "default": file.default, "environments": rows})
         return
@@ -60,8 +60,10 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
     table = Table("name", "device", "built", "description", box=None, pad_edge=False)
     for row in rows:
         size = row["size"]
-        shown = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
-        table.add_row(*(Text(one_line(str(cell))) for cell in (row["name"], row["device"], shown, row["description"])))
+        size_text = f"{size / GIB:.1f} GiB" if isinstance(size, int) else "-"
+        table.add_row(
+            *(Text(one_line(str(cell))) for cell in (row["name"], row["device"], size_text, row["description"]))
+        )
     console = Console(soft_wrap=not sys.stdout.isatty())
     console.print(table)
     say(f"{cache.root}: {cache.total_size() / GIB:.1f} GiB, files shared by hard links counted once")
@@ -69,7 +71,7 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
 
 @app.command()
 def build(names: Names = None, source: Source = None) -> None:
-    """Build environments that are not there yet (default: all of environments.toml). What uv does is shown on standard error."""
+    """Build environments that are not built yet (default: all of environments.toml). The progress of uv is shown on standard error."""
     from ..environments.cache import EnvironmentCache
 
     cache, failures = EnvironmentCache(), []
@@ -80,19 +82,19 @@ def build(names: Names = None, source: Source = None) -> None:
             failures.append(error)
             warn(str(error))
     if failures:
-        raise type(failures[0])(f"{len(failures)} of the environments could not be built; the reasons stand above")
+        raise type(failures[0])(f"{len(failures)} of the environments could not be built; see the reasons above")
 
 
 @app.command()
 def lock(names: Names = None) -> None:
-    """Resolve anew and write locks/NAME.txt beside environments.toml (default: all of it)."""
+    """Resolve environments again and write locks/NAME.txt beside environments.toml (default: all of environments.toml)."""
     from ..environments.locks import lock_text
     from ..errors import BuildError
 
     file = _file()
     for recipe in _recipes(names):
         if recipe.name not in file.recipes:
-            raise UsageError(f"{recipe.name} is not in {file.path}: add it there to have a lock of it")
+            raise UsageError(f"{recipe.name} is not in {file.path}: only environments in that file can have a lock")
         file.locks.mkdir(exist_ok=True)
         texts = {f"{recipe.name}.txt": lock_text(recipe, progress=warn)}
         if recipe.relax_local:
@@ -101,11 +103,11 @@ def lock(names: Names = None) -> None:
                 texts[local] = lock_text(recipe, local=True, progress=warn)
             except BuildError as error:
                 (file.locks / local).unlink(missing_ok=True)
-                warn(f"no {local}: the index settings of this machine find no local builds. {error}")
+                warn(f"no {local}: no local builds were found with the index settings of this machine. {error}")
         for name, text in texts.items():
             path = file.locks / name
             before = peek(path, 16 * 1024 * 1024)
-            write_whole(path, text)
+            write_atomically(path, text)
             say(f"{path}: {'unchanged' if before == text else 'written'}, {text.count('==')} packages")
 
 
@@ -114,50 +116,52 @@ def prune(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove every environment.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(metavar="DAYS", min=0, help="Remove what was not used for so many days.")
+        float | None,
+        typer.Option(metavar="DAYS", min=0, help="Remove environments that were not used for this many days."),
     ] = None,
 ) -> None:
-    """Remove environments that are not in use. Without NAME or option: those that no recipe gives any more, and what interrupted builds left.
+    """Remove environments that are not in use. Without NAME or option: those of outdated recipes, and what interrupted builds left.
 
-    With NAME or option also the kernels that engines on GPUs compiled with that vLLM; the next engine compiles them again.
+    With NAME or an option the compiled GPU kernels of that vLLM are removed too; the next engine compiles them again.
 
-    uv keeps the downloaded files in a cache of its own, shared with the environments by hard links: `uv cache prune` empties that one.
+    uv keeps downloaded files in a cache of its own, which shares them with the environments by hard links: `uv cache prune` empties it.
     """
     from ..environments.cache import EnvironmentCache
     from ..gpus import compiled
     from ..util.sizes import GIB
 
     if sum((bool(names), everything, older_than is not None)) > 1:
-        raise UsageError("env prune: give names, --all or --older-than DAYS, one of them")
+        raise UsageError("env prune: give either names, --all or --older-than DAYS")
     cache, file = EnvironmentCache(), _file()
     current = {cache.place(recipe) for recipe in file.recipes.values()}
-    listed, kernels = cache.listing(), compiled.listing()
-    there = {each.name for each in listed} | {each.name for each in kernels}
-    unknown = set(names or ()) - there
+    listed, kernels = cache.listing(), compiled.list_kernels()
+    cached = {*(environment.name for environment in listed), *(entry.name for entry in kernels)}
+    unknown = set(names or ()) - cached
     if unknown:
         raise UsageError(
-            f"env prune: {', '.join(sorted(unknown))}: not in the cache. It has {', '.join(sorted(there)) or 'nothing'}"
+            f"env prune: {', '.join(sorted(unknown))}: not in the cache, which has {', '.join(sorted(cached)) or 'nothing'}"
         )
 
-    def wanted(name: str, used: float, stale: bool = False) -> bool:
+    def selected(name: str, used: float, is_outdated: bool = False) -> bool:
         if names:
             return name in names
-        return time.time() - used > older_than * _DAY_S if older_than is not None else everything or stale
+        return time.time() - used > older_than * _DAY_S if older_than is not None else everything or is_outdated
 
     def total() -> int:
-        return cache.total_size() + sum(each.size for each in compiled.listing())
+        return cache.total_size() + sum(entry.size for entry in compiled.list_kernels())
 
     before = total()
-    for each in listed:
-        if wanted(each.name, each.used, each.name in file.recipes and each.path not in current):
-            say(f"{each.path.name}: {'removed' if cache.remove(each) else 'in use, kept'}")
-    for made in kernels:
-        if wanted(made.name, made.used):
-            say(f"{made.name}, compiled kernels: {'removed' if compiled.remove(made) else 'in use, kept'}")
-    left = cache.sweep()
-    if left:
-        say(f"{left} left by interrupted builds: removed")
-    say(f"{max(0, before - total()) / GIB:.1f} GiB less in {cache.root.parent}")
+    for environment in listed:
+        is_outdated = environment.name in file.recipes and environment.path not in current
+        if selected(environment.name, environment.used, is_outdated):
+            say(f"{environment.path.name}: {'removed' if cache.remove(environment) else 'in use, kept'}")
+    for entry in kernels:
+        if selected(entry.name, entry.used):
+            say(f"{entry.name}, compiled kernels: {'removed' if compiled.remove(entry) else 'in use, kept'}")
+    partial = cache.sweep()
+    if partial:
+        say(f"{partial} left by interrupted builds: removed")
+    say(f"{max(0, before - total()) / GIB:.1f} GiB freed in {cache.root.parent}")
 
 
 @app.command()
@@ -165,7 +169,7 @@ def path(
     name: Annotated[str, typer.Argument(help="A name from environments.toml, or PACKAGE-VERSION[+OTHER==VERSION].")],
     source: Source = None,
 ) -> None:
-    """Print the path of an environment's interpreter. Builds nothing."""
+    """Print the path of an environment's interpreter, without building it."""
     from ..environments.cache import EnvironmentCache
 
     (recipe,) = _recipes([name])
@@ -187,8 +191,8 @@ def _recipes(names: list[str] | None) -> list[Recipe]:
     return [resolve(name) for name in dict.fromkeys(names or _file().recipes)]
 
 
-def _stranger(file: EnvironmentFile, name: str) -> str:
-    return "of an earlier recipe" if name in file.recipes else "made up from its name"
+def _origin(file: EnvironmentFile, name: str) -> str:
+    return "from an earlier recipe" if name in file.recipes else "defined by its name"
 
 
 def _row(

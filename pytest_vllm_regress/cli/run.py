@@ -1,4 +1,4 @@
-"""``vllm-regress run``: cases in their evidence environments, or in those that are named."""
+"""``vllm-regress run``: run cases in their evidence environments, or in named ones."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .context import (
     Source,
     WheelIndex,
     Yes,
-    carrier,
     check_device,
     confirm_downloads,
     end_if_idle,
     invocation,
+    make_executor,
     say,
     warn,
 )
@@ -43,7 +43,7 @@ def run(
         ),
     ] = None,
     all_evidence: Annotated[
-        bool, typer.Option("--all-evidence", help="All evidence environments, not the first two.")
+        bool, typer.Option("--all-evidence", help="Use all evidence environments instead of the first two.")
     ] = False,
     device: Device = None,
     destination: Results = None,
@@ -60,38 +60,43 @@ def run(
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
 
-    Environments are used side by side (with -n: one at a time), and one is built while others run; what is printed keeps its order.
-    Builds environments that are not there yet; says before how much that downloads, and on a terminal asks.
-    Without --env each case must be REPRODUCED in its first affected
-    environment and FIXED in its first fixed one; anything else is not expected.
+    Environments run side by side (with -n: one at a time), and one is built while others run. Their output is printed in order.
+    Environments that do not exist yet are built; on a terminal you are asked before anything is downloaded.
+    Without --env each case must be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else is unexpected.
     """
-    from ..cases.model import select
     from ..reporting.table import print_to_console
-    from ..runner import runner as runs
-    from ..runner.matrix import in_order, side_by_side
-    from ..runner.shards import take
+    from ..runner.batch import RunOptions
+    from ..runner.build import build_with_cache, check_environments
+    from ..runner.plan import plan_batches
+    from ..runner.progress import OutputInOrder
+    from ..runner.result_files import check_destination, save_results
+    from ..runner.run import LocalMachine, RunRequest, local_request, run_batches
+    from ..runner.shards import take_shard
     from ..runner.slots import Spare, machine_room
     from ..util.paths import writable_root
     from ..util.signals import terminate_as_interrupt
 
     _check_run(env, all_evidence, device, workers, on)
-    ours = invocation(context)
-    planned = take(runs.plan(select(ours.cases(), case_ids or []), env or [], all_evidence=all_evidence), shard)
-    end_if_idle(planned, shard, destination)
-    chosen = carrier(on, gpus, jobs, say)
+    shared = invocation(context)
+    cases = shared.select(case_ids or [])
+    batches = take_shard(plan_batches(cases, env or [], all_evidence=all_evidence), shard)
+    end_if_idle(batches, shard, destination)
+    check_destination(destination)
+    executor = make_executor(on, gpus, jobs, say)
     if on is None:
-        runs.check_environments(planned)
-        confirm_downloads([job.environment for job in planned], yes=yes)
-    options = runs.Options(device, workers, ours.pytest_args, ours.cases_dir)
+        check_environments(batches)
+        confirm_downloads([batch.environment for batch in batches], yes=yes)
+    options = RunOptions(device, workers, shared.pytest_args, shared.cases_dir)
+    if on is None:
+        at_once = jobs or (1 if workers else machine_room())
+        spare = None if jobs else Spare.of_machine()
+        request = local_request(batches, LocalMachine(build_with_cache(say), at_once, spare), options, say)
+    else:
+        request = RunRequest(batches, executor, options, OutputInOrder(say))
     with terminate_as_interrupt():
-        if on is None:
-            at_once = jobs or (1 if workers else machine_room())
-            more = {} if jobs else {"spare": Spare.of_machine()}
-            outcome = side_by_side(planned, at_once, runs.build_with_cache(say), options, say, **more)
-        else:
-            outcome = in_order(planned, chosen, options, say)
-    written = runs.keep(outcome.run, destination, writable_root() / "results", say)
+        outcome = run_batches(request)
     print_to_console(outcome.run)
+    written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
     if outcome.interrupted:

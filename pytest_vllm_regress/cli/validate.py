@@ -1,4 +1,4 @@
-"""``vllm-regress validate``: proves cases in all their evidence environments and writes the proof beside them."""
+"""``vllm-regress validate``: prove cases in all their evidence environments, and write the proof beside them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,24 @@ from typing import Annotated
 
 import typer
 
-from ..cases.model import Case, select
-from ..cases.results import TestResult
+from ..bisection.documented import TraceOptions
+from ..bisection.search import CandidateRunner
+from ..cases import lint
+from ..cases.impostors import Trial
+from ..cases.model import Case
 from ..errors import UsageError
-from ..runner import runner as runs
+from ..runner.batch import Batch, RunOptions, RunOutcome
+from ..runner.build import build_with_cache, check_environments
 from ..runner.impostors import try_impostors
-from ..runner.matrix import in_order, side_by_side
+from ..runner.progress import OutputInOrder
+from ..runner.result_files import check_destination, save_results
+from ..runner.run import LocalMachine, RunRequest, SequentialRunner, local_request, run_batches
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
+from ..validation.prove import RACY_TRIALS, ProofRunner, ValidateRequest, evidence_problems
+from ..validation.prove import validate as prove
+from ..validation.trace import trace_case
 from .context import (
     HELP,
     INTERRUPTED,
@@ -29,16 +38,15 @@ from .context import (
     On,
     Source,
     WheelIndex,
-    carrier,
     check_device,
     invocation,
+    make_executor,
     say,
     warn,
 )
 
-RACY_TRIALS = 5
-FULL = ("--vllm-full-deadlines",)
-"""A verdict that ends a wait early elsewhere stands on one here that did not."""
+FULL_DEADLINES = ("--vllm-full-deadlines",)
+"""A proof must not depend on a wait that ended early."""
 
 app = typer.Typer(context_settings=HELP)
 
@@ -50,10 +58,12 @@ def validate(
     everything: Annotated[bool, typer.Option("--all", help="All cases.")] = False,
     stale: Annotated[
         bool,
-        typer.Option("--stale", help="Those cases whose evidence is missing or of another day's case, test or lock."),
+        typer.Option(
+            "--stale", help="Cases whose evidence is missing or out of date (the case, a test or the lock changed)."
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Run nothing: say which evidence files are missing or stale.")
+        bool, typer.Option("--check", help="Run nothing: list the evidence files that are missing or out of date.")
     ] = False,
     trials: Annotated[
         int | None,
@@ -76,34 +86,32 @@ def validate(
     ] = False,
     env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="With --commits: the environment that commits are laid over."),
+        typer.Option(metavar="NAME", help="With --commits: the base environment of the commits."),
     ] = None,
     branch: Annotated[
         str,
-        typer.Option(metavar="REV", help="With --commits: where a release without a tag is looked for, by its day."),
+        typer.Option(
+            metavar="REV", help="With --commits: the branch on which a release without a tag is found by its date."
+        ),
     ] = "HEAD",
     source: Source = None,
     wheel_index: WheelIndex = None,
     results: Annotated[
-        Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs there as JSON.")
+        Path | None, typer.Option(metavar="DIR|FILE.json", help="Write the results of the runs as JSON.")
     ] = None,
 ) -> None:
     """Prove cases: REPRODUCED in each affected evidence environment, FIXED in each fixed one, the control leg passed, impostors rejected.
 
-    Impostors are failures that are not the case's own: an unrelated exception, the engine killed or stopped, an empty answer, an error
-    status, a log full of other cases' texts, a wrong argument. None may be taken for the documented failure.
+    Impostors are failures that are not the case's own: an unrelated exception, a killed or stopped engine, an empty answer, an error
+    status, a log full of other cases' texts, a wrong argument. None of them may count as the documented failure.
 
-    Writes evidence.json beside case.toml for each case that is proven, with versions, date and counts, and observations.json, what was seen, for
-    `vllm-regress judge`; commit both with the case.
-    With --on the runs are on the cluster, and impostors are tried here.
-    A case that is not proven keeps the file it had. Exit code 0: all proven (with --check: all evidence fits).
+    For each proven case, evidence.json (versions, date, counts) and observations.json (for `vllm-regress judge`) are written beside
+    case.toml; commit both. A case that is not proven keeps its files. With --on the runs are on the cluster, the impostors here.
+    Exit code 0: all proven (with --check: all evidence is up to date).
 
-    With --commits the cases named are not proven anew: the commits at which their failures came and went are searched for, confirmed, compared with
-    what case.toml names, and written into evidence.json. What was found is kept until the case names it.
+    With --commits the named cases are not proven again. Instead the commits at which the failure appeared and disappeared are searched,
+    confirmed, compared with case.toml and written into evidence.json. Results are kept until case.toml names the right commit.
     """
-    from ..cases import lint, proof, rejudge
-    from ..cases.results import RunResult
-
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
@@ -111,107 +119,78 @@ def validate(
         raise UsageError("--commits takes minutes for each case: name cases, without --all, --stale and --check")
     if not commits and (env is not None or branch != "HEAD"):
         raise UsageError("--env and --branch are for --commits")
-    ours = invocation(context)
-    beside = ours.cases()
-    cases = select(beside, case_ids or [])
+    command = invocation(context)
+    cases = command.select(case_ids or [])
+    options = RunOptions(device, None, command.pytest_args, command.cases_dir)
     if commits:
-        traced = [_traced(case, ours, env, branch, trials, device) for case in cases]
-        raise typer.Exit(OK if all(traced) else UNEXPECTED)
-    chosen = carrier(on, None, jobs, say)
+        raise typer.Exit(_trace(cases, command, TraceOptions(env, branch), trials, options))
     if check or stale:
-        faults = {case.id: _faults(case, ours.command("validate", case.id)) for case in cases}
-        for line in (line for found in faults.values() for line in found):
+        problems = {case.id: evidence_problems(case, command.command("validate", case.id)) for case in cases}
+        for line in (line for lines in problems.values() for line in lines):
             (say if check else warn)(line)
         if check:
-            raise typer.Exit(UNEXPECTED if any(faults.values()) else OK)
-        cases = tuple(case for case in cases if faults[case.id])
-    for line in (line for case in cases for line in lint.warnings(case, beside)):
+            raise typer.Exit(UNEXPECTED if any(problems.values()) else OK)
+        cases = tuple(case for case in cases if problems[case.id])
+    for line in (line for case in cases for line in lint.lint_case(case, command.loaded.cases)):
         warn(f"warning: {line}")
-    refused = {case.id: why for case in cases if (why := lint.meaningless(case))}
-    for name, why in refused.items():
-        say(f"NOT PROVEN  {name}\n    symptom.pattern {why}")
-    cases = tuple(case for case in cases if case.id not in refused)
-    wanted = {case.id: trials or (RACY_TRIALS if case.racy else 1) for case in cases}
-    plain = runs.Options(device, None, ours.pytest_args, ours.cases_dir)
-
-    def run(planned: Sequence[runs.Job], options: runs.Options) -> runs.Outcome:
-        return side_by_side(planned, jobs or machine_room(), runs.build_with_cache(say), options, say)
-
-    found: list[list[TestResult]] = []
-    outcome = None
-    with terminate_as_interrupt():
-        for trial in range(max(wanted.values(), default=0)):
-            todo = [case for case in cases if wanted[case.id] > trial]
-            planned = runs.plan(todo, all_evidence=True)
-            if on is None:
-                runs.check_environments(planned)
-            proving = dataclasses.replace(plain, pytest_args=(*FULL, *ours.pytest_args))
-            outcome = run(planned, proving) if on is None else in_order(planned, chosen, proving, say)
-            found.append(list(outcome.run.results))
-            runs.keep(outcome.run, results, writable_root() / "results", say)
-            if outcome.interrupted:
-                warn("interrupted: nothing was proven")
-                raise typer.Exit(INTERRUPTED)
-    again = {case.id: ours.command("validate", case.id) for case in cases}
-    proofs = {case.id: proof.prove(case, found[: wanted[case.id]], again=again[case.id]) for case in cases}
-    shown = [case for case in cases if not proofs[case.id][1]]
-    with terminate_as_interrupt():
-        met = try_impostors(shown, plain, run, say)
-    failed = bool(refused)
-    for case in cases:
-        made, wrong = proofs[case.id]
-        made, wrong = (made, wrong) if wrong else proof.tried(case, made, met, again=again[case.id])
-        failed |= bool(wrong)
-        if wrong:
-            say(f"NOT PROVEN  {case.id}")
-            for line in wrong:
-                say(f"    {line}")
-        else:
-            rejudge.keep(case, [RunResult(tuple(trial)) for trial in found[: wanted[case.id]]])
-            say(f"PROVEN      {case.id}: {proof.write(case, proof.with_commits(case, made))}")
-    raise typer.Exit(UNEXPECTED if failed else OK)
-
-
-def _traced(case: Case, ours: Invocation, env: str | None, branch: str, trials: int | None, device: str | None) -> bool:
-    """Whether the commits at which the failure came and went are those that the case names; if so they are in its evidence."""
-    from ..bisection.documented import How, ends_of, trace
-    from ..cases import proof
-
-    if wrong := proof.check(case, again=ours.command("validate", case.id), commits=False):
-        say(f"NOT TRACED  {case.id}\n    " + "\n    ".join(wrong))
-        return False
-    evidence = proof.read(case.directory / proof.FILE)
-    build = runs.build_with_cache(say)
-    runner = runs.Runner(build, runs.Options(device, None, ours.pytest_args, ours.cases_dir), say)
-    how = How(env, branch, trials or (RACY_TRIALS if case.racy else 1), arguments=ours.pytest_args)
-    found, kept = [], []
+    request = ValidateRequest(cases, trials, lambda case_id: command.command("validate", case_id))
+    check_destination(results)
+    runner = _proof_runner(options, on, jobs, results)
     try:
         with terminate_as_interrupt():
-            for ends in ends_of(case, evidence):
-                say(f"{case.id}: {'fixed' if ends.is_fix else 'broken'} between {ends}, as its evidence has it")
-                made, faults, notes = trace(case, ends, how, runner, build, say)
-                found += made
-                wrong += faults
-                kept.append(notes)
+            report = prove(request, runner)
     except KeyboardInterrupt:
-        warn("interrupted: the same command goes on from here")
+        warn("interrupted: nothing was proven")
         raise typer.Exit(INTERRUPTED) from None
-    if wrong:
-        say(f"NOT TRACED  {case.id}; the same command goes on with what was found\n    " + "\n    ".join(wrong))
-        return False
-    written = proof.write(case, dataclasses.replace(evidence, commits=tuple(found)))
-    for notes in kept:
-        notes.forget()
-    for each in found:
-        say(f"TRACED      {case.id}: {each.kind} {each.address}, {each.runs} runs, {each.seconds:.0f} s: {written}")
-    return True
+    for line in (line for case_report in report.cases for line in case_report.lines()):
+        say(line)
+    raise typer.Exit(OK if report.proven else UNEXPECTED)
 
 
-def _faults(case: Case, again: str) -> list[str]:
-    """Why the evidence file of a case proves nothing, or contradicts the case."""
-    from ..cases import lint, proof
+def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results: Path | None) -> ProofRunner:
+    """Run evidence environments here or on the cluster ``on``, and impostors here; save the results of every run."""
+    executor = make_executor(on, None, jobs, say)
+    full_options = dataclasses.replace(options, pytest_args=(*FULL_DEADLINES, *options.pytest_args))
 
-    file = case.directory / proof.FILE
-    if why := lint.meaningless(case):
-        return [f"{case.path}: symptom.pattern {why}"]
-    return proof.check(case, again=again) or [f"{file}: {line}" for line in lint.contradictions(case, proof.read(file))]
+    def run_here(batches: Sequence[Batch], run_options: RunOptions) -> RunOutcome:
+        machine = LocalMachine(build_with_cache(say), jobs or machine_room())
+        return run_batches(local_request(batches, machine, run_options, say))
+
+    def run(batches: Sequence[Batch]) -> RunOutcome:
+        if on is None:
+            check_environments(batches)
+            outcome = run_here(batches, full_options)
+        else:
+            outcome = run_batches(RunRequest(batches, executor, full_options, OutputInOrder(say)))
+        try:
+            save_results(outcome.run, results, writable_root() / "results", say)
+        except UsageError as error:  # the disk filled up; the proof goes on
+            warn(str(error))
+        return outcome
+
+    def impostors(cases: Sequence[Case]) -> Sequence[Trial]:
+        return try_impostors(cases, options, run_here, say)
+
+    return ProofRunner(run, impostors)
+
+
+def _trace(
+    cases: Sequence[Case], command: Invocation, trace_options: TraceOptions, trials: int | None, options: RunOptions
+) -> int:
+    build = build_with_cache(say)
+    runner = CandidateRunner(SequentialRunner(build, options, say).run, build, say)
+    traced = []
+    for case in cases:
+        case_options = dataclasses.replace(
+            trace_options, trials=trials or (RACY_TRIALS if case.racy else 1), arguments=options.pytest_args
+        )
+        try:
+            with terminate_as_interrupt():
+                report = trace_case(case, case_options, runner, lambda case_id: command.command("validate", case_id))
+        except KeyboardInterrupt:
+            warn("interrupted: repeat the command to resume")
+            return INTERRUPTED
+        for line in report.lines():
+            say(line)
+        traced.append(report.path is not None)
+    return OK if all(traced) else UNEXPECTED

@@ -1,1 +1,1 @@
-"""What works on which vLLM: running the conformance suite, its record, its table."""
+"""Which features work on which vLLM: run the conformance suite, record its results, and write the table."""

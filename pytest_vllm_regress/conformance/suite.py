@@ -1,4 +1,4 @@
-"""Running the conformance suite in one environment, with a pytest of its own."""
+"""Run the conformance suite in one environment, in a pytest process of its own."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..runner.runner import pytest_command, pytest_environment, run_command
+from ..runner.pytest_run import pytest_command, pytest_environment, run_command
 from ..util.paths import shipped
 from ..util.rundir import scratch
 from .record import SuiteRun, read_report
 
 TIMEOUT_S = 300
 GPU_TIMEOUT_S = 1800
-"""On GPUs a first start compiles its kernels."""
+"""The first start on a GPU compiles kernels."""
 ON_GPU = ("--vllm-gpu", "--vllm-device=gpu")
-"""Arguments for pytest that ask for real GPUs."""
+"""Arguments of pytest that request real GPUs."""
 
 
 def suite_directory() -> Path:
-    """The suite: beside the package in a checkout, in the package where it was installed."""
+    """Return the directory of the suite: beside the package in a checkout, inside it when installed."""
     place = shipped("conformance")
     if place.is_dir():
         return place
@@ -27,12 +27,12 @@ def suite_directory() -> Path:
 
 
 def asks_for_gpu(pytest_args: Sequence[str]) -> bool:
-    """Whether these arguments have the suite run on GPUs."""
-    return any(each in ON_GPU for each in pytest_args)
+    """Return whether these arguments run the suite on GPUs."""
+    return any(argument in ON_GPU for argument in pytest_args)
 
 
 def run_suite(name: str, suite: Path, pytest_args: Sequence[str] = ()) -> SuiteRun:
-    """The whole suite in one environment, by a pytest of its own."""
+    """Run the suite, or the part that ``pytest_args`` select, in one environment."""
     with scratch() as folder:
         report = folder / "report.xml"
         command = pytest_command(folder, suite, [suite], GPU_TIMEOUT_S if asks_for_gpu(pytest_args) else TIMEOUT_S)

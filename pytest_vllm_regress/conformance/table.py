@@ -18,10 +18,12 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
         "",
         "<!-- written by `vllm-regress conformance`; do not edit -->",
         "",
-        "What works on which vLLM, as the suite `conformance` found it through the fixtures: a row for each version and engine generation.",
-        "`ok`: the check passed. `n/a`: this vLLM or device does not do it, for the reason given. `FAIL`: done wrong; the note says what is known.",
-        f"`{NOT_RUN}`: the check is younger than the last run there, or was not selected: nothing is known.",
-        "`vllm-regress conformance NAME...` runs the suite in environments and writes this page; the record is `docs/records/conformance.json`.",
+        "Which features work on which vLLM, according to the conformance suite: a row for each version and engine generation.",
+        "`ok`: the check passed. `n/a`: this vLLM or device does not support it; the note says why. `FAIL`: it fails; the note says what is known.",
+        f"`{NOT_RUN}`: the check has not run there yet.",
+        "",
+        "Written by `vllm-regress conformance NAME...` from `docs/records/conformance.json`.",
+        "[Support a new vLLM](../how-to/support-a-new-vllm.md) says how to add a row.",
     ]
     for section in dict.fromkeys(cell.section for ran in ordered for cell in ran.cells):
         lines += ["", f"## {section}", "", *_section(section, ordered, faults)]
@@ -33,8 +35,8 @@ def table(runs: Iterable[SuiteRun], faults: Sequence[Fault]) -> list[str]:
     ]
     lines.append("|" + " --- |" * (len(SHOWN) + 5))
     for ran in ordered:
-        shown = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
-        lines.append(f"| {' | '.join([ran.environment, ran.device, *shown, ran.machine, ran.at])} |")
+        versions = [ran.versions.get(name, "") for name in ("vllm", *SHOWN)]
+        lines.append(f"| {' | '.join([ran.environment, ran.device, *versions, ran.machine, ran.at])} |")
     for ran in ordered:
         if ran.gpu:
             facts = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in ran.gpu.items())
@@ -65,7 +67,7 @@ def _exists(ran: SuiteRun, generation: str) -> bool:
 def _word(ran: SuiteRun, cell: CheckResult, faults: Sequence[Fault], notes: dict[str, int]) -> str:
     if cell.outcome == PASSED:
         return PASSED
-    known = next((fault.why for fault in faults if fault.explains(ran, cell)), None) if cell.outcome == FAILED else None
-    note = known or re.sub(r"\s+", " ", cell.reason.removeprefix("Skipped: "))[:300].replace("|", "/")
+    cause = next((fault.why for fault in faults if fault.explains(ran, cell)), None) if cell.outcome == FAILED else None
+    note = cause or re.sub(r"\s+", " ", cell.reason.removeprefix("Skipped: "))[:300].replace("|", "/")
     note = note.replace(f"vLLM {ran.vllm}", "this vLLM")
     return f"{cell.outcome} [{notes.setdefault(note, len(notes) + 1)}]"

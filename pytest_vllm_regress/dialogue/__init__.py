@@ -1,1 +1,1 @@
-"""What is asked of a model and what it answers, as values: scripts of the simulated model, chat messages of any version."""
+"""Prompts and answers as values: scripts for the simulated model, media, and chat messages in the same form for every version."""

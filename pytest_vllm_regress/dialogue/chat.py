@@ -1,4 +1,4 @@
-"""Chat completions as vLLM's server answers them: OpenAI's, with what vLLM adds."""
+"""Types of chat completions from vLLM's server: those of OpenAI's API with vLLM's additions."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 Messages = Sequence[Mapping[str, Any]]
-"""A conversation as OpenAI's API has it."""
+"""A conversation in the format of OpenAI's API."""
 
 
 class ChatMessage(TypedDict):
-    """What the model said. ``content`` is None where it called tools instead."""
+    """The model's message. ``content`` is None if it called tools instead."""
 
     role: str
     content: str | None
@@ -19,7 +19,7 @@ class ChatMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One of the ``n`` answers."""
+    """One of the ``n`` choices."""
 
     index: int
     message: ChatMessage
@@ -29,7 +29,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatCompletion(TypedDict):
-    """A chat completion as OpenAI's API has it; ``usage`` counts tokens by kind."""
+    """A chat completion in the format of OpenAI's API. ``usage`` counts tokens by kind."""
 
     id: str
     model: str
@@ -39,7 +39,7 @@ class ChatCompletion(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """What a chunk adds to a message."""
+    """The part of a message in one chunk."""
 
     role: str
     content: str | None
@@ -48,7 +48,7 @@ class ChatDelta(TypedDict, total=False):
 
 
 class ChatChunkChoice(TypedDict):
-    """What a chunk adds to one of the ``n`` answers."""
+    """The part of one of the ``n`` choices in one chunk."""
 
     index: int
     delta: ChatDelta
@@ -58,7 +58,7 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """One chunk of a streamed chat completion; the last may have no choices and tell the ``usage``."""
+    """One chunk of a streamed chat completion. The last one may have no choices, but the ``usage``."""
 
     id: str
     model: str

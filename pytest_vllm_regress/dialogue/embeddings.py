@@ -1,4 +1,4 @@
-"""Embeddings in place of a prompt's text, for requests over HTTP: tensors as torch writes them, made without torch."""
+"""Prompt embeddings for requests over HTTP: tensors in torch's file format, written without torch."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _FOLDER = "tensor/"
 
 
 def tensor_base64(rows: Sequence[Sequence[float]]) -> str:
-    """The matrix as ``torch.save`` writes one of float32, in base64: the value of ``prompt_embeds`` in a completion, a row for each token.
+    """Return a float32 matrix as ``torch.save`` writes it, in base64. It is the value of ``prompt_embeds`` in a completion, with one row per token.
 
-    Readable by ``torch.load`` with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` where rows differ in length.
+    ``torch.load`` reads it with ``weights_only`` from PyTorch 1.13 on. Raises ``ValueError`` if rows differ in length.
     """
     width = len(rows[0]) if rows else 0
     values = array.array("f", [value for row in rows for value in row])
     if any(len(row) != width for row in rows):
-        raise ValueError(f"rows of a matrix have one length; these have {sorted({len(row) for row in rows})}")
+        raise ValueError(
+            f"all rows of a matrix must have the same length; these have {sorted({len(row) for row in rows})}"
+        )
     if sys.byteorder == "big":
         values.byteswap()
     file = io.BytesIO()
@@ -35,14 +37,16 @@ def tensor_base64(rows: Sequence[Sequence[float]]) -> str:
 
 
 def noise(length: int, width: int, *, seed: int = 0) -> list[list[float]]:
-    """A row of normal noise for each token; the same ``seed`` gives the same."""
-    drawn = random.Random(seed)
-    return [[drawn.gauss(0, 1) for _ in range(width)] for _ in range(length)]
+    """Return a row of normal noise for each token. Equal seeds give equal noise."""
+    generator = random.Random(seed)
+    return [[generator.gauss(0, 1) for _ in range(width)] for _ in range(length)]
 
 
 def _pickled(rows: int, columns: int) -> bytes:
-    """What torch pickles of a matrix, in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, no gradient and no hooks.
-    Written opcode by opcode: Python's own writer imports what it names, and torch is not here."""
+    """Return torch's pickle of a matrix in protocol 2: a call of _rebuild_tensor_v2 with storage 0, offset, shape, strides, no gradient and no hooks.
+
+    It is written opcode by opcode, because Python's own writer imports the functions that it names, and torch is not installed here.
+    """
     storage = b"(" + _text("storage") + b"ctorch\nFloatStorage\n" + _text("0") + _text("cpu") + _number(rows * columns)
     shape = _number(rows) + _number(columns) + b"\x86"
     strides = _number(columns) + _number(1) + b"\x86"

@@ -11,9 +11,9 @@ _PIXEL = b"\x10\x80\xf0"
 
 
 def png_url(width: int, height: int, *, keep: int | None = None) -> str:
-    """A ``data:`` URL of a PNG of one colour, ``width`` by ``height`` pixels: the value of ``image_url`` in a chat request.
+    """Return a ``data:`` URL of a PNG of one colour, ``width`` by ``height`` pixels, as the value of ``image_url`` in a chat request.
 
-    Images of other sizes are other images to vLLM's caches. ``keep``: only so many bytes of the file, as after a download that broke.
+    vLLM's caches distinguish images of different sizes. ``keep``: keep only this many bytes of the file, as after an incomplete download.
     """
     rows = b"".join(b"\x00" + _PIXEL * width for _ in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

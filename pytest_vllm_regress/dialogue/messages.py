@@ -1,4 +1,4 @@
-"""Chat answers as one value, whatever a version calls their parts and whether they came whole or in pieces."""
+"""Chat answers in one form for all versions, whether they were streamed or not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_REASONING = ("reasoning", "reasoning_content")  # later versions, earlier ones; some send both
+_REASONING = ("reasoning", "reasoning_content")  # the name in later versions, and in earlier ones; some send both
 
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
-    """A function call that a parser found; ``arguments`` is JSON text, as the model wrote it. Ids are the server's and do not compare."""
+    """A function call found by a parser. ``arguments`` is the JSON text of the model. Ids are chosen by the server and not compared."""
 
     name: str
     arguments: str
@@ -20,7 +20,7 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """The answer of one choice. Empty texts and absent ones are the same: versions differ in that."""
+    """The message of one choice. A missing text is empty, because versions differ in whether they send empty texts."""
 
     content: str = ""
     reasoning: str = ""
@@ -29,7 +29,7 @@ class Message:
 
 
 def whole(answer: Mapping[str, Any]) -> tuple[Message, ...]:
-    """The choices of a chat completion, in order."""
+    """Return the choices of a chat completion, in order."""
     return tuple(
         _message(choice["message"], choice["finish_reason"])
         for choice in sorted(answer["choices"], key=lambda choice: int(choice["index"]))
@@ -37,7 +37,7 @@ def whole(answer: Mapping[str, Any]) -> tuple[Message, ...]:
 
 
 def joined(chunks: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """The choices of a streamed chat completion, put together as a client does it: deltas by choice, calls by their index."""
+    """Return the choices of a streamed chat completion, joined as a client does: deltas by choice, calls by their index."""
     parts: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
@@ -47,11 +47,11 @@ def joined(chunks: Iterable[Mapping[str, Any]]) -> tuple[Message, ...]:
             part["reasoning"] += _reasoning(delta)
             part["end"] = choice.get("finish_reason") or part["end"]
             for call in delta.get("tool_calls") or ():
-                known = part["calls"].setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
+                joined_call = part["calls"].setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
                 function = call.get("function") or {}
-                known["id"] = known["id"] or call.get("id") or ""
-                known["name"] += function.get("name") or ""
-                known["arguments"] += function.get("arguments") or ""
+                joined_call["id"] = joined_call["id"] or call.get("id") or ""
+                joined_call["name"] += function.get("name") or ""
+                joined_call["arguments"] += function.get("arguments") or ""
     return tuple(
         Message(
             part["content"],

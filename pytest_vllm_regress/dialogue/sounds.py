@@ -7,18 +7,18 @@ import wave
 
 from ..target_site.vllm_regress_target.hosts.inputs import RATE, tone
 
-_LOUDEST = 2**15 - 1
+_MAX_AMPLITUDE = 2**15 - 1
 
 
 def wav(seconds: float, *, pitch: float = 440, keep: int | None = None) -> bytes:
-    """A WAV file: a tone of ``pitch`` Hz, one channel, 16 bits, 16000 samples a second. It is the tone of ``{"audio": {"seconds": ...}}``.
+    """Return a WAV file with a tone of ``pitch`` Hz: one channel, 16 bits, 16000 samples per second, the tone of ``{"audio": {"seconds": ...}}``.
 
-    ``keep``: only so many bytes of the file, as after an upload that broke.
+    ``keep``: keep only this many bytes of the file, as after an incomplete upload.
     """
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
         out.setframerate(RATE)
-        out.writeframes((tone(seconds, pitch) * _LOUDEST).astype("<i2").tobytes())
+        out.writeframes((tone(seconds, pitch) * _MAX_AMPLITUDE).astype("<i2").tobytes())
     return file.getvalue()[:keep]

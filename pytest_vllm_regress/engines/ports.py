@@ -1,11 +1,13 @@
-"""Ports that cannot collide: each is leased by a file lock between all harness processes of the user, below the ephemeral range."""
+"""Ports for servers. A file lock reserves each port among all harness processes of a user. The range lies below the kernel's ephemeral ports."""
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -14,23 +16,25 @@ from ..errors import RegressError
 from ..util.paths import cache_root
 from ..util.project import is_private
 
+_log = logging.getLogger("vllm_regress.engines")
 HOST = "127.0.0.1"
-FIRST, LAST = 20000, 29999  # kernels hand out ephemeral ports from 32768 on, so no other program lands here by chance
+FIRST, LAST = 20000, 29999  # Linux gives ephemeral ports from 32768 on to outgoing connections
 
 
 class PortLease:
-    """A port of our own until ``release``. ``number`` is free for a server to bind."""
+    """A reserved port, until ``release``. Nothing listened on ``number`` when it was reserved."""
 
     def __init__(self, number: int, lock: FileLock) -> None:
         self.number = number
         self._lock = lock
 
     def release(self) -> None:
+        """Give the port back."""
         self._lock.release()
 
 
 def lease_port() -> PortLease:
-    """Lease a port. Raises ``RegressError`` when every port of the range is taken."""
+    """Reserve a port. Raises ``RegressError`` if every port of the range is taken."""
     folder = _folder()
     for number in _candidates():
         lock = FileLock(folder / f"{number}.lock", thread_local=False)
@@ -38,31 +42,34 @@ def lease_port() -> PortLease:
             lock.acquire(timeout=0)
         except Timeout:
             continue
-        except OSError as error:  # filelock opens no link
+        except OSError as error:  # filelock does not follow symbolic links
             raise RegressError(
                 f"{folder / f'{number}.lock'}: cannot be locked: {error.strerror or error}. Remove it if it is a link"
             ) from None
         if _bindable(number):
+            _log.debug("reserved port %d by %s", number, lock.lock_file)
             return PortLease(number, lock)
         lock.release()
     raise RegressError(f"no free port between {FIRST} and {LAST} on {HOST}: another program holds them all")
 
 
 def _folder() -> Path:
-    """Where the locks are: a place for all processes of the user. In the temporary directory somebody else may have been first: then in the cache."""
+    """Return the folder of the locks, the same for all processes of the user. It is in the cache if somebody else has taken the name in the temporary
+    directory."""
     folder = Path(tempfile.gettempdir()) / f"vllm-regress-ports-{os.getuid()}"
     if is_private(folder):
         return folder
-    ours = cache_root() / "ports"
-    if not is_private(ours):
-        raise RegressError(f"neither {folder} nor {ours} is a directory of this user that nobody else may write to")
-    return ours
+    fallback = cache_root() / "ports"
+    if not is_private(fallback):
+        raise RegressError(
+            f"neither {folder} nor {fallback} is a directory that belongs to this user and that nobody else may write to"
+        )
+    return fallback
 
 
-def _candidates() -> Iterator[int]:
-    size = LAST - FIRST + 1
-    start = os.getpid() * 7919 % size
-    return (FIRST + (start + step) % size for step in range(size))
+def _candidates() -> Sequence[int]:
+    """Return all ports of the range in an order that nobody can guess, so that nobody can bind the next one in advance."""
+    return random.SystemRandom().sample(range(FIRST, LAST + 1), LAST - FIRST + 1)
 
 
 def _bindable(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""Functions of a test's own ``probe.py``, called in the target."""
+"""Probes: functions called in the target, from a test's own ``probe.py`` or from the built-in modules."""
 
 from __future__ import annotations
 
@@ -7,19 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..processes.child import Child
-from ..processes.leftover import Leftover
+from ..processes.child_handle import Child, Loan
+from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
+from ..util.paths import PACKAGE
+from ..util.validation import did_you_mean
 
+BUILT_IN = ("frontend", "grammars", "parsers")
+"""Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""
+_TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]
-"""What the fixture ``vllm_at_work`` hands out: names what a test needs to see at work, and says whether it was."""
+"""Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work."""
+
+
+def built_in_sources(module: str) -> tuple[Path, ...]:
+    """Return the source files of a module of ``BUILT_IN``."""
+    folder = _TARGET / module
+    return tuple(sorted(folder.glob("*.py"))) if folder.is_dir() else (folder.with_suffix(".py"),)
 
 
 class Probe:
-    """One probe process, started at the first call and reused; after a hang or crash the next call starts a new one.
+    """A probe process. It is started at the first call and reused; after a hang or crash the next call starts a new one.
 
-    Tests get it from the fixture ``vllm_probe``. ``start`` gives a fresh process, ``file`` is the ``probe.py``, ``on_reply`` hears of every answer,
-    ``changed`` gives the arguments as this leg of the test sets them.
+    Tests get it from the fixture ``vllm_probe``. ``start`` starts a process, ``file`` is the ``probe.py``, ``loan`` holds the terms of each call,
+    and ``changed`` returns the arguments as this leg of the test changes them.
     """
 
     def __init__(
@@ -27,27 +38,41 @@ class Probe:
         start: Callable[[], Child],
         file: Path,
         deadline_for: DeadlineFor,
-        on_reply: Callable[[str], None],
+        loan: Loan,
         changed: Callable[[dict[str, Any]], dict[str, Any]] = lambda arguments: arguments,
     ) -> None:
-        self._start, self._file, self._deadline, self._on_reply = start, file, deadline_for, on_reply
+        self._start, self._file, self._deadline, self._loan = start, file, deadline_for, loan
         self._changed = changed
         self._child: Child | None = None
 
     def __call__(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Run ``function(**arguments)`` in the target and return its JSON value. ``timeout`` in seconds replaces the probe phase's.
+        """Run ``function(**arguments)`` in the target and return its JSON value.
 
-        Raises what ``Child.request`` raises, and ``UsageError`` where there is no ``probe.py``.
+        ``function`` names one in ``probe.py`` beside the test; ``"module:function"`` names one of a built-in module (``BUILT_IN``).
+        ``timeout`` in seconds replaces the deadline of the probe phase. Raises what ``Child.request`` raises, and ``UsageError`` if there
+        is no ``probe.py`` or no such built-in module.
         """
-        if not self._file.exists():
-            raise UsageError(f"vllm_probe calls {function}(), but there is no {self._file}: write the function there")
+        source, name = self._locate(function)
         if self._child is None or not self._child.alive:
             self._child = self._start()
-            self._child.on_reply = self._on_reply
-        self._child.witness.begin()
-        asked = {"file": str(self._file), "function": function, "arguments": self._changed(arguments)}
-        return self._child.request("call", self._deadline("probe", timeout), **asked)
+        request = {"file": source, "function": name, "arguments": self._changed(arguments)}
+        with self._child.lend(self._loan):
+            return self._child.request("call", self._deadline("probe", timeout), **request)
+
+    def _locate(self, function: str) -> tuple[str, str]:
+        """Return where the target finds ``function`` (a file, or a dotted module name) and its name there."""
+        module, built_in, name = function.partition(":")
+        if built_in:
+            if module not in BUILT_IN:
+                hint = did_you_mean(module, BUILT_IN)
+                raise UsageError(
+                    f"vllm_probe calls {function}: no built-in module {module!r}.{hint} There are: {', '.join(BUILT_IN)}"
+                )
+            return f"{_TARGET.name}.{module}", name
+        if not self._file.exists():
+            raise UsageError(f"vllm_probe calls {function}(), but there is no {self._file}: write the function there")
+        return str(self._file), function
 
     def close(self) -> tuple[Leftover, ...]:
-        """End the process; returns what it left behind (already removed)."""
+        """End the process. Returns what it left behind, which has been removed."""
         return () if self._child is None else self._child.stop(self._deadline("stop", None))

@@ -1,4 +1,4 @@
-"""Schemas in requests: seen, and left out where a smaller request is to be tried."""
+"""Structured output in requests: noticed, and removed when the harness tries a smaller request."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ KEYS = (
     "guided_grammar",
     "response_format",
 )
-"""What sampling parameters and HTTP bodies call a structured output, in any version of vLLM."""
+"""Names of structured output in sampling parameters and HTTP bodies, in all versions of vLLM."""
 
 
 @dataclasses.dataclass
 class SchemaFilter:
-    """``seen``: a request had a schema. ``drop``: send it without."""
+    """``used``: a request had a schema. ``drop``: remove schemas from requests."""
 
     drop: bool = False
-    seen: bool = False
+    used: bool = False
 
     def apply(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The sampling parameters or HTTP body to send."""
-        self.seen |= any(key in request for key in KEYS)
+        """Return the sampling parameters or HTTP body to send."""
+        self.used |= any(key in request for key in KEYS)
         return {key: value for key, value in request.items() if not (self.drop and key in KEYS)}

@@ -1,7 +1,8 @@
-"""What the user asked for, resolved once. Named tuples: dataclasses would take ten times as long to make."""
+"""The options of a run, resolved once. They are named tuples because dataclasses take ten times as long to create."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from ..util.sizes import MIB
 
 
 class Timeouts(NamedTuple):
-    """Seconds each phase may take."""
+    """Seconds that each phase may take."""
 
     import_s: float = TIMEOUTS_S["import"]
     start_s: float = TIMEOUTS_S["start"]
@@ -21,33 +22,41 @@ class Timeouts(NamedTuple):
     first_start_s: float = TIMEOUTS_S["first_start"]
 
     def of(self, phase: str) -> float:
-        """Seconds allowed for ``phase``."""
+        """Return the seconds that ``phase`` may take."""
         return float(getattr(self, f"{phase}_s"))
 
 
 class Limits(NamedTuple):
-    """Hard caps: ``session_s`` for the whole run (None: none), the others for one engine, server or probe and all it starts.
+    """Hard limits: ``session_s`` for the whole run (None: no limit), the others for one engine, server or probe and everything it starts.
 
-    ``memory_bytes`` None: nine tenths of the machine's memory, or of the container's.
+    A ``memory_bytes`` of None means nine tenths of the memory of the machine or container. ``option_names``: the option that sets each limit,
+    for messages; None means pytest's.
     """
 
     session_s: float | None = None
     memory_bytes: float | None = None
     processes: int = MAX_PROCESSES
     log_bytes: float = MAX_LOG_MIB * MIB
+    option_names: Mapping[str, str] | None = None
 
     def as_request(self, until: float | None) -> dict[str, float]:
-        """As the nanny reads them; ``until``: when the session's budget is used up, in seconds of the monotonic clock."""
+        """Return the limits in the form that the nanny reads. ``until``: end of the session's budget, in seconds of the monotonic clock."""
         from ..processes.shortages import all_memory
 
-        known = {
+        limits = {
             "memory": self.memory_bytes or MEMORY_SHARE * all_memory(),
             "processes": self.processes,
             "log": self.log_bytes,
             "until": until,
             "session": self.session_s,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in limits.items() if value is not None}
+
+    def options(self) -> Mapping[str, str]:
+        """Return the option that sets each limit, in the form that the nanny reads."""
+        from ..target_site.vllm_regress_target.limits import PYTEST_OPTIONS
+
+        return PYTEST_OPTIONS if self.option_names is None else self.option_names
 
 
 class Settings(NamedTuple):

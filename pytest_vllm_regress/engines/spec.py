@@ -1,4 +1,4 @@
-"""EngineSpec: what engine a test wants, as a frozen value, and the axes a marker may turn into parameters."""
+"""EngineSpec: the engine that a test asks for, as an immutable value, and the axes by which a marker parametrizes a test."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ import difflib
 import itertools
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from ..errors import UsageError
+from .frozen import FrozenMapping, thaw
 
 Json = Any
 Front = Literal["offline", "async", "serve"]
-"""How a test talks to an engine: ``LLM``, the asynchronous engine, or ``vllm serve``."""
+"""How a test uses an engine: through ``LLM``, the asynchronous engine, or ``vllm serve``."""
 FRONTS: tuple[Front, ...] = get_args(Front)
 Task = Literal["generate", "embed", "token_embed", "classify", "score"]
 """What an engine does with prompts."""
 
+_NOTHING = FrozenMapping()
+
 
 @dataclasses.dataclass(frozen=True)
 class EngineSpec:
-    """One engine configuration; hashable, the key of engine reuse.
+    """One engine configuration. It is hashable, and tests with equal specs share an engine.
 
-    ``task``: ``generate``, or what an engine pools prompts to: ``embed`` (a vector), ``token_embed`` (a vector for each token), ``classify``
-    (probabilities of classes) or ``score`` (a cross-encoder's number for a pair of texts).
-    ``tokenizer_pool_size`` None leaves the pool to vLLM's default; its meaning follows the version (Ray actor pool up to 0.8.4,
-    accepted and ignored, removed, thread pool ``renderer_num_workers`` later). ``extra`` are further engine arguments,
-    ``server_options`` options of ``vllm serve`` that are no engine arguments, e.g. ``{"tool_call_parser": "hermes"}``,
-    ``env`` environment variables of the engine's process. Mappings are kept as sorted tuples of (name, JSON text).
+    ``task``: ``generate``, or a pooling task: ``embed`` (one vector), ``token_embed`` (one vector per token), ``classify`` (class
+    probabilities) or ``score`` (a cross-encoder's score for a pair of texts).
+    ``tokenizer_pool_size``: None keeps vLLM's default. Its meaning depends on the version: a Ray actor pool up to 0.8.4, later accepted and
+    ignored, then removed, then the thread pool ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
+    ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``: environment variables of the engine's process.
+    Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a value that is not allowed.
     """
 
     model: str = "text"
@@ -39,73 +43,76 @@ class EngineSpec:
     executor: str = "auto"
     generation: str = "auto"
     tokenizer_pool_size: int | None = None
-    tokenizer_pool_extra_config: str | None = None
+    tokenizer_pool_extra_config: Mapping[str, Json] | None = None
     structured_output_backend: str = "auto"
     max_model_len: int = 512
     dtype: str | None = None
     seed: int = 0
-    env: tuple[tuple[str, str], ...] = ()
-    extra: tuple[tuple[str, str], ...] = ()
-    server_options: tuple[tuple[str, str], ...] = ()
+    env: Mapping[str, str] = _NOTHING
+    extra: Mapping[str, Json] = _NOTHING
+    server_options: Mapping[str, Json] = _NOTHING
+
+    def __post_init__(self) -> None:
+        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"):
+            _check_int(name, getattr(self, name), least=1)
+        if self.tokenizer_pool_size is not None:
+            _check_int("tokenizer_pool_size", self.tokenizer_pool_size, least=0)
+        _check_choice("executor", self.executor, ("auto", "uni", "mp", "ray", "ray-2-nodes"))
+        _check_choice("task", self.task, get_args(Task))
+        _check_choice("generation", self.generation, ("auto", "V0", "V1"))
+        for name in (*_MAPPINGS, "tokenizer_pool_extra_config"):
+            object.__setattr__(self, name, _frozen(name, getattr(self, name)))
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
-        """A spec from plain values (mappings allowed where the field is a tuple); checks names, types and ranges."""
+        """Return a spec. Like the constructor, but an unknown field is a ``UsageError`` that suggests the closest name."""
         unknown = [name for name in values if name not in _FIELDS]
         if unknown:
             raise UsageError(_unknown_axis(unknown[0]))
-        frozen = {name: _freeze(name, value) for name, value in values.items()}
-        spec = cls(**frozen)
-        for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"):
-            _check_int(name, getattr(spec, name), least=1)
-        if spec.tokenizer_pool_size is not None:
-            _check_int("tokenizer_pool_size", spec.tokenizer_pool_size, least=0)
-        _check_choice("executor", spec.executor, ("auto", "uni", "mp", "ray", "ray-2-nodes"))
-        _check_choice("task", spec.task, get_args(Task))
-        _check_choice("generation", spec.generation, ("auto", "V0", "V1"))
-        return spec
+        return cls(**values)
 
     def replace(self, **changes: Json) -> EngineSpec:
-        """A sibling spec; the same checks as ``create``."""
-        return EngineSpec.create(**{**{f: getattr(self, f) for f in _FIELDS}, **changes})
+        """Return a copy with these fields changed. Checks as ``create`` does."""
+        return EngineSpec.create(**{**{name: getattr(self, name) for name in _FIELDS}, **changes})
 
-    def laid_over(self, changes: Mapping[str, Json]) -> EngineSpec:
-        """A sibling spec; mappings among the changes are added to this spec's own, key by key."""
+    def merged_with(self, changes: Mapping[str, Json]) -> EngineSpec:
+        """Return a copy with these fields changed. Mappings are merged into this spec's mappings key by key."""
         merged = {
-            name: {**self._mapping(name), **value} if name in _MAPPINGS else value for name, value in changes.items()
+            name: {**getattr(self, name), **value} if name in _MAPPINGS else value for name, value in changes.items()
         }
         return self.replace(**merged)
 
-    def _mapping(self, name: str) -> dict[str, Json]:
-        return {key: text if name == "env" else json.loads(text) for key, text in getattr(self, name)}
+    def as_request(
+        self,
+        *,
+        model_path: str,
+        device: str,
+        draft_path: str | None = None,
+        default_arguments: Mapping[str, Json] = MappingProxyType({}),
+        gpu: Mapping[str, Json] | None = None,
+    ) -> dict[str, Json]:
+        """Return the spec in the form that the target's dialect reads.
 
-    def as_request(self, *, model_path: str, device: str, draft_path: str | None = None) -> dict[str, Json]:
-        """The spec as the dialect reads it. ``draft_path``: where the draft model lies, if not where the spec says."""
-        plain = dataclasses.asdict(self)
-        plain["env"] = dict(self.env)
-        plain["extra"] = self.extra_arguments
+        ``draft_path``: path of the draft model, if it differs from the name in the spec. ``default_arguments``: engine arguments that count
+        where ``extra`` does not name them. ``gpu``: what was leased for the engine, on the gpu device.
+        """
+        fields = {name: thaw(getattr(self, name)) for name in _FIELDS}
+        extra = {**default_arguments, **fields["extra"]}
         if draft_path is not None:
-            plain["extra"][_SPECULATION]["model"] = draft_path
-        plain["server_options"] = {key: json.loads(text) for key, text in self.server_options}
-        if self.tokenizer_pool_extra_config is not None:
-            plain["tokenizer_pool_extra_config"] = json.loads(self.tokenizer_pool_extra_config)
-        return {**plain, "model_path": model_path, "device": device}
-
-    @property
-    def extra_arguments(self) -> dict[str, Json]:
-        """``extra`` as plain values."""
-        return {name: json.loads(text) for name, text in self.extra}
+            extra[_SPECULATION] = {**extra[_SPECULATION], "model": draft_path}
+        request = {**fields, "extra": extra, "model_path": model_path, "device": device}
+        return request if gpu is None else {**request, "gpu": dict(gpu)}
 
     @property
     def draft(self) -> str | None:
-        """The draft model of speculative decoding: a kind of forged checkpoint, a path or a name; None where there is none."""
-        asked = self.extra_arguments.get(_SPECULATION)
-        named = asked.get("model") if isinstance(asked, dict) else None
-        return named if isinstance(named, str) else None
+        """The draft model of speculative decoding: a kind of forged checkpoint, a path or a name. None without a draft model."""
+        config = self.extra.get(_SPECULATION)
+        model = config.get("model") if isinstance(config, Mapping) else None
+        return model if isinstance(model, str) else None
 
     @property
     def gpus(self) -> int:
-        """GPUs the engine needs on a gpu device."""
+        """Number of GPUs that the engine needs on a gpu device."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
 
@@ -119,70 +126,83 @@ SHORT = {
     "pool": "tokenizer_pool_size",
     "backend": "structured_output_backend",
 }
-_SHORT_OF = {long: short for short, long in SHORT.items()}
+"""Short names of fields, which markers and cases may use."""
+_SHORT_OF = {field: short for short, field in SHORT.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One field with several values, in the order the marker gave them."""
+    """A field with several values, in the order of the marker."""
 
     name: str
     values: tuple[Json, ...]
 
 
 def front_named(name: object) -> Front:
-    """The front of this name. Raises ``UsageError`` naming those there are."""
+    """Return the front of this name. Raises ``UsageError`` for an unknown one."""
     for front in FRONTS:
         if front == name:
             return front
     raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
 
 
-def parse_axes(given: Mapping[str, Json]) -> tuple[dict[str, Json], tuple[Axis, ...]]:
-    """Split a marker's arguments into fixed fields and axes (lists of values). Raises ``UsageError`` for unknown names."""
+def parse_axes(arguments: Mapping[str, Json]) -> tuple[dict[str, Json], tuple[Axis, ...]]:
+    """Split a marker's arguments into fields with one value and axes (lists of values). Raises ``UsageError`` for unknown names and bad values."""
     fixed: dict[str, Json] = {}
     axes: list[Axis] = []
-    for short, value in given.items():
-        name = SHORT.get(short, short)
+    for argument, value in arguments.items():
+        name = SHORT.get(argument, argument)
         if name not in _FIELDS:
-            raise UsageError(_unknown_axis(short))
+            raise UsageError(_unknown_axis(argument))
         if isinstance(value, list):
             if not value:
-                raise UsageError(f"vllm_engine({short}=[]): an axis needs at least one value")
+                raise UsageError(f"vllm_engine({argument}=[]): an axis needs at least one value")
             axes.append(Axis(name, tuple(value)))
         else:
             fixed[name] = value
-        for each in value if isinstance(value, list) else [value]:
-            EngineSpec.create(**{name: each})
+        for single in value if isinstance(value, list) else [value]:
+            EngineSpec.create(**{name: single})
     return fixed, tuple(axes)
 
 
 def combinations(axes: tuple[Axis, ...]) -> list[dict[str, Json]]:
-    """Every combination of the axes' values, first axis slowest."""
-    return [dict(zip((a.name for a in axes), row, strict=True)) for row in itertools.product(*(a.values for a in axes))]
+    """Return every combination of the axes' values; the last axis changes fastest."""
+    names = [axis.name for axis in axes]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(axis.values for axis in axes))]
 
 
 def combination_id(values: Mapping[str, Json]) -> str:
-    """A readable test id: ``tp2-pp1-pool2-V1``."""
+    """Return a readable test id such as ``tp2-pp1-pool2-V1``."""
     return "-".join(_value_id(name, value) for name, value in values.items())
 
 
 def _value_id(name: str, value: Json) -> str:
     if name in ("generation", "executor", "model", "task"):
         return str(value)
-    if isinstance(value, dict):
+    if isinstance(value, dict):  # names only, because a value may be a secret
         value = "+".join(map(str, value)) or "none"
     return f"{_SHORT_OF.get(name, name)}{value}"
 
 
-def _freeze(name: str, value: Json) -> Json:
-    if name in _MAPPINGS and isinstance(value, Mapping):
-        return tuple(
-            sorted((str(k), str(v) if name == "env" else json.dumps(v, sort_keys=True)) for k, v in value.items())
-        )
-    if name == "tokenizer_pool_extra_config" and isinstance(value, Mapping):
-        return json.dumps(value, sort_keys=True)
-    return value
+def _frozen(name: str, value: Json) -> FrozenMapping | None:
+    """Return the immutable mapping for a field; the tokenizer pool's configuration may also be None or JSON text."""
+    if name == "tokenizer_pool_extra_config":
+        if value is None:
+            return None
+        value = _parsed(name, value) if isinstance(value, str) else value
+    if not isinstance(value, Mapping):
+        raise UsageError(f"engine spec: {name} must be a mapping, not {type(value).__name__}")
+    try:
+        return FrozenMapping({key: str(text) for key, text in value.items()} if name == "env" else value)
+    except TypeError as error:
+        raise UsageError(f"engine spec: {name} must hold JSON values only: {error}") from None
+
+
+def _parsed(name: str, text: str) -> Json:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"engine spec: {name}={text!r} is not JSON: {error}") from None
 
 
 def _check_int(name: str, value: Json, *, least: int) -> None:
@@ -196,7 +216,7 @@ def _check_choice(name: str, value: Json, allowed: tuple[str, ...]) -> None:
 
 
 def _unknown_axis(name: str) -> str:
-    known = [*SHORT, *_FIELDS]
-    close = difflib.get_close_matches(name, known, n=1)
+    allowed = [*SHORT, *_FIELDS]
+    close = difflib.get_close_matches(name, allowed, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
-    return f"vllm_engine: unknown argument {name!r}.{hint} Allowed: {', '.join(known)}"
+    return f"vllm_engine: unknown argument {name!r}.{hint} Allowed: {', '.join(allowed)}"

@@ -1,4 +1,4 @@
-"""Engines on demand: for fixtures that outlive a test, for the length of a command, and for scripts and notebooks until they end."""
+"""Engines on demand, for fixtures with a wider scope than a test, for commands, and for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, Literal, overload
 
 from ..errors import UsageError
 from ..util.deadline import Deadline
+from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .engine import AsyncEngine, Engine
 from .server import Server
 from .session import Session
-from .settings import Settings, Timeouts
+from .settings import Limits, Settings, Timeouts
 from .spec import EngineSpec, Front
 from .target import Target
 
@@ -25,9 +26,9 @@ USER = "vllm_engines"
 
 
 class Engines:
-    """Gives engines and servers of one environment. They are those that tests of the same spec share, and stay until they are released.
+    """Provides engines and servers of one environment. Tests with the same spec share them, and they stay until they are released.
 
-    ``on_reply`` is told the phase of each answer.
+    ``on_reply`` is called with the phase of each answer.
     """
 
     def __init__(
@@ -58,40 +59,41 @@ class Engines:
     def __call__(
         self, spec: EngineSpec | None = None, *, front: Front = "offline", timeout: float | None = None, **fields: Any
     ) -> Engine | AsyncEngine | Server:
-        """A running engine or server for ``spec``, or for an EngineSpec of these ``fields``. ``timeout`` in seconds replaces the start phase's.
+        """Return a running engine or server for ``spec``, or for an EngineSpec with these ``fields``.
 
-        It is not stopped for others until ``release``, or until the session ends. Raises ``UsageError`` for an unknown front or field,
-        ``LimitExceeded`` when more engines are held than may run at the same time, and what starting an engine raises.
+        ``timeout`` in seconds replaces that of the start phase. The engine is not stopped to make room for others until ``release`` or the end of the
+        session. Raises ``UsageError`` for an unknown front or field, ``LimitExceeded`` if more engines are held than may run at the same time,
+        and the errors of starting an engine.
         """
         if spec is not None and fields:
             raise UsageError(f"give an EngineSpec or its fields, not both: {', '.join(sorted(fields))}")
-        known: dict[str, Callable[..., Any]] = {
+        starters: dict[str, Callable[..., Any]] = {
             "offline": self._session.engine,
             "async": self._session.async_engine,
             "serve": self._session.server,
         }
-        if front not in known:
-            raise UsageError(f"front={front!r} is not one of {', '.join(known)}")
-        wanted = spec or EngineSpec.create(**fields)
-        engine: Engine | AsyncEngine | Server = known[front](
-            self.target, wanted, user=self._user, fresh=False, timeout=timeout
+        if front not in starters:
+            raise UsageError(f"front={front!r} is not one of {', '.join(starters)}")
+        spec = spec or EngineSpec.create(**fields)
+        engine: Engine | AsyncEngine | Server = starters[front](
+            self.target, spec, user=self._user, fresh=False, timeout=timeout
         )
-        self._session.hold(self.target, wanted, front)
+        self._session.hold(self.target, spec, front)
         if self._on_reply is not None:
             self._on_reply("start")
-            engine.child.on_reply = self._on_reply
+            engine.child.listen(self._on_reply)
         return engine
 
     def release(self, engine: Engine | AsyncEngine | Server) -> None:
-        """The engine is needed no longer: it may be stopped for another one, and is reused until then. As often as it was asked for."""
+        """Release an engine, once for each call that returned it. It is reused until it is stopped to make room for another one."""
         front: Front = "serve" if isinstance(engine, Server) else engine.front
         self._session.release(self.target, engine.spec, front)
 
 
 @contextlib.contextmanager
 def bare_session(progress: Callable[[str], None] = lambda line: None) -> Iterator[Session]:
-    """A session with default settings, closed at the end; ``progress`` gets a line for whatever takes long."""
-    session = _session(Settings(), progress)
+    """Provide a session with default settings and close it at the end. ``progress`` gets a line for each step that takes long."""
+    session = _session(Settings(limits=Limits(option_names={})), progress)  # without pytest no option sets a limit
     with terminate_as_interrupt():
         try:
             yield session
@@ -139,11 +141,11 @@ def engine(
     timeout: float | None = None,
     **fields: Any,
 ) -> Iterator[Any]:
-    """A running engine or server outside pytest: ``with engine("vllm-0.8.5", tensor_parallel_size=2) as e``. Not to be shared between threads.
+    """Provide a running engine or server outside pytest: ``with engine("vllm-0.8.5", tensor_parallel_size=2) as e``. Do not share it between threads.
 
-    ``environment``: a name or an interpreter's path (default: this interpreter, where it has vLLM). ``fields`` are those of EngineSpec. vLLM is
-    imported once for each environment, and an engine of the same spec is used again: it lives on after the block, until room is
-    needed for another or the process ends. ``timeout`` in seconds for the start. Raises what starting an engine raises.
+    ``environment``: a name or the path of an interpreter (default: this interpreter, if it has vLLM). ``fields``: fields of EngineSpec. vLLM is
+    imported once per environment, and engines with the same spec are reused: an engine stays after the block until room is needed for another or the
+    process ends. ``timeout`` in seconds for the start. Raises the errors of starting an engine.
     """
     engines = _engines(environment, device)
     lent = engines(spec, front=front, timeout=timeout, **fields)
@@ -155,9 +157,11 @@ def engine(
 
 @functools.cache
 def _engines(environment: str | None, device: str) -> Engines:
-    """One session for each environment and device, closed when the process ends."""
+    """Return the engines of an environment and device. Their session is closed when the process ends."""
     settings = Settings(environments=(environment,) if environment else (), device=device)
-    session = _session(settings, lambda line: print(printable(f"vllm-regress: {line}"), file=sys.stderr, flush=True))
+    session = _session(
+        settings, lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True)
+    )
     atexit.register(session.close)
     return Engines(session, session.target(session.environment_names()[0]), user="engine")
 

@@ -1,12 +1,14 @@
-"""An environment ready for use, and what can be said of one that is not built yet."""
+"""Target environments: the interpreter to test, with its device and installed packages."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.metadata
 import sys
 from pathlib import Path
 
-from ..environments.installed import Installed, read_installed
+from ..environments.installed import VLLM, Installed, read_installed
 from ..environments.overlay import about
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
@@ -15,12 +17,12 @@ from .device import choose
 
 RUNNING_INTERPRETER = "this interpreter"
 BORROWED = "vllm-build"
-"""Beside the versions of an environment made from source: what is not the commit's own."""
+"""Key beside the versions of an environment built from source, for the parts that were taken from another build."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """An environment ready for use: its name, interpreter, device, and what is installed."""
+    """An environment that is ready for use: its name, interpreter, device and installed packages."""
 
     name: str
     python: Path
@@ -29,18 +31,19 @@ class Target:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions by distribution name; ``vllm`` is always there when some build of vLLM is. What of source code is borrowed stands beside."""
+        """Versions by distribution name. ``vllm`` is present for every build of vLLM, whatever its distribution. Borrowed parts are under
+        ``BORROWED``."""
         versions = dict(self.installed.packages)
-        made = about(self.python)
-        if made is not None and made.remarks:
-            versions[BORROWED] = made.remarks
+        overlay = about(self.python)
+        if overlay is not None and overlay.remarks:
+            versions[BORROWED] = overlay.remarks
         if self.installed.vllm_distribution:
             versions["vllm"] = versions[self.installed.vllm_distribution]
         return versions
 
     def describe(self) -> str:
-        """One line: versions that matter and the device."""
-        shown = (
+        """Return one line with the relevant versions and the device."""
+        relevant = (
             "vllm",
             "lm-format-enforcer",
             "xgrammar",
@@ -51,26 +54,26 @@ class Target:
             "ray",
         )
         versions = self.versions
-        named = ", ".join(f"{name} {versions[name]}" for name in (*shown, BORROWED) if name in versions)
-        return f"{self.name}: {named}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
+        packages = ", ".join(f"{name} {versions[name]}" for name in (*relevant, BORROWED) if name in versions)
+        return f"{self.name}: {packages}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
 
 
 def named_interpreter(name: str) -> Path | None:
-    """The interpreter that a name says itself: the running one, or a path. None for the name of an environment."""
+    """Return the interpreter if ``name`` is a path or stands for the running interpreter. Return None for the name of an environment."""
     if name == RUNNING_INTERPRETER:
         return Path(sys.executable)
     if names_interpreter(name):
         path = Path(name).expanduser()
         if not path.exists():
             raise UsageError(
-                f"--vllm-env {name}: no such interpreter. Give an interpreter's path or an environment's name"
+                f"--vllm-env {name}: there is no such interpreter. Give the path of an interpreter or the name of an environment"
             )
         return path.absolute()
     return None
 
 
 def inspect(name: str, python: Path, device: str) -> Target:
-    """The target that ``python`` is. Raises ``UsageError`` where it has nothing that a case can be about."""
+    """Return the target for the interpreter ``python``. Raises ``UsageError`` if it has neither vLLM nor a structured-output package."""
     installed = read_installed(python)
     if not installed.usable:
         raise UsageError(
@@ -80,18 +83,43 @@ def inspect(name: str, python: Path, device: str) -> Target:
     return Target(name, python, choose(device, installed), installed)
 
 
-def preview(name: str, device: str) -> str:
-    """One line about the environment; says so when it is not built yet."""
+def built_target(name: str, device: str) -> Target | None:
+    """Return the target of an environment; None if it is not built yet."""
     python = _interpreter(name)
-    if python is None:
-        return f"{name}: not built yet; it is built before its first test"
-    return inspect(name, python, device).describe()
+    return None if python is None else inspect(name, python, device)
 
 
 def _interpreter(name: str) -> Path | None:
-    if named := named_interpreter(name):
-        return named
+    if python := named_interpreter(name):
+        return python
     from ..environments.cache import EnvironmentCache
     from ..environments.names import resolve
 
     return EnvironmentCache().built(resolve(name))
+
+
+def default_environment() -> str:
+    """Return the running interpreter if it has vLLM, else the default of the environments.toml around the working directory.
+
+    Raises ``UsageError`` if there is neither: gigabytes are downloaded only on request.
+    """
+    for distribution in VLLM:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            importlib.metadata.version(distribution)
+            return RUNNING_INTERPRETER
+    from ..environments.recipes import default_name
+
+    if (name := default_name()) is not None:
+        return name
+    raise UsageError(
+        f"no environment is named, and {sys.executable} has no vLLM. Name the vLLM to test: --vllm-env NAME|PATH, or the ini setting vllm_env; "
+        "the path of an interpreter that has vLLM, or a name such as vllm-0.8.5, which is built on first use (several GiB; `vllm-regress env list` "
+        "shows the names). Or install vLLM beside pytest"
+    )
+
+
+def canonical_name(name: str) -> str:
+    """Return the environment name that results carry: tox's name for an environment (vllm0.8.4-sim) and the environment's own are one."""
+    from ..environments.names import resolve
+
+    return name if name == RUNNING_INTERPRETER or names_interpreter(name) else resolve(name).name

@@ -1,4 +1,4 @@
-"""Which release lends a commit its compiled parts and dependencies, what the commit is called then, and what of it is not its own."""
+"""Choose the release that provides a commit's compiled parts and dependencies, and describe the result: version and remarks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from ..errors import BuildError, UsageError
 from .git import Repository
 from .index import newest_release, pin_of, releases
 from .locks import release_date
-from .recipes import pinned
+from .recipes import parse_pin
 from .sources import Project, Source
 
 COMPILED_AGAINST = ("torch", "torchaudio", "torchvision", "xformers", "triton", "flashinfer-python", "vllm-flash-attn")
-"""What a wheel's compiled parts need in just that version: these are the wheel's, whatever the commit asks for."""
+"""Packages that compiled parts need in exactly the wheel's version, whatever the commit requires."""
 
 
 def base_release(source: Source) -> str:
-    """The release whose wheel fits the source best.
+    """Return the release whose wheel fits the source best.
 
-    Where the clone has the tags: of the newest release in its history, the newest of its day and the first that has it, the one whose
-    requirements and compiled sources differ least. Else the first after its day, if that has the commit's torch, or the newest of its day.
-    Raises ``UsageError`` for a commit from before the first release, ``BuildError`` when the package index cannot be asked.
+    With tags in the clone, the candidates are the newest release in its history, the newest at its date and the first that contains it; the
+    one whose requirements and compiled sources differ least is chosen. Without tags it is the first release after its date, if that pins the
+    commit's torch, else the newest at its date.
+    Raises ``UsageError`` for a commit older than the first release, ``BuildError`` if the package index cannot be reached.
     """
     project, commit = source.project, source.commit
     newest = newest_release(project.distribution, commit.day)
@@ -40,7 +41,7 @@ def base_release(source: Source) -> str:
     torch = _torch(source)
     if torch is None:
         return newest
-    # Python that registers an operator does not import over compiled parts from before it; that they have more does no harm.
+    # Code that registers an operator fails to import over older compiled parts; newer ones only have additional operators.
     later = next((str(version) for version in releases(project.distribution) if version > Version(newest)), None)
     if later is not None and pin_of(project.distribution, later, "torch") == torch:
         return later
@@ -48,9 +49,9 @@ def base_release(source: Source) -> str:
 
 
 def reported_version(source: Source, release: str) -> str:
-    """What a build of the source would be called (as setuptools-scm does it): ``0.8.5.dev123+g0e42544`` 123 commits after 0.8.4.
+    """Return the version that setuptools-scm would give the source: ``0.8.5.dev123+g0e42544`` for 123 commits after 0.8.4.
 
-    Counted from ``release``, the base; where that is younger than the source, from the newest release of the source's day.
+    Counts from the base ``release``, or from the newest release at the source's date if the base is newer than the source.
     """
     start = _commit_of(source, release)
     if start is None or (start != source.commit.id and source.repository.is_ancestor(source.commit.id, start)):
@@ -59,7 +60,7 @@ def reported_version(source: Source, release: str) -> str:
     version = Version(release)
     if start == source.commit.id and not source.changed:
         return f"{version.public}+{source.label}"
-    distance = 0  # not known
+    distance = 0  # unknown
     if start is not None and not source.repository.is_shallow:
         distance = source.repository.count(start, source.commit.id)
     *head, last = version.release
@@ -67,23 +68,25 @@ def reported_version(source: Source, release: str) -> str:
 
 
 def remarks(source: Source, release: str) -> str:
-    """What of an environment made from the source is not the source's own, in words; empty for a package without compiled parts."""
+    """Describe what an environment takes from the release instead of the source; empty for a package without compiled parts."""
     project = source.project
     if not project.compiled:
         return ""
     start = _commit_of(source, release)
     if start is None:
-        differ = "how csrc differs is not known"
+        difference = "how csrc differs is not known"
     else:
         count = len(source.repository.differing(start, source.commit.id, *project.compiled))
-        differ = f"{count or 'no'} file{'s' * (count != 1)} of csrc and cmake differ{'s' * (count == 1)} from it"
-    return f"compiled parts of the {release} wheel; {differ}"
+        difference = f"{count or 'no'} file{'s' * (count != 1)} of csrc and cmake differ{'s' * (count == 1)} from it"
+    return f"compiled parts of the {release} wheel; {difference}"
 
 
-def unmet(source: Source, installed: Mapping[str, str], python: str, chosen: Iterable[str]) -> tuple[str, ...]:
-    """Requirements of the source that an environment does not meet. ``installed``: versions by normalized name.
+def unmet_requirements(
+    source: Source, installed: Mapping[str, str], python: str, chosen: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the requirements of the source that an environment does not meet. ``installed`` maps normalized names to versions.
 
-    Left out: what the compiled parts bind, and packages that the recipe has ``chosen`` a version of.
+    Ignores packages that are bound to the compiled parts, and those for which the recipe has ``chosen`` a version.
     """
     fixed = {*COMPILED_AGAINST, *chosen, source.project.distribution}
     missing = {}
@@ -100,49 +103,49 @@ def unmet(source: Source, installed: Mapping[str, str], python: str, chosen: Ite
 
 
 def requirement_lines(source: Source) -> tuple[Requirement, ...]:
-    """The source's own requirement files, parsed; options and lines that are no requirement are left out."""
-    found = []
+    """Return the requirements in the source's requirement files, without options and invalid lines."""
+    requirements = []
     for path in source.requirement_files():
         for line in (source.read(path) or b"").decode(errors="replace").splitlines():
             text = line.partition(" #")[0].strip()
             try:
                 if text and not text.startswith(("#", "-")):
-                    found.append(Requirement(text))
+                    requirements.append(Requirement(text))
             except InvalidRequirement:
                 continue
-    return tuple(found)
+    return tuple(requirements)
 
 
 def requirements_day(source: Source) -> datetime.date:
-    """The day by which the commit's requirements were as they are: its dependencies are those of that day."""
+    """Return the date of the last change to the commit's requirement files, for which dependencies are resolved."""
     last = source.repository.last_change(source.commit.id, source.requirement_files())
     return (source.repository.commit(last) if last else source.commit).day
 
 
 def release_tags(repository: Repository) -> Mapping[Version, str]:
-    """Tags of final releases (v0.8.4, 0.10.6) with their commits."""
-    found = {}
+    """Map final releases to the commits of their tags (v0.8.4, 0.10.6)."""
+    tags = {}
     for name, commit in repository.tags().items():
         try:
             version = Version(name.removeprefix("v"))
         except InvalidVersion:
             continue
         if not version.is_prerelease and version.local is None:
-            found[version] = commit
-    return found
+            tags[version] = commit
+    return tags
 
 
 def first_release_with(source: Source) -> str | None:
-    """The first release that has the commit: by ancestry where the clone has the tags, else the one after the newest of its day."""
+    """Return the first release with the commit: by ancestry if the clone has tags, else the next one after the commit's date."""
     project, commit = source.project, source.commit
     tagged = release_tags(source.repository)
-    having = {name.removeprefix("v") for name in source.repository.tags_with(commit.id)}
-    known = sorted(version for version in tagged if str(version) in having)
-    if known:
-        return str(known[0])
+    containing = {name.removeprefix("v") for name in source.repository.tags_with(commit.id)}
+    releases_with = sorted(version for version in tagged if str(version) in containing)
+    if releases_with:
+        return str(releases_with[0])
     newest = newest_release(project.distribution, commit.day)
     if newest is not None and Version(newest) in tagged:
-        return None  # the tags of its time are there, and none has it
+        return None  # the clone has the tags of that time, and none contains it
     return next(
         (str(version) for version in releases(project.distribution) if newest is None or version > Version(newest)),
         None,
@@ -150,7 +153,7 @@ def first_release_with(source: Source) -> str | None:
 
 
 def release_commit(project: Project, repository: Repository, release: str, branch: str) -> str | None:
-    """The commit of a release: its tag's, else the last one on ``branch`` before the day of its upload; None where that cannot be told."""
+    """Return the commit of a release: of its tag, else the last one on ``branch`` before its upload date; None if unknown."""
     tagged = release_tags(repository).get(Version(release))
     if tagged is not None:
         return tagged
@@ -162,7 +165,7 @@ def release_commit(project: Project, repository: Repository, release: str, branc
 
 
 def _commit_of(source: Source, release: str) -> str | None:
-    """Where in the source's history the release is, or its tag; None for a release that is younger and has no tag."""
+    """Return the commit of the release's tag, else its position in the source's history; None for a newer release without a tag."""
     tagged = release_tags(source.repository).get(Version(release))
     if tagged is not None:
         return tagged
@@ -177,28 +180,28 @@ def _commit_of(source: Source, release: str) -> str | None:
 
 def _best_fitting(source: Source, tagged: Mapping[Version, str], newest: Version) -> Version:
     repository, commit = source.repository, source.commit.id
-    inside = {name.removeprefix("v") for name in repository.tags_in(commit)}
-    having = {name.removeprefix("v") for name in repository.tags_with(commit)}
-    before = max((version for version in tagged if str(version) in inside), default=None)
-    after = min((version for version in tagged if str(version) in having), default=None)
-    candidates = {each for each in (before, newest, after) if each is not None and _has_wheel(source.project, each)}
+    contained = {name.removeprefix("v") for name in repository.tags_in(commit)}
+    containing = {name.removeprefix("v") for name in repository.tags_with(commit)}
+    before = max((version for version in tagged if str(version) in contained), default=None)
+    after = min((version for version in tagged if str(version) in containing), default=None)
+    candidates = {version for version in (before, newest, after) if version and _has_wheel(source.project, version)}
     paths = (*source.project.compiled, *(path for group in source.project.requirements for path in group))
     if not paths:
-        return max(each for each in candidates if each in (before, newest))
+        return max(version for version in candidates if version in (before, newest))
 
-    ages = sorted(candidates)
+    by_age = sorted(candidates)
 
     def misfit(version: Version) -> tuple[bool, int, int]:
         other_torch = _torch(source) != _torch(Source(source.project, repository, repository.commit(tagged[version])))
-        return other_torch, len(repository.differing(tagged[version], commit, *paths)), -ages.index(version)
+        return other_torch, len(repository.differing(tagged[version], commit, *paths)), -by_age.index(version)
 
     return min(candidates, key=misfit)
 
 
 def _torch(source: Source) -> str | None:
-    """The torch that the source pins."""
-    plain = (f"{each.name}{each.specifier}" for each in requirement_lines(source))
-    return dict(filter(None, map(pinned, plain))).get("torch")
+    """Return the version of torch that the source pins."""
+    lines = (f"{requirement.name}{requirement.specifier}" for requirement in requirement_lines(source))
+    return dict(filter(None, map(parse_pin, lines))).get("torch")
 
 
 def _has_wheel(project: Project, version: Version) -> bool:

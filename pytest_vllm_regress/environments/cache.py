@@ -1,8 +1,8 @@
-"""Building target environments into a cache: one build at a time per environment, whole or not at all, bounded in size.
+"""The cache of target environments: one build at a time per environment, atomic, limited in size.
 
-Below ``<cache>/environments`` each environment has a folder NAME-KEY (the key changes with recipe, lock and platform) and beside it a
-lock file that builders hold. The marker inside is written last: a folder without it is what an interrupted build left. Users hold a
-shared lock on the lease inside; what is leased is never removed. Both locks are the kernel's: they end with their process, however it ends.
+Each environment has a folder NAME-KEY in ``<cache>/environments``, where the key depends on recipe, lock and platform, and a lock file beside
+it that builders hold. The marker inside the folder is written last: a folder without it is an interrupted build. Users hold a shared lock on
+the lease file inside; a leased environment is never removed. The kernel releases both locks when their process ends.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import datetime
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import platform
 import shutil
@@ -25,28 +26,29 @@ from filelock import FileLock, Timeout
 
 from ..errors import BuildError, UsageError
 from ..util.documents import load_json
-from ..util.files import private_folder, read_bounded, write_whole
-from ..util.paths import cache_root, can_write, homeless, writable_root
+from ..util.files import private_folder, read_bounded, write_atomically
+from ..util.paths import cache_root, can_write, missing_home, writable_root
+from ..util.project import check_steps, check_writers, is_world_writable
 from ..util.sizes import GIB, MIB
 from . import overlay, uv
-from .install import install
-from .locks import MAX_LOCK, usable_lock
+from .install import fill_environment
+from .locks import MAX_LOCK
 from .recipes import STAND_INS, Recipe
 from .uv import Progress
 
-RESOLUTION = "resolution.txt"
+logger = logging.getLogger("vllm_regress.environments")
 _MARKER = "vllm-regress.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
-_SAID: set[Path] = set()
-"""Caches of which it was said that they cannot be written."""
+_reported_read_only: set[Path] = set()
+"""Read-only caches that the user was told about."""
 _FORMAT = 2
 _DEFAULT_LIMIT = 60 * GIB
 
 
 @dataclasses.dataclass(frozen=True)
-class Built:
-    """An environment in the cache. ``size`` in bytes, files shared by hard links counted in each; ``used`` seconds since the epoch."""
+class CachedEnvironment:
+    """A complete environment. ``size`` in bytes includes files shared by hard links; ``used`` is in seconds since the epoch."""
 
     name: str
     path: Path
@@ -56,10 +58,10 @@ class Built:
 
 
 class EnvironmentCache:
-    """The environments below ``root``/environments. Safe between processes.
+    """The environments in ``root``/environments. Safe for several processes.
 
-    ``limit_bytes``: what they may occupy together (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB). Files shared by hard links
-    count once. Over the limit the least recently used go first; one in use never goes.
+    ``limit_bytes`` limits their total size (default: VLLM_REGRESS_CACHE_LIMIT in GiB, else 60 GiB), counting files shared by hard links once.
+    Above it the least recently used environments that are not in use are removed.
     """
 
     def __init__(self, root: Path | None = None, limit_bytes: int | None = None) -> None:
@@ -67,83 +69,106 @@ class EnvironmentCache:
         self._limit = limit_bytes if limit_bytes is not None else _limit_from_environment()
 
     def ensure(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Path:
-        """The interpreter of ``recipe``'s environment, built where it is not there yet. Raises ``BuildError`` or ``UsageError``."""
+        """Return the interpreter of ``recipe``'s environment, after building it if necessary. Raises ``BuildError`` or ``UsageError``."""
         with self.lease(recipe, progress=progress) as python:
             return python
 
     @contextlib.contextmanager
     def lease(self, recipe: Recipe, *, progress: Progress = lambda line: None) -> Iterator[Path]:
-        """As ``ensure``; while the lease is held the environment is never evicted or removed, nor what it is laid over."""
-        with contextlib.ExitStack() as below:
+        """Like ``ensure``, and keep the environment, with the one it overlays, from being removed while the context is open."""
+        with contextlib.ExitStack() as leases:
             base = None
             if recipe.overlay is not None:
-                base = below.enter_context(self.lease(recipe.overlay.base, progress=progress))
-                completed = overlay.completed_base(recipe.overlay, base)
+                base = leases.enter_context(self.lease(recipe.overlay.base, progress=progress))
+                completed = overlay.base_with_requirements(recipe.overlay, base)
                 if completed is not None:
-                    base = below.enter_context(self.lease(completed, progress=progress))
-            yield below.enter_context(self._lease(recipe, base, progress))
+                    base = leases.enter_context(self.lease(completed, progress=progress))
+            yield leases.enter_context(self._lease(recipe, base, progress))
 
     @contextlib.contextmanager
     def _lease(self, recipe: Recipe, base: Path | None, progress: Progress) -> Iterator[Path]:
-        place = self.place(recipe)
-        if _complete(place) and not can_write(self.root):
-            with self._read_only_lease(place, progress) as python:
+        folder = self.place(recipe)
+        if self._complete(folder) and not can_write(self.root):
+            with self._read_only_lease(folder, progress) as python:
                 yield python
             return
-        if not self.root.is_dir() and (why := homeless()):
-            raise UsageError(
-                f"{recipe.name} is not built: {why}, so {self.root} cannot be the place for gigabytes. Set VLLM_REGRESS_CACHE to one that is yours"
-            )
+        lock = self._lock(recipe, folder, progress)
         try:
-            private_folder(self.root)
-            lock = FileLock(f"{place}.lock", thread_local=False)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                progress(f"{recipe.name}: another process is building it; waiting")
-                lock.acquire()
-        except OSError as error:
-            raise UsageError(
-                f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a place that can"
-            ) from None
-        try:
-            fresh = not _complete(place)
-            if fresh:
-                self._sweep(place)
-                self._build(recipe, place, base, progress)
-            lease = os.open(place / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            is_new = not self._complete(folder)
+            if is_new:
+                logger.info("%s: building in %s: %s", recipe.name, folder, self._why_not_built(recipe, folder))
+                self._sweep(folder)
+                self._build(recipe, folder, base, progress)
+            else:
+                logger.info("%s: reusing %s", recipe.name, folder)
+            lease = os.open(folder / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(lease, fcntl.LOCK_SH)
         finally:
             lock.release()
         try:
-            os.utime(place / _LEASE)
-            if fresh:
-                self._evict(place, progress)
-            yield place / "bin" / "python"
+            os.utime(folder / _LEASE)
+            if is_new:
+                self._evict(folder, progress)
+            yield folder / "bin" / "python"
         finally:
             os.close(lease)
 
+    def check_place(self, name: str) -> None:
+        """Raise ``UsageError`` if there is no place to build the environment ``name`` in. Creates nothing."""
+        if not self.root.is_dir() and (why := missing_home()):
+            raise UsageError(
+                f"{name} is not built: {why}, so there is no place for gigabytes in {self.root}. Set VLLM_REGRESS_CACHE to a folder of yours"
+            )
+
+    def _lock(self, recipe: Recipe, folder: Path, progress: Progress) -> FileLock:
+        """Acquire the builders' lock of ``folder``, waiting for another build of it."""
+        self.check_place(recipe.name)
+        try:
+            private_folder(self.root)
+            lock = FileLock(f"{folder}.lock", thread_local=False)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                logger.info("%s: waiting for the lock %s, without a deadline", recipe.name, lock.lock_file)
+                progress(f"{recipe.name}: another process is building it; waiting")
+                lock.acquire()
+        except OSError as error:
+            raise UsageError(
+                f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a writable path"
+            ) from None
+        return lock
+
+    def _why_not_built(self, recipe: Recipe, folder: Path) -> str:
+        if (folder / _MARKER).exists():
+            return "the Python that it links to is gone"
+        if folder.exists():
+            return "an earlier build was interrupted"
+        older = [path.name for path in self.root.glob(f"{folder.name.rpartition('-')[0]}-*/")]
+        return f"recipe, lock or platform differ from {', '.join(older)}" if older else "it is not in the cache"
+
     @contextlib.contextmanager
     def _read_only_lease(self, place: Path, progress: Progress) -> Iterator[Path]:
-        """As ``lease`` where nothing can be written, as in an image with its environments. Who can write there sees the lease."""
-        if self.root not in _SAID:
-            _SAID.add(self.root)
+        """Lease an environment of a read-only cache, such as one in a container image. Processes that can write there see the lease."""
+        if self.root not in _reported_read_only:
+            _reported_read_only.add(self.root)
             progress(
-                f"{self.root} cannot be written: what is built there is used, what must be written goes to {writable_root()}"
+                f"{self.root} cannot be written: its environments are used, and anything new is written to {writable_root()}"
             )
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as files:
             with contextlib.suppress(FileNotFoundError):
-                fcntl.flock(held.enter_context(open(place / _LEASE, "rb")), fcntl.LOCK_SH)
+                fcntl.flock(files.enter_context(open(place / _LEASE, "rb")), fcntl.LOCK_SH)
+            if not self._complete(place):  # its owner, who can write there, was faster
+                raise UsageError(f"{place} was removed at this moment. Run the command again")
             yield place / "bin" / "python"
 
     def built(self, recipe: Recipe) -> Path | None:
-        """The interpreter, if the environment is already there."""
-        place = self.place(recipe)
-        below = recipe.overlay is None or self.built(recipe.overlay.base) is not None
-        return place / "bin" / "python" if below and _complete(place) else None
+        """Return the interpreter, or None if the environment, or the one it overlays, is not built."""
+        folder = self.place(recipe)
+        has_base = recipe.overlay is None or self.built(recipe.overlay.base) is not None
+        return folder / "bin" / "python" if has_base and self._complete(folder) else None
 
     def place(self, recipe: Recipe) -> Path:
-        """The folder of ``recipe``'s environment, built or not."""
+        """Return the folder of ``recipe``'s environment, whether or not it exists."""
         if recipe.overlay is not None:
             base = self.place(recipe.overlay.base).name
             parts = (_FORMAT, recipe.overlay.source.key, recipe.overlay.version, recipe.overlay.remarks, base)
@@ -162,163 +187,185 @@ class EnvironmentCache:
                 digest.update(read_bounded(path, MAX_LOCK, what="a lock"))
         return self.root / f"{recipe.name.replace('=', '')}-{digest.hexdigest()[:10]}"
 
-    def listing(self) -> tuple[Built, ...]:
-        """Every whole environment in the cache, least recently used first."""
-        found = []
+    def listing(self) -> tuple[CachedEnvironment, ...]:
+        """Return every complete environment in the cache, least recently used first."""
+        environments = []
         for marker in self.root.glob(f"*/{_MARKER}"):
             with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError):
-                about = load_json(marker, _MAX_MARKER)
-                place = marker.parent
-                used = (place / _LEASE).stat().st_mtime if (place / _LEASE).exists() else marker.stat().st_mtime
-                found.append(Built(str(about["name"]), place, int(about["size"]), used, _in_use(place)))
-        return tuple(sorted(found, key=lambda each: each.used))
+                content = load_json(marker, _MAX_MARKER)
+                folder = marker.parent
+                if folder.is_symlink():
+                    continue
+                used = (folder / _LEASE if (folder / _LEASE).exists() else marker).stat().st_mtime
+                size = int(content["size"])
+                environments.append(CachedEnvironment(str(content["name"]), folder, size, used, _in_use(folder)))
+        return tuple(sorted(environments, key=lambda environment: environment.used))
 
-    def remove(self, built: Built) -> bool:
-        """Remove one environment; False when it is in use."""
-        lock = FileLock(f"{built.path}.lock", thread_local=False)
+    def remove(self, environment: CachedEnvironment) -> bool:
+        """Remove an environment. Return False if it is in use, or is a symbolic link now."""
+        lock = FileLock(f"{environment.path}.lock", thread_local=False)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             return False
         try:
-            if _in_use(built.path):
-                return False
-            (built.path / _MARKER).unlink(missing_ok=True)  # first: what is half removed counts as not built
-            shutil.rmtree(built.path, ignore_errors=True)
-            return True
+            with _unused(environment.path) as folder:
+                if folder is None:
+                    return False
+                logger.info("%s: removing %s", environment.name, environment.path)
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(_MARKER, dir_fd=folder)  # first, so that a partial removal counts as not built
+                shutil.rmtree(environment.path, ignore_errors=True)  # follows no link
+            return not os.path.lexists(environment.path)
         finally:
             lock.release()
 
     def sweep(self) -> int:
-        """Remove what interrupted builds left; the number of folders removed."""
+        """Remove the remains of interrupted builds. Return how many were removed."""
         return self._sweep(None)
 
     def total_size(self) -> int:
-        """Bytes that all environments occupy together, shared files counted once."""
+        """Return the disk usage of all environments in bytes, counting shared files once."""
         return _size(self.root)
 
-    def _build(self, recipe: Recipe, place: Path, base: Path | None, progress: Progress) -> None:
-        _end_writers(place)
-        shutil.rmtree(place, ignore_errors=True)  # what an interrupted build left
+    def _build(self, recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> None:
+        _end_writers(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # remains of an interrupted build
         started = time.monotonic()
         try:
-            lock = self._fill(recipe, place, base, progress)
+            lock = fill_environment(recipe, folder, base, progress)
+            for step in (folder, *_steps(folder)):
+                if step.exists():
+                    step.chmod(step.stat().st_mode & ~0o022)  # a umask of 0 would make them useless (see _complete)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            size = _size(place)
-            about = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
-            write_whole(place / _MARKER, json.dumps(about))
+            size = _size(folder)
+            content = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
+            write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError):
                 raise BuildError(
-                    uv.explain(f"{recipe.name}: building in {place}", str(error), error.errno or 1)
+                    uv.explain(f"{recipe.name}: building in {folder}", str(error), error.errno or 1)
                 ) from None
             raise
-        shown = f"{size / GIB:.1f} GiB" if size > GIB / 10 else f"{size / MIB:.0f} MiB"
-        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {shown}")
-
-    def _fill(self, recipe: Recipe, place: Path, base: Path | None, progress: Progress) -> Path | None:
-        """Put everything into ``place``; returns the lock that was used."""
-        if recipe.overlay is not None:
-            assert base is not None
-            overlay.lay_over(recipe.overlay, base, place)
-            return None
-        lock = usable_lock(recipe)
-        progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
-        uv.run(
-            ["venv", "--quiet", "--python", recipe.python, place],
-            doing=f"{recipe.name}: making a Python {recipe.python} environment",
-        )
-        used = install(recipe, lock, place / "bin" / "python", lambda line: progress(f"{recipe.name}: {line}"))
-        site = next((place / "lib").glob("python3.*/site-packages"))
-        for module in recipe.stand_ins:
-            shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
-        if used is None:
-            listed = uv.run(
-                ["pip", "freeze", "--quiet", "--python", place / "bin" / "python"],
-                doing=f"{recipe.name}: listing what was installed",
-            )
-            (place / RESOLUTION).write_text(listed + "\n", encoding="utf-8")
-        return used
+        rounded = f"{size / GIB:.1f} GiB" if size > GIB / 10 else f"{size / MIB:.0f} MiB"
+        progress(f"{recipe.name}: built in {time.monotonic() - started:.0f} s, {rounded}")
 
     def unfinished(self) -> tuple[Path, ...]:
-        """Folders that interrupted builds left: no marker, and nobody builds there."""
+        """Return the folders of interrupted builds: without a marker, and nobody is building there."""
         return tuple(place for place in sorted(self.root.glob("*/")) if self._abandoned(place, lambda: None))
 
     def remove_unfinished(self, place: Path) -> bool:
-        """Remove what an interrupted build left in ``place``; False when it is being built, or was."""
+        """Remove the interrupted build in ``place``. Return False if it is being built or complete, or cannot be removed."""
 
         def remove() -> None:
             _end_writers(place)
             shutil.rmtree(place, ignore_errors=True)
 
-        return self._abandoned(place, remove)
+        return self._abandoned(place, remove) and not os.path.lexists(place)
+
+    def _complete(self, place: Path) -> bool:
+        """Return whether the build finished and the Python that the environment links to still exists.
+
+        Raises ``UsageError`` if somebody else can change a step from the cache to the interpreter or to its packages.
+        """
+        check_steps(self.root.parent, place)
+        if not (place / _MARKER).exists() or not (place / "bin" / "python").exists():
+            return False
+        for path in _steps(place):
+            check_writers(path)
+        # Its own owner is not checked: it is the Python that the user, or an administrator, has installed for uv.
+        python = place / "bin" / "python"
+        check_writers(python, linked=False)
+        if is_world_writable(python):
+            raise UsageError(
+                f"{python.resolve()}: everybody can write to this interpreter. Run `chmod o-w` on it, or build anew with another Python"
+            )
+        return True
 
     def _abandoned(self, place: Path, then: Callable[[], None]) -> bool:
-        """Whether ``place`` is half built and nobody's; if so ``then`` is called while its lock is held."""
-        if not (place / _MARKER).exists():
+        """Return whether ``place`` is an interrupted build. If so, call ``then`` while holding its lock."""
+        if not place.is_symlink() and not (place / _MARKER).exists():
             with (
                 contextlib.suppress(Timeout, OSError),
                 FileLock(f"{place}.lock", thread_local=False).acquire(timeout=0),
             ):
-                if place.exists() and not (place / _MARKER).exists():
+                if place.is_dir() and not place.is_symlink() and not (place / _MARKER).exists():
                     then()
                     return True
         return False
 
-    def _sweep(self, ours: Path | None) -> int:
-        return sum(self.remove_unfinished(place) for place in self.root.glob("*/") if place != ours)
+    def _sweep(self, keep: Path | None) -> int:
+        return sum(self.remove_unfinished(place) for place in self.root.glob("*/") if place != keep)
 
     def _evict(self, keep: Path, progress: Progress) -> None:
-        listed = self.listing()
-        if sum(each.size for each in listed) <= self._limit:
+        environments = self.listing()
+        if sum(environment.size for environment in environments) <= self._limit:
             return
-        for each in listed:
+        for environment in environments:
             if self.total_size() <= self._limit:
                 return
-            if each.path != keep and not each.in_use and self.remove(each):
-                progress(f"{each.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
+            if environment.path != keep and not environment.in_use and self.remove(environment):
+                progress(f"{environment.name}: removed from the cache, which is limited to {self._limit / GIB:.0f} GiB")
 
 
 def bytecode_folder(python: Path) -> Path | None:
-    """Where ``python`` may keep compiled modules: inside its environment, if that is one of a cache's and can be written.
+    """Return where ``python`` keeps its bytecode: inside its environment, if that is in a cache and writable or has such a folder. Else None.
 
-    uv installs none. What an environment's processes import is compiled once, the rest never: tens of megabytes instead of gigabytes.
+    Also None if somebody else can write there, because bytecode is code.
+
+    uv installs no bytecode. Only modules that are imported get compiled: tens of megabytes instead of gigabytes.
     """
     place = python.parent.parent
     folder = place / overlay.BYTECODE
     if not (place / _MARKER).exists():
         return None
+    try:
+        check_steps(place, folder)
+    except UsageError:
+        return None
     return folder if folder.exists() or os.access(place, os.W_OK) else None
 
 
-def _complete(place: Path) -> bool:
-    """Built to the end, and the Python it links to is still there."""
-    return (place / _MARKER).exists() and (place / "bin" / "python").exists()
+def _steps(place: Path) -> tuple[Path, ...]:
+    """Return the folders and files of an environment that decide which code its interpreter runs, without the interpreter itself."""
+    libraries = [path for pattern in ("lib/python3.*", "lib/python3.*/site-packages") for path in place.glob(pattern)]
+    return (place / "bin", place / "pyvenv.cfg", place / "lib", *libraries)
 
 
 def _end_writers(place: Path) -> None:
-    """End uv processes that still write to ``place``: their controller was killed, or we would not hold the build's lock."""
+    """End uv processes that still write to ``place``. Their controller was killed, otherwise this process would not hold the lock."""
     import psutil
 
-    ours = {str(place), str(place / "bin" / "python")}
+    paths = {str(place), str(place / "bin" / "python")}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        if ours & set(words[1:]) and {"venv", "pip"} & set(words[1:4]):
+        if paths & set(words[1:]) and {"venv", "pip"} & set(words[1:4]):
             with contextlib.suppress(psutil.Error):
                 process.kill()
                 process.wait(10)
 
 
 def _in_use(place: Path) -> bool:
-    try:
-        with open(place / _LEASE, "rb") as lease:
-            fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return False
+    with _unused(place) as folder:
+        return folder is None
+
+
+@contextlib.contextmanager
+def _unused(place: Path) -> Iterator[int | None]:
+    """Yield a descriptor of the folder ``place``; None if somebody uses it, or if it is no folder. Nobody can lease it while the context is open."""
+    with contextlib.ExitStack() as files:
+        try:
+            folder = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            files.callback(os.close, folder)
+            with contextlib.suppress(FileNotFoundError):
+                lease = os.open(_LEASE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+                files.callback(os.close, lease)
+                fcntl.flock(lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield None
+        else:
+            yield folder
 
 
 def _size(place: Path) -> int:

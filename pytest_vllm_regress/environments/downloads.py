@@ -1,4 +1,4 @@
-"""What building environments would download, told before it is done. The sizes are the package index's own; only metadata is fetched for them."""
+"""Estimate what building environments downloads. Sizes come from the package index; only metadata is fetched."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from ..util.rundir import scratch
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
-from .locks import file_name, fitting_files, read_lock, resolver_options, usable_lock
+from .locks import compatible_files, file_name, read_lock, resolver_options, usable_lock
 from .names import resolve
 from .recipes import Recipe
 from .sources import names_interpreter
 
 DISK_FACTOR = 2.0
-"""Wheels of vLLM and torch unpack to about twice their size."""
+"""Installed size divided by download size, for wheels of vLLM and torch."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Downloads:
-    """What is to be built: ``environments`` by name; ``size`` in bytes of all their files, those they share counted once; ``unknown``: the
-    environments whose files the index did not tell; ``free`` bytes on the cache's disk, which is at ``place``."""
+    """What has to be built.
+
+    environments: their names. size: bytes of all their files, shared files counted once. unknown: environments whose sizes the index did not
+    provide. free: free bytes on the disk of the cache at ``place``.
+    """
 
     environments: tuple[str, ...]
     size: int
@@ -45,48 +48,52 @@ class Downloads:
 
 
 def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Downloads | None:
-    """What would be downloaded for the environments of these names; interpreters' paths and what is built need nothing. None: nothing at all."""
+    """Return the downloads for the named environments; None if there are none. Interpreters and built environments need nothing.
+
+    Raises ``UsageError`` if there is no place to build in.
+    """
     cache = cache or EnvironmentCache()
-    named = {recipe.name: recipe for recipe in (resolve(name) for name in names if not names_interpreter(name))}
-    # Source code stands over its base: that is what is downloaded.
-    wanted = {(base := recipe.overlay.base if recipe.overlay else recipe).name: base for recipe in named.values()}
-    recipes = [recipe for recipe in wanted.values() if cache.built(recipe) is None]
+    by_name = {recipe.name: recipe for recipe in (resolve(name) for name in names if not names_interpreter(name))}
+    # For source code only the base is downloaded.
+    bases = {(base := recipe.overlay.base if recipe.overlay else recipe).name: base for recipe in by_name.values()}
+    recipes = [recipe for recipe in bases.values() if cache.built(recipe) is None]
     if not recipes:
         return None
+    cache.check_place(recipes[0].name)
     files: dict[str, int] = {}
     unknown = []
     for recipe in recipes:
-        found = _files(recipe)
-        files |= found
-        if not found:
+        sizes = _files(recipe)
+        files |= sizes
+        if not sizes:
             unknown.append(recipe.name)
-    there = next(each for each in (cache.root, *cache.root.parents) if each.exists())
+    existing = next(folder for folder in (cache.root, *cache.root.parents) if folder.exists())
     return Downloads(
         tuple(recipe.name for recipe in recipes),
         sum(files.values()),
         tuple(unknown),
-        shutil.disk_usage(there).free,
+        shutil.disk_usage(existing).free,
         cache.root.parent,
     )
 
 
 def _files(recipe: Recipe) -> dict[str, int]:
-    """Name and size in bytes of every file of an environment, from its lock or resolved afresh; empty where that is unknown."""
+    """Return name and size in bytes of every file of an environment, from its lock or a fresh resolution; empty if unknown."""
     lock = usable_lock(recipe)
-    asked = read_lock(lock) if lock else "\n".join(recipe.requirements)
+    requirements = read_lock(lock) if lock else "\n".join(recipe.requirements)
     with scratch() as folder:
         out = folder / "pylock.toml"
-        fixed: list[str | Path] = ["pip", "compile", "-", "--quiet", "--format", "pylock.toml", "-o", out]
-        fixed += ["--python-version", recipe.python]
+        command: list[str | Path] = ["pip", "compile", "-", "--quiet", "--format", "pylock.toml", "-o", out]
+        command += ["--python-version", recipe.python]
         doing = f"{recipe.name}: asking for sizes"
         try:
             if lock:
-                uv.run([*fixed, "--no-deps"], doing=doing, stdin=asked)
+                uv.run([*command, "--no-deps"], doing=doing, stdin=requirements)
             else:
                 with resolver_options(recipe, relaxed="==") as options:
-                    uv.run([*fixed, *options], doing=doing, stdin=asked)
+                    uv.run([*command, *options], doing=doing, stdin=requirements)
         except BuildError:
             return {}
         packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    chosen = [file for package in packages for file in fitting_files(package, recipe.python)[:1]]
+    chosen = [file for package in packages for file in compatible_files(package, recipe.python)[:1]]
     return {file_name(file): file["size"] for file in chosen if "size" in file}

@@ -1,4 +1,4 @@
-"""Reading a git repository by plumbing commands. Nothing of it is run: no hook, no filter, no pager, no program that a configuration names."""
+"""Read a git repository with plumbing commands, without running any program of it: no hook, filter, pager or configured command."""
 
 from __future__ import annotations
 
@@ -6,44 +6,51 @@ import dataclasses
 import datetime
 import os
 import re
+import secrets
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
-from ..util.masking import mask
+from ..util.files import parts_below
+from ..util.masking import mask, mask_log
+from ..util.project import check_owner
+from ..util.sizes import MIB
 
 CLONE_TIMEOUT_S = 3600
-# Settings that name programs are put out of force; what the user's and the system's files say is not read at all (see _environment).
+READ_TIMEOUT_S = 600.0
+CLONE_PROTOCOLS = "https:http:ssh:git:file"
+MAX_SOURCE = 64 * MIB
+MAX_SOURCES = 512 * MIB
+"""Limits for the bytes of one file, and of all files that are read together."""
+# Neutralizes settings that name programs. The user's and the system's configuration are not read at all (see _environment).
 _INERT = (
-    *(
-        "safe.directory=*",
-        "core.fsmonitor=false",
-        "core.hooksPath=/dev/null",
-        "core.pager=cat",
-        "core.untrackedCache=false",
-    ),
-    *(
-        "log.showSignature=false",
-        "core.attributesFile=/dev/null",
-        "core.quotePath=false",
-        "credential.helper=",
-        "gc.auto=0",
-    ),
-    *(
-        "protocol.ext.allow=never",
-        "core.sshCommand=ssh -oBatchMode=yes",
-        "submodule.recurse=false",
-        "fetch.fsckObjects=true",
-    ),
+    "safe.directory=*",
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "core.pager=cat",
+    "core.untrackedCache=false",
+    "log.showSignature=false",
+    "core.attributesFile=/dev/null",
+    "core.quotePath=false",
+    "credential.helper=",
+    "gc.auto=0",
+    "protocol.ext.allow=never",
+    "core.sshCommand=ssh -oBatchMode=yes",
+    "submodule.recurse=false",
+    "fetch.fsckObjects=true",
 )
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_RECORD = "%x1e%H%x1f%P%x1f%aI%x1f%cI%x1f%s%x1f"
+_DATE = re.compile(r"(\d{1,20}) ([+-])(\d{1,9})")
+_LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """One commit. ``touched``: paths that differ from its first parent, empty where they were not asked for."""
+    """One commit. ``touched`` has the paths that differ from its first parent, if requested.
+
+    A date that cannot be read is the epoch, as for git, and one after the year 9998 is the beginning of 9999.
+    """
 
     id: str
     parents: tuple[str, ...]
@@ -54,34 +61,63 @@ class Commit:
 
     @property
     def day(self) -> datetime.date:
-        """The day (UTC) on which it got where it is: a pull request's commit is written long before it is merged."""
+        """Date (UTC) of the commit, not of authorship: a pull request's commit is written long before it is merged."""
         return self.committed.astimezone(datetime.UTC).date()
 
 
 @dataclasses.dataclass(frozen=True)
 class Repository:
-    """A git repository: ``place`` is a work tree, a folder in one, or a bare repository."""
+    """A git repository. ``place`` is a work tree, a folder in one, or a bare repository."""
 
     place: Path
 
     @classmethod
     def at(cls, place: Path) -> Repository:
-        """The repository there. Raises ``UsageError`` where there is none."""
+        """Return the repository at ``place``. Raises ``UsageError`` if there is none."""
         place = place.expanduser().absolute()
-        found = cls(place)
-        if not place.is_dir() or found._try("rev-parse", "--git-dir") is None:
-            raise UsageError(f"{place}: not a git repository. Give a clone that has the history, or a URL to clone")
-        return found
+        repository = cls(place)
+        git_folder = repository._try("rev-parse", "--absolute-git-dir") if place.is_dir() else None
+        if git_folder is None:
+            raise UsageError(f"{place}: not a git repository. Give a clone with its history, or a URL to clone")
+        repository._check_surroundings(Path(git_folder))
+        return repository
 
     @property
     def tree(self) -> Path | None:
-        """The root of the work tree; None for a bare repository."""
+        """Root of the work tree; None for a bare repository."""
         top = self._try("rev-parse", "--show-toplevel")
         return Path(top) if top else None
 
+    def _check_surroundings(self, git_folder: Path) -> None:
+        """Raise ``UsageError`` if the repository leads elsewhere: to a work tree that it is not in, or to what belongs to somebody else.
+
+        A repository that is named itself may belong to anybody; one that git finds in a folder above it must belong to the user or root.
+        """
+        place, tree = self.place.resolve(), self.tree
+        if tree is not None and not (place.is_relative_to(tree) and os.path.lexists(tree / ".git")):
+            raise UsageError(
+                f"{self.place}: core.worktree in the configuration of this repository names a work tree elsewhere, {tree}. "
+                "Name that one if you mean it"
+            )
+        if place not in (tree, git_folder.resolve()):
+            for path in (tree or git_folder, git_folder):
+                check_owner(path, "Name its root if you trust it")
+        for path in self._alternates():
+            if path.stat().st_uid != git_folder.stat().st_uid:
+                check_owner(
+                    path,
+                    f"{git_folder}/objects/info/alternates borrows from there: make a clone without it (`git repack -a`)",
+                )
+
+    def _alternates(self) -> tuple[Path, ...]:
+        """Return the object folders of other repositories that git would read as this one's."""
+        lines = (self._try("count-objects", "-v") or "").splitlines()
+        found = (Path(line.removeprefix("alternate: ").strip('"')) for line in lines if line.startswith("alternate: "))
+        return tuple(path for path in found if path.exists())
+
     @property
     def is_shallow(self) -> bool:
-        """The history is cut off somewhere."""
+        """Whether the history is incomplete."""
         return self._try("rev-parse", "--is-shallow-repository") == "true"
 
     def need_history(self) -> None:
@@ -92,20 +128,20 @@ class Repository:
             )
 
     def commit(self, revision: str) -> Commit:
-        """The commit that a revision names. Raises ``UsageError`` for an unknown one."""
-        found = None
+        """Return the commit of a revision. Raises ``UsageError`` for an unknown one."""
+        commit_id = None
         if not revision.startswith("-") and "\n" not in revision:
-            found = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-        if found is None or not _SHA.fullmatch(found):
-            hint = " It is a shallow clone: `git fetch --unshallow --tags` brings the rest" if self.is_shallow else ""
+            commit_id = self._try("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+        if commit_id is None or not _SHA.fullmatch(commit_id):
+            hint = " It is a shallow clone: `git fetch --unshallow --tags` fetches the rest" if self.is_shallow else ""
             raise UsageError(
-                f"{self.place}: no commit {revision!r}. Give a commit's id, a branch or a tag that this repository has.{hint}"
+                f"{self.place}: no commit {revision!r}. Give a commit's id, a branch or a tag of this repository.{hint}"
             )
-        (commit,) = self._commits("--no-walk=unsorted", found)
+        (commit,) = self._commits("--no-walk=unsorted", commit_id)
         return commit
 
     def has(self, revision: str) -> bool:
-        """Whether the revision names a commit here."""
+        """Return whether the revision names a commit."""
         try:
             self.commit(revision)
         except UsageError:
@@ -113,7 +149,7 @@ class Repository:
         return True
 
     def between(self, low: str, high: str, *, first_parent: bool = True) -> tuple[Commit, ...]:
-        """The commits that ``high`` has and ``low`` has not, oldest first, each with the paths it touched."""
+        """Return the commits in ``high`` that are not in ``low``, oldest first, with the paths that they touched."""
         walk = ["--first-parent"] if first_parent else []
         return tuple(
             self._commits(
@@ -128,86 +164,97 @@ class Repository:
         )
 
     def is_ancestor(self, old: str, young: str) -> bool:
-        """Whether ``young`` has ``old`` in its history, or is it."""
+        """Return whether ``old`` is in the history of ``young``, or equal to it."""
         return self._try("merge-base", "--is-ancestor", old, young) is not None
 
     def merge_base(self, one: str, other: str) -> str | None:
-        """The newest commit that both have."""
+        """Return the newest common commit."""
         return self._try("merge-base", one, other)
 
     def count(self, low: str, high: str) -> int:
-        """How many commits ``high`` has that ``low`` has not."""
+        """Return the number of commits in ``high`` that are not in ``low``."""
         return int(self._run("rev-list", "--count", f"{low}..{high}"))
 
     def newest_before(self, day: datetime.date, revision: str) -> str | None:
-        """The newest commit on ``revision``'s first-parent history from before ``day`` (UTC)."""
+        """Return the newest commit before ``day`` (UTC) in the first-parent history of ``revision``."""
         return self._try("rev-list", "-1", "--first-parent", f"--before={day.isoformat()}T00:00:00Z", revision) or None
 
     def touched_by_subject(self, text: str) -> frozenset[str]:
-        """Files that the newest commit of HEAD's history with ``text`` in its message touched; empty where there is none."""
-        found = next(
+        """Return the files touched by the newest commit in HEAD's history with ``text`` in its message; empty if there is none."""
+        commit = next(
             self._commits(
                 "-1", "--name-only", "--diff-merges=first-parent", "--fixed-strings", f"--grep={text}", "HEAD"
             ),
             None,
         )
-        return frozenset(found.touched) if found else frozenset()
+        return frozenset(commit.touched) if commit else frozenset()
 
     def last_change(self, revision: str, paths: Iterable[str]) -> str | None:
-        """The newest commit of the revision's history that touched one of ``paths``."""
-        wanted = tuple(paths)
-        return (self._try("rev-list", "-1", revision, "--", *wanted) or None) if wanted else None
+        """Return the newest commit in the revision's history that touched one of ``paths``."""
+        paths = tuple(paths)
+        return (self._try("rev-list", "-1", revision, "--", *paths) or None) if paths else None
 
     def tags(self) -> Mapping[str, str]:
-        """Tag names with the commits they name."""
+        """Map tags to commits."""
         out = self._run("for-each-ref", "--format=%(refname:strip=2) %(objectname) %(*objectname)", "refs/tags")
         return {words[0]: words[-1] for line in out.splitlines() if len(words := line.split()) > 1}
 
     def tags_in(self, revision: str) -> frozenset[str]:
-        """Tags of the revision's history."""
+        """Return the tags in the revision's history."""
         return frozenset(
             self._run("for-each-ref", "--format=%(refname:strip=2)", "--merged", revision, "refs/tags").split()
         )
 
     def tags_with(self, revision: str) -> frozenset[str]:
-        """Tags whose history has the revision."""
+        """Return the tags whose history contains the revision."""
         return frozenset(
             self._run("for-each-ref", "--format=%(refname:strip=2)", "--contains", revision, "refs/tags").split()
         )
 
     def differing(self, one: str, other: str, *paths: str) -> tuple[str, ...]:
-        """Files below ``paths`` that are not the same in two commits."""
+        """Return the files in ``paths`` that differ between two commits."""
         out = self._run(
             "diff-tree", "-r", "-z", "--name-only", "--no-renames", "--no-ext-diff", one, other, "--", *paths
         )
         return tuple(filter(None, out.split("\0")))
 
     def files(self, commit: str, folder: str) -> Mapping[str, str]:
-        """Regular files below ``folder`` in a commit, with the ids of their contents. Links and submodules are left out."""
+        """Map the regular files in ``folder`` of a commit to the ids of their blobs. Skips links and submodules.
+
+        Raises ``UsageError`` for a path that leaves the tree.
+        """
         out = self._run("ls-tree", "-r", "-z", "--full-tree", commit, "--", f"{folder}/")
-        found = {}
+        blobs = {}
         for entry in filter(None, out.split("\0")):
-            about, _, path = entry.partition("\t")
-            mode, kind, blob = about.split()
+            attributes, _, path = entry.partition("\t")
+            mode, kind, blob = attributes.split()
+            parts_below(path)
             if kind == "blob" and mode.startswith("100"):
-                found[path] = blob
-        return found
+                blobs[path] = blob
+        return blobs
 
     def listed(self, folder: str) -> tuple[str, ...]:
-        """Files of the work tree below ``folder`` that are tracked, or new and not ignored."""
+        """Return the files in ``folder`` of the work tree that are tracked, or new and not ignored, and the folders of other repositories in it.
+
+        Raises ``UsageError`` for a path that leaves the tree, which only an index can have that git did not write.
+        """
         out = self._run("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f"{folder}/")
-        return tuple(sorted(set(filter(None, out.split("\0")))))
+        paths = {path.removesuffix("/") for path in out.split("\0")} - {""}
+        for path in paths:
+            parts_below(path)
+        return tuple(sorted(paths))
 
     def read(self, commit: str, path: str) -> bytes | None:
-        """A file of a commit; None where it has none."""
+        """Return the content of a file of a commit; None if it does not exist."""
         out = self._run("ls-tree", "-z", "--full-tree", commit, "--", path)
-        about, _, found = out.rstrip("\0").partition("\t")
-        if found != path or about.split()[1] != "blob":
+        attributes, _, listed_path = out.rstrip("\0").partition("\t")
+        if listed_path != path or attributes.split()[1] != "blob":
             return None
-        return next(self.contents([about.split()[2]]))
+        return next(self.contents([attributes.split()[2]]))
 
     def contents(self, blobs: Iterable[str]) -> Iterator[bytes]:
-        """The contents with these ids, in their order. Raises ``UsageError`` for one that is missing (a partial clone)."""
+        """Yield the contents of blobs, in order. Raises ``UsageError`` for a missing one (a partial clone), and for a huge one."""
+        total = 0
         with self._start("cat-file", "--batch") as process:
             assert process.stdin is not None and process.stdout is not None
             try:
@@ -216,7 +263,11 @@ class Repository:
                     process.stdin.flush()
                     head = process.stdout.readline().split()
                     if len(head) != 3:
-                        raise UsageError(f"{self.place}: {blob} is missing: a partial clone? Give a whole one")
+                        raise UsageError(f"{self.place}: {blob} is missing. Is it a partial clone? Give a complete one")
+                    total += int(head[2])
+                    if int(head[2]) > MAX_SOURCE or total > MAX_SOURCES:
+                        limits = f"{MAX_SOURCE} bytes for a source file, {MAX_SOURCES} for all"
+                        raise UsageError(f"{self.place}: {blob} exceeds the limits: {limits}")
                     yield process.stdout.read(int(head[2]))
                     process.stdout.read(1)
             finally:
@@ -224,40 +275,48 @@ class Repository:
                 process.stdout.close()
 
     def _commits(self, *arguments: str) -> Iterator[Commit]:
-        out = self._run("log", "--no-color", "--no-ext-diff", "-z", f"--format={_RECORD}", *arguments)
-        for record in out.split("\x1e")[1:]:
-            *fields, names = record.split("\x1f", 5)
-            commit, parents, authored, committed, subject = fields
+        # Random separators, because a subject or a file's name may contain any others.
+        start, end = secrets.token_hex(16), secrets.token_hex(16)
+        record = start + end.join(("%H", "%P", "%ad", "%cd", "%s", ""))
+        out = self._run("log", "--no-color", "--no-ext-diff", "-z", "--date=raw", f"--format={record}", *arguments)
+        for text in out.split(start)[1:]:
+            commit, parents, authored, committed, subject, names = text.split(end)
             yield Commit(
                 commit,
                 tuple(parents.split()),
-                datetime.datetime.fromisoformat(authored),
-                datetime.datetime.fromisoformat(committed),
+                _moment(authored),
+                _moment(committed),
                 subject,
                 tuple(sorted({name.strip("\n") for name in names.split("\0")} - {""})),
             )
 
     def _run(self, *arguments: str) -> str:
-        done = self._ended(*arguments)
+        done = self._completed(*arguments)
         if done.returncode:
-            raise UsageError(f"{self.place}: git {arguments[0]} failed: {mask(done.stderr.strip()[-600:])}")
+            raise UsageError(f"{self.place}: git {arguments[0]} failed: {_error(done)}")
         return done.stdout.rstrip("\n")
 
     def _try(self, *arguments: str) -> str | None:
-        done = self._ended(*arguments)
+        done = self._completed(*arguments)
         return None if done.returncode else done.stdout.rstrip("\n")
 
-    def _ended(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            _command("-C", str(self.place), *arguments),
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            stdin=subprocess.DEVNULL,
-            env=_environment(),
-            check=False,
-        )
+    def _completed(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        try:
+            return subprocess.run(
+                _command("-C", str(self.place), *arguments),
+                capture_output=True,
+                text=True,
+                encoding="utf-8",
+                errors="surrogateescape",
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+                check=False,
+                timeout=READ_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise UsageError(
+                f"{self.place}: git {arguments[0]} did not answer within {READ_TIMEOUT_S:g} s. Is there a pipe or a slow disk in the repository?"
+            ) from None
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -270,7 +329,8 @@ class Repository:
 
 
 def clone(url: str, place: Path) -> None:
-    """A bare clone of ``url`` with its whole history. Raises ``UsageError``; the caller removes what was half made."""
+    """Make a bare clone of ``url`` with its history. Raises ``UsageError``; the caller removes a partial clone."""
+    name = mask(url)
     command = _command("clone", "--quiet", "--bare", "--template=", "--", url, str(place))
     try:
         done = subprocess.run(
@@ -278,21 +338,20 @@ def clone(url: str, place: Path) -> None:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            env=_environment(),
+            env=_environment(CLONE_PROTOCOLS),
             timeout=CLONE_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise UsageError(f"cloning {mask(url)} did not end within {CLONE_TIMEOUT_S} s") from None
+        raise UsageError(f"cloning {name} did not end within {CLONE_TIMEOUT_S} s") from None
     if done.returncode:
         full = "; the disk is full" if "No space left" in done.stderr else ""
-        raise UsageError(f"{mask(url)} cannot be cloned{full}: {mask(done.stderr.strip()[-600:])}")
+        raise UsageError(f"{name} cannot be cloned{full}: {_error(done)}")
 
 
 def ignored(ignore_file: bytes, paths: Iterable[str], scratch: Path) -> frozenset[str]:
-    """Which of ``paths`` the rules of a .gitignore leave out. ``scratch``: an empty folder."""
+    """Return those of ``paths`` that the rules of a .gitignore exclude. ``scratch`` is an empty folder."""
     (scratch / ".gitignore").write_bytes(ignore_file)
-    made = Repository(scratch)
-    made._run("init", "--quiet", "--template=")
+    Repository(scratch)._run("init", "--quiet", "--template=")
     done = subprocess.run(
         _command("-C", str(scratch), "check-ignore", "--no-index", "-z", "--stdin"),
         input="\0".join(paths),
@@ -304,16 +363,34 @@ def ignored(ignore_file: bytes, paths: Iterable[str], scratch: Path) -> frozense
     return frozenset(filter(None, done.stdout.split("\0")))
 
 
+def _moment(date: str) -> datetime.datetime:
+    """Return the time in a date of git's raw format: seconds since the epoch and the offset from UTC. Any may be in a commit."""
+    match = _DATE.fullmatch(date)
+    seconds, sign, hours = match.groups() if match else ("0", "+", "0")
+    minutes = 60 * (int(hours) // 100) + int(hours) % 100
+    offset = datetime.timedelta(minutes=minutes if minutes < 24 * 60 else 0)
+    zone = datetime.timezone(-offset if sign == "-" else offset)
+    return min(datetime.datetime.fromtimestamp(min(int(seconds), _LATEST.timestamp()), zone), _LATEST)
+
+
+def _error(done: subprocess.CompletedProcess[str]) -> str:
+    return mask_log(done.stderr.strip())[-600:]
+
+
 def _command(*arguments: str) -> list[str]:
     return ["git", *(part for setting in _INERT for part in ("-c", setting)), *arguments]
 
 
-def _environment() -> dict[str, str]:
-    """Ours without git's own variables: neither another repository nor configuration comes in that way."""
+def _environment(protocols: str = "none") -> dict[str, str]:
+    """Return the environment without git's variables, which could name another repository or configuration.
+
+    ``protocols``: those that git may use, whatever a configuration allows. Without any, git before 2.45 cannot fetch what a partial clone lacks.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return inherited | {
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_ALLOW_PROTOCOL": protocols,
         "GIT_OPTIONAL_LOCKS": "0",
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_NO_LAZY_FETCH": "1",

@@ -1,4 +1,4 @@
-"""The releases of a distribution, as the user's package index has them, and as they were when this package was made."""
+"""Look up the releases of a distribution on the user's package index, or in the list that was made with this package."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from packaging.version import Version
 
 from ..errors import BuildError
 from ..util.documents import parse_json
-from ..util.masking import mask
-from ..util.paths import DATA
-from ..util.validation import shown
+from ..util.paths import DATA, has_home
+from ..util.validation import format_value
 from ..util.versions import version_of
 from . import uv
 from .installed import run_isolated
-from .locks import release_date, remembered
-from .recipes import pinned
+from .locks import lookup_cached, release_date
+from .recipes import parse_pin
 
 TIMEOUT_S = 120
 RELEASES = DATA / "releases.json"
 """Written by docs/build_releases.py."""
-# How pip is told of the index and of the way there; credentials may be among them.
-_PIPS = (
+# Variables with pip's index and network settings, possibly with credentials.
+_PIP_VARIABLES = (
     "PIP_*",
     "HTTP_*",
     "HTTPS_*",
@@ -45,15 +44,15 @@ _PIPS = (
 
 @functools.cache
 def known_releases(package: str) -> tuple[Version, ...]:
-    """The releases that there were when this package was made, oldest first; none of a package that environments are not made up from."""
+    """Return the releases that existed when this package was made, oldest first; empty for packages that are no targets."""
     document: dict[str, list[str]] = json.loads(RELEASES.read_text(encoding="utf-8"))
     return tuple(map(Version, document.get(package, ())))
 
 
 def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
-    """All stable releases with a wheel for this platform and ``python``, oldest first; no pre-releases.
+    """Return all stable releases with a wheel for this platform and ``python``, oldest first.
 
-    Asks pip, which knows the user's index settings. Raises ``BuildError`` when there is none, or the index cannot be reached.
+    Asks pip, which has the user's index settings. Raises ``BuildError`` if there is none or the index cannot be reached.
     """
     command = [
         sys.executable,
@@ -67,26 +66,28 @@ def releases(package: str, python: str = "3.11") -> tuple[Version, ...]:
         "--no-input",
     ]
     command += ["--only-binary=:all:", "--python-version", python]
+    if not has_home():  # pip would create it
+        command.append("--no-cache-dir")
     try:
-        done = run_isolated(command, timeout_s=TIMEOUT_S, keep=_PIPS)
+        done = run_isolated(command, timeout_s=TIMEOUT_S, keep=_PIP_VARIABLES)
     except subprocess.TimeoutExpired:
-        raise BuildError(f"the package index gave no list of the releases of {package} within {TIMEOUT_S} s") from None
+        raise BuildError(f"the package index did not list the releases of {package} within {TIMEOUT_S} s") from None
     if done.returncode != 0:
-        words = mask(" ".join(line for line in done.stderr.splitlines() if "WARNING" not in line)[-600:])
+        reason = " ".join(line for line in done.stderr.splitlines() if "WARNING" not in line)[-600:]
         raise BuildError(
-            f"the releases of {package} cannot be listed: {words or 'pip gave no reason'}. Check the name and pip's index settings"
+            f"the releases of {package} cannot be listed: {reason or 'pip gave no reason'}. Check the name and pip's index settings"
         )
     return parse(done.stdout)
 
 
 def newest_release(package: str, day: datetime.date) -> str | None:
-    """The newest release of ``package`` that had a wheel for this platform by the end of ``day``; None when there was none."""
+    """Return the newest release of ``package`` with a wheel for this platform by the end of ``day``; None if there was none."""
 
     def find() -> str:
-        asking = ["--no-header", "--no-annotate", "--only-binary", ":all:", "--python-version", "3.11"]
+        options = ["--no-header", "--no-annotate", "--only-binary", ":all:", "--python-version", "3.11"]
         try:
-            said = uv.run(
-                ["pip", "compile", "-", "--quiet", "--no-deps", *asking, "--exclude-newer", day.isoformat()],
+            output = uv.run(
+                ["pip", "compile", "-", "--quiet", "--no-deps", *options, "--exclude-newer", day.isoformat()],
                 doing=f"looking for the newest {package} of {day}",
                 stdin=package,
             )
@@ -94,41 +95,41 @@ def newest_release(package: str, day: datetime.date) -> str | None:
             if "cannot be resolved" in str(error):
                 return ""
             raise
-        return next((pin[1] for line in said.splitlines() if (pin := pinned(line))), "")
+        return next((pin[1] for line in output.splitlines() if (pin := parse_pin(line))), "")
 
-    if day >= datetime.datetime.now(datetime.UTC).date():  # may change yet
+    if day >= datetime.datetime.now(datetime.UTC).date():  # may still change
         return find() or None
-    return remembered("newest-releases.json", f"{package} {day}", find) or None
+    return lookup_cached("newest-releases.json", f"{package} {day}", find) or None
 
 
 def pin_of(package: str, version: str, dependency: str) -> str | None:
-    """The version of ``dependency`` that a release was resolved with on the day after it; None for none."""
+    """Return the version of ``dependency`` to which a release resolved on the day after its upload; None without that dependency."""
 
     def find() -> str:
-        said = uv.run(
+        output = uv.run(
             [
                 *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11"),
                 *("--exclude-newer", (release_date(package, version) + datetime.timedelta(days=1)).isoformat()),
             ],
-            doing=f"looking which {dependency} {package} {version} asks for",
+            doing=f"resolving which {dependency} {package} {version} needs",
             stdin=f"{package}=={version}",
         )
-        pins = dict(filter(None, map(pinned, said.splitlines())))
+        pins = dict(filter(None, map(parse_pin, output.splitlines())))
         return pins.get(dependency, "")
 
-    return remembered("pins.json", f"{package}=={version} {dependency}", find) or None
+    return lookup_cached("pins.json", f"{package}=={version} {dependency}", find) or None
 
 
 def parse(answer: str) -> tuple[Version, ...]:
-    """The stable versions in pip's JSON, oldest first."""
+    """Return the stable versions in pip's JSON, oldest first."""
     try:
-        listed = [str(each) for each in parse_json(answer)["versions"]]
+        texts = [str(version) for version in parse_json(answer)["versions"]]
     except (ValueError, TypeError, KeyError):
-        raise BuildError(f"pip gave no list of releases, but {shown(answer)}") from None
-    found = {version for each in listed if (version := version_of(each)) is not None}
-    return tuple(sorted(version for version in found if not version.is_prerelease))
+        raise BuildError(f"pip did not return a list of releases but {format_value(answer)}") from None
+    versions = {version for text in texts if (version := version_of(text)) is not None}
+    return tuple(sorted(version for version in versions if not version.is_prerelease))
 
 
-def between(found: tuple[Version, ...], wanted: SpecifierSet) -> tuple[Version, ...]:
-    """Those that the specifier allows."""
-    return tuple(version for version in found if wanted.contains(version))
+def between(versions: tuple[Version, ...], specifiers: SpecifierSet) -> tuple[Version, ...]:
+    """Return the versions that the specifiers allow."""
+    return tuple(version for version in versions if specifiers.contains(version))

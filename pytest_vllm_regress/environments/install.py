@@ -1,25 +1,59 @@
-"""What uv installs into an environment: a lock, a resolution, or a commit's own wheel."""
+"""Fill the folder of an environment: an overlay, or a virtual environment with a lock, a fresh resolution or a commit's wheel."""
 
 from __future__ import annotations
 
+import logging
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from ..errors import BuildError
-from ..util.masking import mask
-from . import uv
+from . import overlay, uv
 from .installed import scan
-from .locks import exactly, resolver_options
-from .recipes import CommitBuild, Recipe
+from .locks import exact_pins, lock_text, read_lock, resolver_options, usable_lock
+from .recipes import STAND_INS, CommitBuild, Recipe
 from .uv import Progress
+
+RESOLUTION = "resolution.txt"
+"""File in an environment that was installed without a lock: what uv resolved."""
+logger = logging.getLogger("vllm_regress.environments")
+
+
+def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> Path | None:
+    """Create ``recipe``'s environment in ``folder``. Return the lock that was used, if any.
+
+    ``base`` is the interpreter of the environment below an overlay.
+    """
+    if recipe.overlay is not None:
+        assert base is not None
+        logger.info("%s: overlay of %s over %s", recipe.name, recipe.overlay.source.key, base)
+        overlay.build_overlay(recipe.overlay, base, folder)
+        return None
+    lock = usable_lock(recipe)
+    progress(f"{recipe.name}: building ({f'from {lock.name}' if lock else 'no lock for it: resolving'})")
+    uv.run(
+        ["venv", "--quiet", "--python", recipe.python, folder],
+        doing=f"{recipe.name}: making a Python {recipe.python} environment",
+    )
+    python = folder / "bin" / "python"
+    used_lock = install(recipe, lock, python, lambda line: progress(f"{recipe.name}: {line}"))
+    site = next((folder / "lib").glob("python3.*/site-packages"))
+    for module in recipe.stand_ins:
+        shutil.copytree(STAND_INS / module, site / module, dirs_exist_ok=True)
+    if used_lock is None:
+        versions = uv.run(
+            ["pip", "freeze", "--quiet", "--python", python], doing=f"{recipe.name}: listing what was installed"
+        )
+        (folder / RESOLUTION).write_text(versions + "\n", encoding="utf-8")
+    return used_lock
 
 
 def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress) -> Path | None:
-    """Install into ``python``'s environment; returns the lock that was used.
+    """Install ``recipe`` into ``python``'s environment. Return the lock that was used, if any.
 
-    Local builds (torch ``+cpu``) are tried first: as the user's index settings find them, then where uv's ``--torch-backend`` looks.
+    Tries local builds (torch ``+cpu``) first: from the user's indexes, then from the index of uv's ``--torch-backend``.
     """
     if recipe.build is not None:
         _install_commit(recipe, recipe.build, python, progress)
@@ -27,11 +61,11 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
     into: list[str | Path] = ["pip", "install", "--python", python]
     doing = f"{recipe.name}: installing {', '.join(recipe.requirements)}"
     backend = ["--torch-backend", "cpu"] if "torch" in recipe.relax_local else []
-    tries: list[list[str]] = [[], backend] if backend else [[]]
+    attempts: list[list[str]] = [[], backend] if backend else [[]]
     if lock is not None:
         local = recipe.lock_local if recipe.relax_local else None
-        for more in tries if local else ():
-            exact = [*into, *more, "--no-deps", "--require-hashes", "-r", str(local)]
+        for index_options in attempts if local else ():
+            exact = [*into, *index_options, "--no-deps", "--require-hashes", "-r", str(local)]
             if _possible([*exact, "--dry-run", "--quiet"]):
                 uv.run(exact, doing=f"{doing} from {local}", progress=progress)
                 return local
@@ -41,14 +75,19 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
             [*into, "--no-deps", "--require-hashes", "-r", "-"],
             doing=f"{doing} from {lock}",
             progress=progress,
-            stdin=exactly(lock),
+            stdin=exact_pins(read_lock(lock)),
         )
         return lock
+    if recipe.hashed:
+        resolved = lock_text(recipe, wheels_only=True, progress=progress)
+        hashes = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r", "-"]
+        uv.run([*into, *hashes], doing=doing, progress=progress, stdin=exact_pins(resolved))
+        return None
     if recipe.relax_local:
-        for more in tries:
+        for index_options in attempts:
             with resolver_options(recipe) as options:
-                if _possible([*into, *more, *options, "--dry-run", "--quiet", *recipe.requirements]):
-                    uv.run([*into, *more, *options, *recipe.requirements], doing=doing, progress=progress)
+                if _possible([*into, *index_options, *options, "--dry-run", "--quiet", *recipe.requirements]):
+                    uv.run([*into, *index_options, *options, *recipe.requirements], doing=doing, progress=progress)
                     return None
     with resolver_options(recipe, relaxed="==") as options:
         uv.run([*into, *options, *recipe.requirements], doing=doing, progress=progress)
@@ -56,12 +95,12 @@ def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress)
 
 
 def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: Progress) -> None:
-    """Install a commit's own wheel. Raises ``BuildError`` where the index gave another: a missing commit must not pass for a newer one."""
+    """Install a commit's own wheel. Raises ``BuildError`` if the index provides another commit's, such as the newest one's."""
     package = recipe.target[0]
-    lines = [line for line in recipe.requirements if Requirement(line).name != package]
+    other_requirements = [line for line in recipe.requirements if Requirement(line).name != package]
     with resolver_options(recipe) as options:
-        # uv asks this index first, and takes the package from no other once it is there. The wheel has no upload day.
-        where = [
+        # uv prefers this index and takes the package from no other one. The wheel has no upload date.
+        index = [
             "--extra-index-url",
             build.index,
             "--prerelease",
@@ -70,20 +109,20 @@ def _install_commit(recipe: Recipe, build: CommitBuild, python: Path, progress: 
             f"{package}=9999-01-01",
         ]
         uv.run(
-            ["pip", "install", "--python", python, *where, *options, package, *lines],
-            doing=f"{recipe.name}: installing the wheel of {build.commit[:10]} from {mask(build.index)}",
+            ["pip", "install", "--python", python, *index, *options, package, *other_requirements],
+            doing=f"{recipe.name}: installing the wheel of {build.commit[:10]} from {build.masked_index}",
             progress=progress,
         )
     site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
-    found = next((each.version for each in scan([site]) if each.name == package), "none")
-    if f"g{build.commit[:7]}" not in found:
+    version = next((entry.version for entry in scan([site]) if entry.name == package), "none")
+    if f"g{build.commit[:7]}" not in version:
         raise BuildError(
-            f"{mask(build.index)} gave {package} {found}, which is no build of {build.commit[:10]}: it has no wheel of that commit"
+            f"{build.masked_index} provided {package} {version}, which is not a build of {build.commit[:10]}: the index has no wheel of that commit"
         )
 
 
 def _possible(arguments: Sequence[str | Path]) -> bool:
-    """Whether uv finds everything it was asked for. Downloads nothing but metadata."""
+    """Return whether uv finds all requirements. Downloads only metadata."""
     try:
         uv.run(arguments, doing="looking")
     except BuildError:

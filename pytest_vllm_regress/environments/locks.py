@@ -1,4 +1,4 @@
-"""What uv is asked to resolve for a recipe, and locks: every package of an environment with its version and hashes."""
+"""Options for resolving a recipe with uv, and locks: files with every package of an environment, its version and hashes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from packaging.utils import canonicalize_name
 
 from ..errors import BuildError, EnvironmentFileError, UsageError
 from ..util.documents import load_json, parse_toml
-from ..util.files import private_folder, read_bounded, write_whole
+from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import writable_root
 from ..util.rundir import scratch
+from ..util.validation import format_value
 from . import uv
-from .recipes import RELEASE, Recipe, for_uv, is_day, pinned
+from .recipes import RELEASE, Recipe, is_day, parse_pin, uv_requirements
 from .uv import Progress
 
 _LOCK_HEAD = "# recipe {fingerprint}, {where}: made by `vllm-regress env lock {name}`, do not edit\n"
 _TORCH = ("torch", "torchvision", "torchaudio")
 MAX_LOCK = _MAX_NOTE = 16 * 1024 * 1024
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _OLDEST = datetime.date(2023, 1, 1)  # before the first release of vLLM
 
 
 @contextlib.contextmanager
 def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str | Path]]:
-    """uv's options for resolving ``recipe``. ``relaxed``: the operator that pins on local builds are relaxed to, if they are.
+    """Yield uv's options for resolving ``recipe``. ``relaxed`` is the operator to which pins on local builds are relaxed, if at all.
 
-    ``==X`` is met by X and by X+cpu, and uv prefers the latter; ``===X`` is met by X alone. So where a wheel folder may have local builds, a
-    recipe that asks for none gets none: a CPU torch beside the index's torchvision cannot be imported.
+    ``==X`` allows X and X+cpu, and uv prefers the latter; ``===X`` allows only X. If a folder of wheels may have local builds, torch is pinned
+    with ``===`` unless the recipe asks for local builds, because a CPU torch with the index's torchvision cannot be imported.
     """
     overrides = list(recipe.overrides)
-    pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
+    pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
     if recipe.relax_local and relaxed:
         overrides += [f"{name}{relaxed}{version}" for name, version in _pins(recipe, recipe.relax_local).items()]
     elif not recipe.relax_local and "vllm" in pins and uv.has_wheel_folder():
@@ -48,7 +50,7 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
         for flag, content in (("--overrides", overrides), ("--constraints", recipe.constraints)):
             if content:
                 file = folder / flag.strip("-")
-                file.write_text(for_uv(content))
+                file.write_text(uv_requirements(content))
                 options += [flag, file]
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
@@ -58,46 +60,55 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
 
 
 def usable_lock(recipe: Recipe) -> Path | None:
-    """The recipe's lock, where it was made for this platform. Raises ``EnvironmentFileError`` when the recipe changed since."""
+    """Return the recipe's lock if it is for this platform. Raises ``EnvironmentFileError`` if the recipe has changed since."""
     if recipe.lock is None:
         return None
     for lock in filter(None, (recipe.lock, recipe.lock_local)):
         if recipe.fingerprint not in read_lock(lock).partition("\n")[0]:
             raise EnvironmentFileError(
-                f"{lock} was made for another recipe than {recipe.name} has now ({recipe.fingerprint}): "
-                f"`vllm-regress env lock {recipe.name}` makes it anew"
+                f"{lock} was made for an earlier recipe of {recipe.name} than the present one ({recipe.fingerprint}): "
+                f"run `vllm-regress env lock {recipe.name}`"
             )
-    return recipe.lock if f", {_where(recipe)}:" in read_lock(recipe.lock).partition("\n")[0] else None
+    return recipe.lock if f", {_platform_of(recipe)}:" in read_lock(recipe.lock).partition("\n")[0] else None
 
 
-def exactly(lock: Path) -> str:
-    """A lock that no local build satisfies: ``torch==2.13.0`` would take a ``2.13.0+cpu`` from a wheel folder, which has another hash."""
-    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", read_lock(lock))
+def exact_pins(lock: str) -> str:
+    """Return a lock's text with pins that local builds do not satisfy: ``torch==2.13.0`` allows a ``2.13.0+cpu``, which has another hash."""
+    return re.sub(r"(?m)^([^\s=#]+)==(?!=)", r"\1===", lock)
 
 
 def read_lock(lock: Path) -> str:
-    """The text of a lock. Raises ``UsageError`` for what is no file, or longer than any lock."""
+    """Return the text of a lock. Raises ``UsageError`` if it is not a file or too large."""
     return read_bounded(lock, MAX_LOCK, what="a lock").decode("utf-8", errors="replace")
 
 
-def lock_text(recipe: Recipe, *, local: bool = False, progress: Progress = lambda line: None) -> str:
-    """Resolve ``recipe`` afresh into a lock: every package with its version and the hashes of the files that fit its Python and this machine.
+def lock_text(
+    recipe: Recipe, *, local: bool = False, wheels_only: bool = False, progress: Progress = lambda line: None
+) -> str:
+    """Resolve ``recipe`` and return the lock: every package with its version and the hashes of files for its Python and this machine.
 
-    ``local``: keep pins on local builds (``==X+cpu``) instead of relaxing them. No address of an index gets into it.
+    ``local`` keeps pins on local builds (``==X+cpu``) instead of relaxing them. The lock contains no URL of an index. Raises ``BuildError``
+    if there is no resolution, or none with hashes.
     """
     with scratch() as folder:
         out = folder / "pylock.toml"
         with resolver_options(recipe, relaxed="" if local else "===") as options:
-            fixed = ("--quiet", "--format", "pylock.toml", "-o", out, "--python", recipe.python)
-            arguments = ["pip", "compile", "-", *fixed, *options]
-            uv.run(arguments, doing=f"{recipe.name}: locking", stdin=for_uv(recipe.requirements), progress=progress)
+            output_options = ("--quiet", "--format", "pylock.toml", "-o", out, "--python", recipe.python)
+            arguments = ["pip", "compile", "-", *output_options, *options]
+            arguments += ["--only-binary", ":all:"] if wheels_only else []
+            uv.run(
+                arguments,
+                doing=f"{recipe.name}: locking",
+                stdin=uv_requirements(recipe.requirements),
+                progress=progress,
+            )
         packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_where(recipe), name=recipe.name)
+    head = _LOCK_HEAD.format(fingerprint=recipe.fingerprint, where=_platform_of(recipe), name=recipe.name)
     return head + "".join(_locked(package, recipe.python) for package in packages)
 
 
 def release_date(package: str, version: str) -> datetime.date:
-    """The day ``package`` ``version`` was uploaded: the first by which it can be resolved. Raises ``BuildError`` when there is none."""
+    """Return the upload date of a release: the first date for which it can be resolved. Raises ``BuildError`` if it does not exist."""
     key = f"{package}=={version}"
 
     def find() -> str:
@@ -109,21 +120,23 @@ def release_date(package: str, version: str) -> datetime.date:
             early, late = (early, middle) if _exists_by(key, middle) else (middle, late)
         return late.isoformat()
 
-    return datetime.date.fromisoformat(remembered("release-dates.json", key, find, is_day))
+    return datetime.date.fromisoformat(lookup_cached("release-dates.json", key, find, is_day))
 
 
-def remembered(file: str, key: str, find: Callable[[], str], fits: Callable[[str], bool] = lambda text: True) -> str:
-    """What ``find`` once found for ``key``, kept in ``file`` of the cache: for what does not change. What does not fit there counts for nothing."""
+def lookup_cached(
+    file: str, key: str, find: Callable[[], str], is_valid: Callable[[str], bool] = lambda text: True
+) -> str:
+    """Return the result of ``find`` for ``key``, cached in ``file`` without expiry. Invalid entries are ignored."""
     note = writable_root() / file
-    known: dict[str, str] = {}
+    entries: dict[str, str] = {}
     with contextlib.suppress(UsageError, ValueError, AttributeError):
-        known = {name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)}
-    if key not in known or not fits(known[key]):
-        known[key] = find()
-        with contextlib.suppress(UsageError):  # a note that cannot be kept costs the next one time, no more
+        entries = {name: text for name, text in load_json(note, _MAX_NOTE).items() if isinstance(text, str)}
+    if key not in entries or not is_valid(entries[key]):
+        entries[key] = find()
+        with contextlib.suppress(UsageError):  # without the entry the next lookup only takes longer
             private_folder(note.parent)
-            write_whole(note, json.dumps(known))
-    return known[key]
+            write_atomically(note, json.dumps(entries))
+    return entries[key]
 
 
 def _cut_off(day: str, package: str, version: str) -> str:
@@ -131,10 +144,10 @@ def _cut_off(day: str, package: str, version: str) -> str:
 
 
 def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
-    """What the target pins those of ``names`` to that the recipe leaves to it, without the local part: read from its metadata."""
+    """Return the target's own pins of ``names``, without local versions, except for packages that the recipe pins. Read from its metadata."""
     requirement = "==".join(recipe.target)
     with scratch() as folder:
-        asking: list[str | Path] = [
+        command: list[str | Path] = [
             "pip",
             "install",
             "--quiet",
@@ -145,15 +158,15 @@ def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
             recipe.python,
             requirement,
         ]
-        uv.run(asking, doing=f"{recipe.name}: reading what {requirement} asks for")
+        uv.run(command, doing=f"{recipe.name}: reading the requirements of {requirement}")
         metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
-    theirs = {canonicalize_name(Requirement(each).name) for each in (*recipe.requirements, *recipe.overrides)}
-    found = {}
+    in_recipe = {canonicalize_name(Requirement(line).name) for line in (*recipe.requirements, *recipe.overrides)}
+    pins = {}
     for name in names:
         pin = re.search(rf"^Requires-Dist: {re.escape(name)}\s*\(?==\s*([\d.]+)", metadata, re.M | re.I)
-        if pin and name not in theirs:
-            found[name] = pin[1]
-    return found
+        if pin and name not in in_recipe:
+            pins[name] = pin[1]
+    return pins
 
 
 def _exists_by(requirement: str, day: datetime.date) -> bool:
@@ -178,16 +191,20 @@ def _exists_by(requirement: str, day: datetime.date) -> bool:
     return True
 
 
-def _where(recipe: Recipe) -> str:
+def _platform_of(recipe: Recipe) -> str:
     return f"Python {recipe.python} on {platform.system()} {platform.machine()}"
 
 
 def _locked(package: Mapping[str, Any], python: str) -> str:
-    """One package of a lock, from its entry in uv's pylock."""
-    hashes = sorted({each["hashes"]["sha256"] for each in fitting_files(package, python)})
+    """Return a package's lines of a lock, from its entry in uv's pylock."""
+    where = f"for Python {python} on {platform.system()} {platform.machine()}"
+    hashes = sorted({str(file.get("hashes", {}).get("sha256")) for file in compatible_files(package, python)})
     if not hashes:
+        raise BuildError(f"{package['name']} {package['version']} has no file {where}")
+    if wrong := [digest for digest in hashes if not _SHA256.fullmatch(digest)]:  # another line of the lock, for example
         raise BuildError(
-            f"{package['name']} {package['version']} has no file that fits Python {python} on {platform.system()} {platform.machine()}"
+            f"{package['name']} {package['version']}: the package index gives {format_value(wrong[0])} as the SHA-256 of a file {where}, "
+            "which is none. Use another index"
         )
     return (
         f"{package['name']}=={package['version']}"
@@ -196,31 +213,31 @@ def _locked(package: Mapping[str, Any], python: str) -> str:
     )
 
 
-def fitting_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
-    """Of the files that uv's pylock names for a package: the wheels that fit that Python and this machine, else its source."""
-    fitting = [each for each in package.get("wheels", ()) if _fits(file_name(each), python)]
-    return fitting or [package[key] for key in ("sdist", "archive") if key in package]
+def compatible_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
+    """Return the files in a package's pylock entry for that Python and this machine: wheels, else the source."""
+    wheels = [wheel for wheel in package.get("wheels", ()) if _is_compatible(file_name(wheel), python)]
+    return wheels or [package[key] for key in ("sdist", "archive") if key in package]
 
 
-def _fits(wheel: str, python: str) -> bool:
+def _is_compatible(wheel: str, python: str) -> bool:
     from packaging.tags import compatible_tags, cpython_tags
     from packaging.utils import parse_wheel_filename
 
     version = tuple(int(part) for part in python.split("."))
-    known = (
+    tags = (
         *cpython_tags(version, platforms=["any"]),
         *compatible_tags(version, f"cp{python.replace('.', '')}", platforms=["any"]),
     )
-    pairs = {(tag.interpreter, tag.abi) for tag in known}
+    pairs = {(tag.interpreter, tag.abi) for tag in tags}
     for tag in parse_wheel_filename(wheel)[3]:
-        here = tag.platform == "any" or (
+        platform_matches = tag.platform == "any" or (
             tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
         )
-        if here and (tag.interpreter, tag.abi) in pairs:
+        if platform_matches and (tag.interpreter, tag.abi) in pairs:
             return True
     return False
 
 
 def file_name(entry: Mapping[str, Any]) -> str:
-    """The name of a file of uv's pylock."""
+    """Return the name of a file in uv's pylock."""
     return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]

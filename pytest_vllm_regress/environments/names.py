@@ -1,4 +1,4 @@
-"""From an environment's name to its recipe: listed, made up from a release, or source code over a release."""
+"""Resolve the name of an environment to its recipe: listed, derived from a release, or source code over a release."""
 
 from __future__ import annotations
 
@@ -6,34 +6,58 @@ import dataclasses
 import datetime
 import difflib
 import functools
+import logging
 
 from packaging.version import Version
 
 from ..errors import BuildError, UsageError
-from ..util.validation import shown
+from ..util.validation import format_value
 from . import bases
 from .index import known_releases, newest_release, releases
+from .installed import GRAMMARS
 from .locks import release_date
-from .recipes import CommitBuild, Overlay, Recipe, find_file, load, pinned
-from .sources import Source, SourceName, find, names_interpreter, parse_name, wheel_index
+from .recipes import CommitBuild, Overlay, Recipe, find_file, load, parse_pin
+from .sources import Source, SourceName, find_source, names_interpreter, parse_name, wheel_index
 
 CLOSE = 3
+logger = logging.getLogger("vllm_regress.environments")
 
 
 def resolve(name: str) -> Recipe:
-    """The recipe for ``name``: in the project's environments.toml or the copy that came with the package, or of source code.
+    """Return the recipe for ``name``, from the project's environments.toml, the packaged one, or source code.
 
-    Raises ``UsageError`` for a name that means nothing, and ``BuildError`` where the base of a commit cannot be found out.
+    Raises ``UsageError`` for an unknown name and ``BuildError`` if the base of a commit cannot be determined.
     """
-    named = parse_name(name)
-    return load(find_file()).resolve(name) if named is None else overlaid(find(named), named)
+    source_name = parse_name(name)
+    if source_name is None:
+        return load(find_file()).resolve(name)
+    recipe = overlay_recipe(find_source(source_name), source_name)
+    logger.info("%s: %s, %s", name, recipe.name, recipe.description)
+    return recipe
 
 
-def not_there(name: str, *, ask: bool = True) -> str:
-    """Why there can be no environment of that name, and names close to it; empty where there may be one.
+def recipe_named_by_file(name: str) -> Recipe:
+    """Return the recipe for a name that a data file contains, such as a finding, where nobody chose it on purpose.
 
-    Of a release that is younger than this package the index is asked (``ask``); one that does not answer says nothing. Names with source code
-    are not looked at.
+    Allowed are the environments of environments.toml, and releases of structured-output packages, of which only wheels with hashes are
+    installed. Raises ``UsageError`` for any other name: it could choose packages that run their own code.
+    """
+    recipe = None if "/" in name or parse_name(name) is not None else load(find_file()).resolve(name)
+    if recipe is not None and recipe.name in load(find_file()).recipes:
+        return recipe
+    if recipe is not None and any(name == f"{package}-{recipe.target[1]}" for package in GRAMMARS):
+        return dataclasses.replace(recipe, hashed=True)
+    raise UsageError(
+        f"{format_value(name)} is neither an environment of {find_file()} nor a release of {', '.join(GRAMMARS)}, and a file must not choose "
+        "other packages or an interpreter"
+    )
+
+
+def unavailable_reason(name: str, *, ask: bool = True) -> str:
+    """Return why no environment of that name can exist, with similar names; empty if one may exist.
+
+    Asks the package index about releases newer than this package if ``ask`` is set; no answer counts as "may exist". Accepts every name with
+    source code.
     """
     if names_interpreter(name) or parse_name(name) is not None:
         return ""
@@ -44,78 +68,75 @@ def not_there(name: str, *, ask: bool = True) -> str:
         return str(error)
     if name in file.recipes:
         return ""
-    for package, version in filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))):
-        known = _releases_around(package, Version(version), ask=ask)
-        if known and Version(version) not in known:
-            close = difflib.get_close_matches(version, [str(each) for each in reversed(known)], CLOSE)
-            there = f"close to it: {', '.join(close)}" if close else f"the newest is {known[-1]}"
-            return f"environment {shown(name)}: {package} has no release {version}; {there}"
+    for package, version in filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))):
+        existing = _releases_up_to(package, Version(version), ask=ask)
+        if existing and Version(version) not in existing:
+            close = difflib.get_close_matches(version, [str(release) for release in reversed(existing)], CLOSE)
+            hint = f"close to it: {', '.join(close)}" if close else f"the newest is {existing[-1]}"
+            return f"environment {format_value(name)}: {package} has no release {version}; {hint}"
     return ""
 
 
-def _releases_around(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:
-    """The releases of a package as far as they say whether there is that version; none where they do not: no list has pre-releases."""
-    known = () if version.is_prerelease else known_releases(package)
-    if not known or version <= known[-1]:
-        return known
+def _releases_up_to(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:
+    """Return the releases of a package.
+
+    Return none if they cannot show whether ``version`` exists: for a pre-release, and for a newer one while the index cannot be reached.
+    """
+    cached = () if version.is_prerelease else known_releases(package)
+    if not cached or version <= cached[-1]:
+        return cached
     try:
         return releases(package) if ask else ()
     except BuildError:
         return ()
 
 
-def overlaid(source: Source, named: SourceName) -> Recipe:
-    """The recipe of source code over its base: the environment that the name has, or the release that fits best."""
+def overlay_recipe(source: Source, name: SourceName) -> Recipe:
+    """Return the recipe of source code over its base: the environment in the name, or the release that fits best."""
     package = source.project.distribution
     index = wheel_index(source.commit) if package == "vllm" and not source.changed else None
     if index is not None:
-        return _with_own_wheel(source, named, index)
-    base_name = named.base or f"{package}-{_base_release(source)}"
+        return _with_own_wheel(source, name, index)
+    base_name = name.base or f"{package}-{_base_release(source)}"
     base = load(find_file()).resolve(base_name)
     if package == "vllm" and base.device != "sim":
         raise UsageError(
-            f"{base_name}+{package}@: a commit's Python over another release's compiled parts proves nothing where those are used, so it runs "
-            f"on the simulated device only, and {base_name} is for {base.device}. Take vllm-X as the base"
+            f"{base_name}+{package}@: a commit's Python code over another release's compiled parts proves nothing on a device that uses them, so "
+            f"it runs only on the simulated device, and {base_name} is for {base.device}. Use vllm-X as the base"
         )
-    release = version_in(base, package)
-    code = str(source.tree) if named.is_path else source.commit.id[:10]
-    prefix = f"{named.base}+" if named.base else ""
+    release = pinned_version(base, package)
+    code = str(source.tree) if name.is_path else source.commit.id[:10]
+    prefix = f"{name.base}+" if name.base else ""
     overlay = Overlay(source, base, bases.reported_version(source, release), bases.remarks(source, release))
-    return dataclasses.replace(
-        base,
+    return base.variant(
         name=f"{prefix}{package}@{code}",
         description=f"{source.commit.subject[:60]}, over {base.name}",
-        lock=None,
-        lock_local=None,
         overlay=overlay,
     )
 
 
-def _with_own_wheel(source: Source, named: SourceName, index: str) -> Recipe:
-    """The commit's own wheel, compiled parts and all: what it can be run with on every device."""
-    base = load(find_file()).resolve(named.base or f"vllm-{_base_release(source)}")
+def _with_own_wheel(source: Source, name: SourceName, index: str) -> Recipe:
+    """Return the recipe with the commit's own wheel, including compiled parts, which runs on every device."""
+    base = load(find_file()).resolve(name.base or f"vllm-{_base_release(source)}")
     day = bases.requirements_day(source) + datetime.timedelta(days=1)
-    return dataclasses.replace(
-        base,
-        name=f"{named.base}{named.base and '+'}vllm@{source.commit.id[:10]}",
+    return base.variant(
+        name=f"{name.base}{name.base and '+'}vllm@{source.commit.id[:10]}",
         exclude_newer=day.isoformat(),
         exclude_newer_package=(),
         description=f"{source.commit.subject[:60]}, its own wheel",
-        lock=None,
-        lock_local=None,
         build=CommitBuild(source.commit.id, index),
     )
 
 
-def version_in(recipe: Recipe, package: str) -> str:
-    """The version of ``package`` that a recipe pins, or the newest of its target's day where it leaves that open."""
-    pins = dict(filter(None, map(pinned, (*recipe.requirements, *recipe.overrides))))
+def pinned_version(recipe: Recipe, package: str) -> str:
+    """Return the version of ``package`` that a recipe pins, else the newest at its target's release."""
+    pins = dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
     if package in pins:
         return pins[package]
-    found = newest_release(package, release_date(*recipe.target))
-    if found is None:
+    newest = newest_release(package, release_date(*recipe.target))
+    if newest is None:
         raise UsageError(f"{recipe.name} has no {package}: name a base that has it")
-    return found
+    return newest
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,7 +1,7 @@
-"""Source code laid over an environment: a folder of its own with the code, what of the wheel the code does not bring, and the way to the rest.
+"""Overlays: environments with source code on top of another environment.
 
-Its site-packages come first on the path; those of the base, which a .pth file names, come behind them. Nothing of the base is copied, so an
-overlay costs its Python files, and commits with the same requirements share everything else.
+An overlay has the code and links to the wheel's generated and compiled files. Its site-packages come first on the path; a .pth file adds those of
+the base. Nothing of the base is copied, so an overlay takes only the space of its Python files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from packaging.utils import canonicalize_name
 
 from ..errors import BuildError, UsageError
 from ..util.documents import load_json
+from ..util.files import create_below
 from ..util.rundir import scratch
 from . import git
-from .bases import requirements_day, unmet
+from .bases import requirements_day, unmet_requirements
 from .installed import scan
 from .recipes import RELEASE, Overlay, Recipe
 
@@ -29,14 +30,14 @@ _MAX_ABOUT = 64 * 1024
 
 ABOUT = "vllm-regress-source.json"
 BYTECODE = "vllm-regress-bytecode"
-"""Where an environment keeps its compiled modules."""
+"""Folder of an environment's bytecode."""
 _BASE_PTH = "000-vllm-regress-base.pth"
 _LIBRARY = re.compile(r"\.so(\.\d+)*\Z|\.so\.")
 
 
 @dataclasses.dataclass(frozen=True)
 class About:
-    """What an environment made from source says of itself: ``code``: commit (and work tree), ``remarks``: what is not the code's own."""
+    """Record in an overlay. ``code`` is the commit, and the changed work tree if any; ``remarks`` describe what does not come from the source."""
 
     package: str
     code: str
@@ -45,64 +46,59 @@ class About:
 
 
 def about(python: Path) -> About | None:
-    """What the environment of ``python`` was made from; None for any other than an overlay."""
+    """Return the record of the overlay that ``python`` belongs to; None if it is in no overlay."""
     try:
         return About(**load_json(python.parent.parent / ABOUT, _MAX_ABOUT))
     except (UsageError, TypeError):
         return None
 
 
-def completed_base(overlay: Overlay, base: Path) -> Recipe | None:
-    """The recipe of the base with what the source asks for and the base has not; None where the base has everything.
+def base_with_requirements(overlay: Overlay, base: Path) -> Recipe | None:
+    """Return the recipe of the base plus the source's unmet requirements; None if the base meets all.
 
-    Dependencies are those of the day on which the source's requirements became what they are: commits that agree on them share it.
+    Dependencies are resolved for the date of the last change to the requirements, so that commits with equal requirements share the result.
     """
     recipe = overlay.base
-    chosen = (str(canonicalize_name(Requirement(line).name)) for line in recipe.overrides)
-    missing = unmet(overlay.source, _installed(_site(base)), recipe.python, chosen)
+    pinned = (str(canonicalize_name(Requirement(line).name)) for line in recipe.overrides)
+    missing = unmet_requirements(overlay.source, _installed(_site(base)), recipe.python, pinned)
     if not missing:
         return None
     day = (requirements_day(overlay.source) + datetime.timedelta(days=1)).isoformat()
     if recipe.exclude_newer not in (None, RELEASE):
         day = max(day, str(recipe.exclude_newer))
     package = recipe.target[0]
-    cut_offs = {package: RELEASE} | dict(recipe.exclude_newer_package)  # the wheel may be younger than the commit
-    plain = tuple(line.partition(";")[0].strip() for line in missing)
-    return dataclasses.replace(
-        recipe,
+    cut_offs = {package: RELEASE} | dict(recipe.exclude_newer_package)  # the wheel may be newer than the commit
+    additions = tuple(line.partition(";")[0].strip() for line in missing)
+    return recipe.variant(
         name=f"{recipe.name}+requirements",
-        requirements=(*recipe.requirements, *plain),
-        overrides=(*recipe.overrides, *plain),
+        requirements=(*recipe.requirements, *additions),
+        overrides=(*recipe.overrides, *additions),
         exclude_newer=day if recipe.exclude_newer else None,
         exclude_newer_package=tuple(sorted(cut_offs.items())) if recipe.exclude_newer else (),
-        description=f"{recipe.name} with {', '.join(plain)}",
-        lock=None,
-        lock_local=None,
+        description=f"{recipe.name} with {', '.join(additions)}",
     )
 
 
-def lay_over(overlay: Overlay, base: Path, place: Path) -> None:
-    """Fill the folder ``place`` with an environment of the overlay, over the environment of the interpreter ``base``.
+def build_overlay(overlay: Overlay, base: Path, place: Path) -> None:
+    """Build the overlay in the folder ``place``, over the environment of the interpreter ``base``.
 
-    Raises ``BuildError`` for a base without the package, ``OSError`` where ``place`` cannot be written.
+    Raises ``BuildError`` for a base without the package, ``OSError`` if ``place`` cannot be written.
     """
     source, project = overlay.source, overlay.source.project
-    below = _site(base)
-    info = _metadata(below, project.distribution)
-    site = place / below.relative_to(base.parent.parent)
+    base_site = _site(base)
+    info = _metadata(base_site, project.distribution)
+    site = place / base_site.relative_to(base.parent.parent)
     site.mkdir(parents=True)
     (place / "bin").mkdir()
     (place / "bin" / "python").symlink_to(base.readlink())
     shutil.copyfile(base.parent.parent / "pyvenv.cfg", place / "pyvenv.cfg")
-    there = set()
+    written = set()
     for path, content in source.files():
-        file = site / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(content)
-        there.add(path)
-    for path in _lent(overlay, below, there):
+        create_below(site, path, content)
+        written.add(path)
+    for path in _files_from_wheel(overlay, base_site, written):
         (site / path).parent.mkdir(parents=True, exist_ok=True)
-        (site / path).symlink_to(below / path)
+        (site / path).symlink_to(base_site / path)
     version_file = site / project.folder / "_version.py"
     if version_file.is_symlink():
         version_file.unlink()
@@ -110,36 +106,36 @@ def lay_over(overlay: Overlay, base: Path, place: Path) -> None:
     _write_metadata(
         info, site / f"{project.distribution.replace('-', '_')}-{overlay.version}.dist-info", overlay.version
     )
-    (site / _BASE_PTH).write_text(f"{below}\n", encoding="utf-8")
-    for each in below.glob("*.pth"):
-        (site / each.name).symlink_to(each)
+    (site / _BASE_PTH).write_text(f"{base_site}\n", encoding="utf-8")
+    for pth in base_site.glob("*.pth"):
+        (site / pth.name).symlink_to(pth)
     _share_bytecode(base, place)
     code = source.commit.id + (f" with the changes in {source.tree}" if source.changed else "")
-    noted = About(project.distribution, code, overlay.version, overlay.remarks)
-    (place / ABOUT).write_text(json.dumps(dataclasses.asdict(noted)), encoding="utf-8")
+    record = About(project.distribution, code, overlay.version, overlay.remarks)
+    (place / ABOUT).write_text(json.dumps(dataclasses.asdict(record)), encoding="utf-8")
 
 
 def _share_bytecode(base: Path, place: Path) -> None:
-    """Modules of the base and of Python are compiled once for all that lies over it: else 90 MB for each commit, and most of its import."""
-    below = base.parent.parent
-    for shared in (below, base.resolve().parent.parent):
-        inside = shared.absolute().relative_to("/")
-        kept, link = below / BYTECODE / inside, place / BYTECODE / inside
+    """Share the bytecode of the base and of Python between its overlays. It would be 90 MB per commit and dominate the import time."""
+    base_folder = base.parent.parent
+    for shared in (base_folder, base.resolve().parent.parent):
+        relative = shared.absolute().relative_to("/")
+        target, link = base_folder / BYTECODE / relative, place / BYTECODE / relative
         try:
-            kept.mkdir(parents=True, exist_ok=True)
+            target.mkdir(parents=True, exist_ok=True)
         except OSError:
-            continue  # a base that cannot be written to keeps none
+            continue  # a read-only base has no bytecode
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(kept)
+        link.symlink_to(target)
 
 
-def _lent(overlay: Overlay, below: Path, there: set[str]) -> list[str]:
-    """What the wheel has and the code leaves out on purpose: libraries, and what its .gitignore names. No module that the code has not."""
+def _files_from_wheel(overlay: Overlay, base_site: Path, written: set[str]) -> list[str]:
+    """Return the wheel's files that the source does not contain by design: libraries and ignored (generated) files, but no other module."""
     folder = overlay.source.project.folder
     extra = []
-    for file in sorted((below / folder).rglob("*")):
-        path = file.relative_to(below).as_posix()
-        if file.is_file() and path not in there and "__pycache__" not in file.parts:
+    for file in sorted((base_site / folder).rglob("*")):
+        path = file.relative_to(base_site).as_posix()
+        if file.is_file() and path not in written and "__pycache__" not in file.parts:
             extra.append(path)
     rules = overlay.source.read(".gitignore") or b""
     with scratch() as empty:
@@ -147,14 +143,14 @@ def _lent(overlay: Overlay, below: Path, there: set[str]) -> list[str]:
     return [path for path in extra if path in generated or _LIBRARY.search(path)]
 
 
-def _write_metadata(theirs: Path, ours: Path, version: str) -> None:
-    ours.mkdir()
-    text = (theirs / "METADATA").read_text(encoding="utf-8", errors="surrogateescape")
+def _write_metadata(source: Path, target: Path, version: str) -> None:
+    target.mkdir()
+    text = (source / "METADATA").read_text(encoding="utf-8", errors="surrogateescape")
     changed = re.sub(r"(?m)^Version: .*$", f"Version: {version}", text, count=1)
-    (ours / "METADATA").write_text(changed, encoding="utf-8", errors="surrogateescape")
+    (target / "METADATA").write_text(changed, encoding="utf-8", errors="surrogateescape")
     for name in ("entry_points.txt", "top_level.txt"):
-        if (theirs / name).is_file():
-            shutil.copyfile(theirs / name, ours / name)
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def _version_module(version: str) -> str:
@@ -164,17 +160,17 @@ def _version_module(version: str) -> str:
 
 
 def _site(python: Path) -> Path:
-    found = next(iter((python.parent.parent / "lib").glob("python3.*/site-packages")), None)
-    if found is None:
-        raise BuildError(f"{python}: not an interpreter of an environment: it has no site-packages beside it")
-    return found
+    site = next(iter((python.parent.parent / "lib").glob("python3.*/site-packages")), None)
+    if site is None:
+        raise BuildError(f"{python}: not the interpreter of an environment: there is no lib/python3.*/site-packages")
+    return site
 
 
 def _metadata(site: Path, distribution: str) -> Path:
     for package in scan([site]):
         if package.name == distribution and package.place is not None:
             return package.place
-    raise BuildError(f"{site} has no {distribution} that lends its compiled parts and metadata")
+    raise BuildError(f"{site} has no {distribution} to take compiled parts and metadata from")
 
 
 def _installed(site: Path) -> Mapping[str, str]:

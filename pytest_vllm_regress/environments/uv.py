@@ -1,9 +1,13 @@
-"""Running uv: one place that knows its command line, its surroundings and how its failures read."""
+"""Run uv and explain its failures."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import re
+import resource
+import shlex
 import signal
 import subprocess
 from collections import deque
@@ -11,9 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import BuildError
-from ..util.masking import mask, without_secrets
+from ..util.masking import mask, mask_log, without_secrets
+from ..util.paths import has_home, writable_root
+from ..util.sizes import GIB
 
+MAX_MEMORY = 16 * GIB
+"""Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index may never end it."""
 Progress = Callable[[str], None]
+logger = logging.getLogger("vllm_regress.environments")
 _NOT_INHERITED = (
     "VIRTUAL_ENV",
     "PYTHONPATH",
@@ -27,13 +36,18 @@ _KINDS = (
     (r"No space left on device|ENOSPC", "the disk is full", "free some space, or `vllm-regress env prune`"),
     (
         r"Permission denied|Read-only file system",
-        "a place cannot be written",
-        "set VLLM_REGRESS_CACHE or UV_CACHE_DIR to one that can",
+        "a folder cannot be written",
+        "set VLLM_REGRESS_CACHE or UV_CACHE_DIR to a writable one",
     ),
     (
         r"dns error|Could not connect|Connection refused|connect error|network|timed out|Failed to fetch|error sending request",
         "the package index cannot be reached",
         "check the network and the index settings of uv",
+    ),
+    (
+        r"memory allocation of \d+ bytes failed|MemoryError",
+        f"uv, or a build that it ran, needs more than {MAX_MEMORY / GIB:.0f} GiB of memory",
+        "check whether the package index is the one that you mean: its answer may not end",
     ),
     (
         r"No interpreter found|No virtual environment or system environment",
@@ -46,7 +60,7 @@ _KINDS = (
         "check versions and `exclude-newer` in environments.toml",
     ),
     (
-        r"hash mismatch|Hash mismatch",
+        r"hash mismatch",
         "a file's hash is not the lock's",
         "lock again with `vllm-regress env lock` after finding out why",
     ),
@@ -54,7 +68,7 @@ _KINDS = (
 
 
 def program() -> str:
-    """The uv that came with this package, or one on the PATH."""
+    """Return the uv that was installed with this package, or the one on the PATH."""
     from uv import find_uv_bin
 
     try:
@@ -66,12 +80,13 @@ def program() -> str:
 def run(
     arguments: Sequence[str | Path], *, doing: str, progress: Progress = lambda line: None, stdin: str | None = None
 ) -> str:
-    """Run uv, hand on what it says line by line, return its standard output.
+    """Run uv, pass each line of its output to ``progress``, and return the output.
 
-    It runs in the root directory: settings of a project around the working directory are none of our business.
-    Raises ``BuildError`` with what was done, the kind of failure, uv's own words and what to do. An interrupted run ends uv first.
+    Runs in the root directory, so that uv ignores the settings of a project around the working directory. An interrupt ends uv first.
+    Raises ``BuildError`` with the step, the kind of failure, uv's message and advice.
     """
     command = [program(), *map(str, arguments)]
+    logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -81,9 +96,12 @@ def run(
         env=_environment(),
         cwd=os.sep,
         start_new_session=True,
+        umask=_umask(),
     )
     lines: deque[str] = deque(maxlen=4000)
     try:
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(stdin or "")
@@ -92,41 +110,51 @@ def run(
             pass
         for line in process.stdout:
             lines.append(line.rstrip())
-            if line.strip() and not line.lstrip().startswith(("+ ", "- ")):  # the list of every package says little
-                progress(mask(line.rstrip()))
+            if line.strip() and not line.lstrip().startswith(("+ ", "- ")):  # the list of installed packages
+                progress(mask_log(line.rstrip()))
         status = process.wait()
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
-    said = "\n".join(lines)
+    output = "\n".join(lines)
     if status:
-        raise BuildError(explain(doing, said, status))
-    return said
+        logger.info("%s: uv ended with status %s", doing, status)
+        raise BuildError(explain(doing, output, status))
+    return output
+
+
+def _umask() -> int:
+    """Return the umask, with the bits added that keep others from changing what uv installs."""
+    line = re.search(r"(?m)^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text())
+    return (int(line[1], 8) if line else 0o077) | 0o022
 
 
 def has_wheel_folder() -> bool:
-    """Whether uv is told of wheels beside the index: local builds may be among them."""
+    """Return whether uv searches folders of wheels, which may contain local builds, besides the index."""
     return "UV_FIND_LINKS" in _environment()
 
 
-def explain(doing: str, said: str, status: int) -> str:
-    """A failure of uv in words: what was being done, the kind of failure, uv's own reason, what to do."""
-    kind, advice = f"uv ended with status {status}", "see uv's words"
-    for pattern, words, what in _KINDS:
-        if re.search(pattern, said):
-            kind, advice = words, what
+def explain(doing: str, output: str, status: int) -> str:
+    """Describe a failure of uv: the step, the kind of failure, advice and uv's message."""
+    kind, advice = f"uv ended with status {status}", "see uv's message"
+    for pattern, description, what_to_do in _KINDS:
+        if re.search(pattern, output, re.IGNORECASE):
+            kind, advice = description, what_to_do
             break
-    reason = "\n".join(f"    {line}" for line in said.strip().splitlines()[-25:])
+    reason = "\n".join(f"    {line}" for line in output.strip().splitlines()[-25:])
     return mask(f"{doing}: {kind}; {advice}. uv says:\n{reason}")
 
 
 def _environment() -> dict[str, str]:
     environment = {name: value for name, value in without_secrets(os.environ).items() if name not in _NOT_INHERITED}
-    # Indexes may carry credentials in their own variables: those are uv's to read.
+    # uv needs the credentials that these variables may hold.
     environment |= {name: value for name, value in os.environ.items() if name.startswith("UV_INDEX")}
-    if "PIP_FIND_LINKS" in os.environ:  # a wheel folder that is set up for pip serves uv as well
+    if "PIP_FIND_LINKS" in os.environ:  # use pip's folder of wheels, too
         environment.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"].replace(" ", ","))
+    if not has_home():  # uv would create it
+        folders = {"UV_CACHE_DIR": "cache", "UV_PYTHON_INSTALL_DIR": "python"}
+        environment = {name: str(writable_root() / "uv" / folder) for name, folder in folders.items()} | environment
     return environment | {
         "UV_NO_CONFIG": "0",
         "UV_NO_PROGRESS": "1",

@@ -1,1 +1,1 @@
-"""Structured-output backends checked by themselves: drawn schemas, oracles, a search that shrinks, artefacts that replay."""
+"""Fuzzing of structured-output backends: drawn schemas, an oracle, a search that shrinks failures, and artefacts to replay."""

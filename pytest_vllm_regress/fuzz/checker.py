@@ -1,8 +1,16 @@
-"""One backend in one environment, in a child that may be killed: asks, and turns every way of not answering into an outcome."""
+"""Ask one backend in one environment. The backend runs in a child process; a crash, hang or memory overrun becomes an outcome.
+
+Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of `vllm-regress fuzz`). The controller kills the child at
+the deadline (TIME_OUT), the nanny when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends otherwise is a CRASH,
+which is a finding like any other. The next question gets a new child.
+
+The backend is asked and its grammar is not parsed here, so the harness needs no knowledge of any grammar format, and no engine.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,27 +18,30 @@ from typing import Any
 from ..engines.session import Session
 from ..environments.installed import read_installed
 from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError, Unsupported
-from ..processes.child import Child
+from ..processes.child_handle import Child
 from ..util.deadline import Deadline
 from ..util.sizes import GIB
-from .oracle import Outcome, Problem, Question, first_line, kind_of, problems
+from .oracle import Outcome, Problem, Question, error_kind, first_line, problems
+
+logger = logging.getLogger("vllm_regress.fuzz")
 
 BACKENDS = ("lm-format-enforcer", "xgrammar", "llguidance", "outlines")
 PACKAGES = {"outlines": "outlines-core"}
-"""The distribution of a backend, where it is not its name."""
+"""Distribution names of the backends that are named differently."""
 _IMPORT_S = 180.0
+_LIMIT_OPTIONS = {"memory": "--memory of vllm-regress fuzz"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Allowance:
-    """What one question may take: ``seconds`` until the child is killed, and ``memory`` in bytes of all it starts."""
+    """Limits for one question: ``seconds`` until the child is killed, and ``memory`` in bytes of the child and its descendants."""
 
     seconds: float = 10.0
     memory: float = 2 * GIB
 
 
 class Checker:
-    """Asks one backend. A child that hangs, dies or grows too large is replaced; the next question is unharmed."""
+    """Asks one backend. A child that hangs, dies or uses too much memory is replaced for the next question."""
 
     def __init__(
         self,
@@ -43,7 +54,7 @@ class Checker:
         allowance = allowance or Allowance()
         self.environment, self.backend, self.allowance = environment, backend, allowance
         self.tokenizer = str(tokenizer or Path(session.model_path("text"), "tokenizer.json"))
-        self._agent = session.bare_agent(environment, {"memory": allowance.memory})
+        self._agent = session.bare_agent(environment, {"memory": allowance.memory}, _LIMIT_OPTIONS)
         self._child: Child | None = None
         deadline = Deadline.after("import", _IMPORT_S)
         self.versions = read_installed(self._agent.python).packages
@@ -52,14 +63,14 @@ class Checker:
             usable = self._agent.warm_grammars(deadline, tokenizer=Path(self.tokenizer), backends=[backend])
         except RemoteError as error:
             raise Unsupported(
-                f"{environment}: {self.package} {self.version} cannot be driven: {first_line(error.args[0])}",
+                f"{environment}: {self.package} {self.version} cannot be used: {first_line(error.args[0])}",
                 refused_by=f"{self.package} {self.version}",
             ) from None
         if not usable:
             raise Unsupported(f"{environment} has no {self.package}", needs=self.package)
 
     @classmethod
-    def if_there(
+    def create_if_installed(
         cls,
         session: Session,
         environment: str,
@@ -67,7 +78,7 @@ class Checker:
         allowance: Allowance | None = None,
         tokenizer: Path | None = None,
     ) -> Checker | None:
-        """A checker, or None where the environment has not that backend."""
+        """Return a checker, or None if the environment does not have a usable version of the backend."""
         try:
             return cls(session, environment, backend, allowance, tokenizer)
         except Unsupported:
@@ -75,20 +86,24 @@ class Checker:
 
     @property
     def python(self) -> Path:
-        """The interpreter that is asked."""
+        """Interpreter of the environment."""
         return self._agent.python
 
     @property
     def version(self) -> str:
-        """The backend's version."""
+        """Version of the backend."""
         return self.versions[self.package]
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
-        """Everything wrong with what the backend makes of a question; nothing when it passes."""
+        """Return all problems with the backend's answers to a question; empty if it passes.
+
+        A child that ends counts as a crash, and so does one that was killed for its number of processes. Raises ``LimitExceeded`` when the
+        session's time is used up, which says nothing about the backend.
+        """
         try:
             return problems(question, self.reply(question))
         except LimitExceeded as error:
-            return (Problem(Outcome.OUT_OF_MEMORY, "memory", first_line(error.args[0])),)
+            return (limit_problem(error),)
         except DeadlineExceeded as error:
             return (
                 Problem(
@@ -104,27 +119,36 @@ class Checker:
             return (Problem(Outcome.OUT_OF_MEMORY, "memory", "MemoryError"),)
         except ChildDied as error:
             return (
-                Problem(Outcome.CRASH, kind_of("died", error.args[0].rpartition("(")[2]), first_line(error.args[0])),
+                Problem(Outcome.CRASH, error_kind("died", error.args[0].rpartition("(")[2]), first_line(error.args[0])),
             )
 
     def reply(self, question: Question, **more: Any) -> Mapping[str, Any]:
-        """The backend's answers as the target gives them; raises ``ChildError`` where it gives none. Numbers are in ``hosts.grammar``."""
-        child = self._living()
+        """Return the backend's reply as described in ``hosts.grammar.check_schema``. Raises ``ChildError`` if there is none."""
+        child = self._running_child()
         deadline = Deadline.after("probe", self.allowance.seconds)
-        asked = {field.name: getattr(question, field.name) for field in dataclasses.fields(question)}
-        answer = child.request("check", deadline, backend=self.backend, tokenizer=self.tokenizer, **asked, **more)
+        fields = {field.name: getattr(question, field.name) for field in dataclasses.fields(question)}
+        answer = child.request("check", deadline, backend=self.backend, tokenizer=self.tokenizer, **fields, **more)
         assert isinstance(answer, dict)
         return answer
 
     def close(self) -> None:
-        """End the child."""
+        """Stop the child."""
         if self._child is not None:
             self._child.stop(Deadline.after("stop", 2.0))
             self._child = None
 
-    def _living(self) -> Child:
+    def _running_child(self) -> Child:
         if self._child is None or not self._child.alive:
             deadline = Deadline.after("import", _IMPORT_S)
-            self._child = self._agent.fork("grammar", deadline, label=self.backend)
+            logger.info("starting a child for %s %s in %s", self.package, self.version, self.environment)
+            self._child = self._agent.start_child("grammar", deadline, label=self.backend)
             self._child.request("warm", deadline, backend=self.backend, tokenizer=self.tokenizer)
         return self._child
+
+
+def limit_problem(error: LimitExceeded) -> Problem:
+    """Return a limit that a child was killed for as a problem. Raises ``error`` if the child did not cause it."""
+    outcomes = {"memory": Outcome.OUT_OF_MEMORY, "processes": Outcome.CRASH}
+    if error.limit not in outcomes:
+        raise error
+    return Problem(outcomes[error.limit], error.limit, first_line(error.args[0]))

@@ -1,76 +1,96 @@
-"""Standing questions in the layout of the JSON Schema Test Suite: lists of groups with a description, a schema and tests."""
+"""Fixed questions in the layout of the JSON Schema Test Suite: lists of groups with a description, a schema and tests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..schemas import Profile, features, validator
+from ..schemas import Profile, features
 from ..util.documents import load_json
+from ..util.files import distinct_files
 from ..util.paths import DATA, shipped
 from .artefact import load
-from .finding import spelt
+from .judge import NotJudged, judge
 from .oracle import Question
 
-MAX_BYTES = 64 * 1024 * 1024
+logger = logging.getLogger("vllm_regress.fuzz")
+
+MIB = 1024 * 1024
+MAX_BYTES = 64 * MIB
+BASE_SECONDS = 30.0
+SECONDS_PER_MIB = 10.0
+"""Limit of the time for the schemas of one file: ``BASE_SECONDS`` and this for each MiB."""
 BUILT_IN = DATA / "corpus"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Group:
-    """One schema with its instances. ``name``: file and description."""
+    """A schema with instances. ``name`` consists of the file's name and the description, ``used`` are the schema's features if they are known."""
 
     name: str
     question: Question
+    used: frozenset[str] | None = dataclasses.field(default=None, compare=False)
 
     def claimed_by(self, profile: Profile) -> bool:
-        """Whether the schema uses only what a profile has."""
-        return features(self.question.schema) <= profile.features
+        """Whether the profile has all features that the schema uses."""
+        used = features(self.question.schema) if self.used is None else self.used
+        return used <= profile.features
 
 
 def read(folder: Path) -> Iterator[Group]:
-    """The groups below a folder, by file. What no backend can be asked is left out: schemas that are no objects, refer to other
-    documents, or are no schemas. Raises ``UsageError`` for a file that is none of the suite's."""
-    files = sorted(folder.rglob("*.json"))
+    """Yield the groups below a folder, in order of their files.
+
+    Schemas that no backend accepts are left out: those that are not objects, refer to other documents or are invalid. So are those that
+    jsonschema cannot judge within the limits of ``judge``. Raises ``UsageError`` for a file that does not have the layout of the suite, and for one
+    that takes too long.
+    """
+    files = distinct_files(sorted(folder.rglob("*.json")))
     if not files:
-        raise UsageError(f"{folder}: no files of the JSON Schema Test Suite (*.json) are below it")
+        raise UsageError(f"{folder}: there are no files of the JSON Schema Test Suite (*.json) below this folder")
     for path in files:
         try:
             groups = load_json(path, MAX_BYTES, what="a file of the JSON Schema Test Suite")
-            found = [(f"{path.stem}: {group['description']}", group["schema"], group["tests"]) for group in groups]
+            entries = [(f"{path.stem}: {group['description']}", group["schema"], group["tests"]) for group in groups]
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{path}: not a file of the JSON Schema Test Suite: {error}") from None
-        for name, schema, tests in found:
-            if question := _question(schema, tests):
-                yield Group(name, question)
+        yield from _groups(path, entries)
 
 
-def minima() -> Iterator[Group]:
-    """The findings that come with the project, of all backends, each under its file's name: what one gets wrong is asked of the others too."""
+def _groups(path: Path, entries: list[tuple[str, Any, Any]]) -> Iterator[Group]:
+    """Yield the usable groups of a file. Raises ``UsageError`` if judging them takes too long for a file of this size."""
+    limit = BASE_SECONDS + SECONDS_PER_MIB * path.stat().st_size / MIB
+    spent = 0.0
+    for name, schema, tests in entries:
+        began = time.monotonic()
+        group = _group(name, schema, tests)
+        spent += time.monotonic() - began
+        if group:
+            yield group
+        if spent > limit:
+            raise UsageError(
+                f"{path}: judging its schemas takes more than {limit:.0f} s, up to {name!a}. Remove the slow ones: -v names them"
+            )
+
+
+def shipped_findings() -> Iterator[Group]:
+    """Yield the findings in ``docs/findings`` for all backends, so that each backend is asked what others got wrong."""
     for path in sorted(shipped("docs/findings").glob("*.json")):
         yield Group(f"finding {path.stem}", load(path).question)
 
 
-def _question(schema: Any, tests: list[Mapping[str, Any]]) -> Question | None:
-    text = json.dumps(schema)
-    if not isinstance(schema, dict) or any(
-        word in text for word in ("://", '"$id"', '"id"', '"$dynamicRef"', '"$anchor"')
-    ):
-        return None
-    bare = {key: value for key, value in schema.items() if key != "$schema"}
-    judge = validator(bare)
+def _group(name: str, schema: Any, tests: Any) -> Group | None:
+    """Return the group as far as it is usable. One that jsonschema cannot judge within the limits is not."""
     try:
-        judge.check_schema(bare)
-        # The suite's own verdict counts where the judge reads the schema the same way: its draft may be another one.
-        kept = [test for test in tests if judge.is_valid(test["data"]) == test["valid"]]
-    except Exception:  # the reference library of jsonschema raises kinds of its own for what it cannot resolve
+        usable = judge().usable(schema, tests)
+    except NotJudged as error:
+        logger.warning("%s: left out: %s", name, error)
         return None
-    valid, invalid = (
-        tuple(dict.fromkeys(spelt(test["data"]) for test in kept if test["valid"] is wanted))
-        for wanted in (True, False)
-    )
-    return Question(bare, valid[:10], invalid[:10]) if valid or invalid else None
+    if usable is None:
+        return None
+    question = Question(usable["schema"], tuple(usable["valid"]), tuple(usable["invalid"]))
+    return Group(name, question, frozenset(usable["features"]))

@@ -1,4 +1,7 @@
-"""What a backend's answers about one schema amount to: a pure function of the texts asked about and the reply."""
+"""The oracle: decide, from a question and a backend's reply alone, what is wrong with the reply.
+
+Whether a text satisfies the schema is asked in one request to ``judge``, a process with limits: the schema may come from a file.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,24 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
 
 from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
 
-from ..schemas import validator
+from .judge import Violation, judge
 
 NOT_JSON = "not JSON"
-MOST_SHOWN = 120
-_MOST_DIGITS = 4000
+FINISHED = "finished"
+MAX_SHOWN = 120
+_MAX_DIGITS = 4000
 _LEVELS = ("by characters", "by tokens")
 
 
 class Outcome(StrEnum):
-    """What became of a schema, the worst last."""
+    """Outcome of a question, from best to worst."""
 
     PASSING = "passing"
     COMPILE_ERROR = "compile error"
@@ -38,7 +42,7 @@ class Outcome(StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked about a schema: texts that satisfy it, texts that do not, and how many seeded walks of at most ``max_tokens``."""
+    """A schema with texts that satisfy it, texts that do not, and the number of seeded walks of at most ``max_tokens`` tokens."""
 
     schema: Mapping[str, Any]
     valid: tuple[str, ...] = ()
@@ -49,14 +53,19 @@ class Question:
 
     @property
     def checks(self) -> int:
-        """Answers that the question asks for: one to compile, two levels for each text, each walk, and the state sent."""
+        """Number of checks: compilation, two levels for each text, each walk, and the transfer of the state."""
         return 1 + 2 * len(self.valid) + 2 * len(self.invalid) + self.walks + bool(self.walks)
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong. ``key`` tells kinds of one outcome apart: the keyword that a text violates, the kind of an exception,
-    the level that refuses. ``text`` is the instance, where there is one; ``words`` say it all in a line."""
+    """One thing that is wrong.
+
+    Attributes:
+        key: distinguishes problems with the same outcome: the violated keyword, the kind of exception, the level that refuses.
+        words: description in one line.
+        text: the instance, if there is one.
+    """
 
     outcome: Outcome
     key: str
@@ -65,74 +74,98 @@ class Problem:
 
 
 def problems(question: Question, reply: Mapping[str, Any]) -> tuple[Problem, ...]:
-    """Everything wrong in a reply of ``hosts.grammar.check_schema``, the worst first."""
-    found = [
+    """Return all problems in a reply of ``hosts.grammar.check_schema``, the worst first.
+
+    Raises ``NotJudged`` if jsonschema cannot judge the schema within the limits.
+    """
+    violations = _violations(question, reply)
+    problems_found = [
         *_refused(question, reply),
-        *_accepted(question, reply),
-        *_walked(question, reply),
-        *_carried(reply),
+        *_accepted(question, reply, violations),
+        *_walked(reply, violations),
+        *_state_lost(reply),
         *_raised(reply),
     ]
     order = list(Outcome)
-    return tuple(sorted(found, key=lambda each: -order.index(each.outcome)))
+    return tuple(sorted(problems_found, key=lambda problem: -order.index(problem.outcome)))
 
 
-def violated(judge: Validator, text: str) -> tuple[str, str] | None:
-    """The keyword that a text violates and the words for it; None for a text that satisfies the schema."""
+def find_violation(checker: Validator, text: str) -> tuple[str, str] | None:
+    """Return the keyword that a text violates and a message, or None if the text satisfies the schema."""
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_number)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_number)
     except json.JSONDecodeError as error:
         return f"{NOT_JSON}: {error.msg.removesuffix(' at')}", str(error)
     except ValueError as error:
         return NOT_JSON, str(error)
-    worst = best_match(judge.iter_errors(value))
+    worst = best_match(checker.iter_errors(value))
     return None if worst is None else (str(worst.validator), str(worst.message))
 
 
 def _number(text: str) -> int | float:
-    """A number with a fraction or an exponent. Floats end at 1.8e308, JSON does not: 1e400 is an integer."""
-    exact = Decimal(text)
-    whole = exact.adjusted() < _MOST_DIGITS and exact == exact.to_integral_value()
+    """Parse a number with a fraction or an exponent. JSON numbers may exceed the range of floats: 1e400 is an integer."""
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:  # an exponent that exceeds even the range of decimals
+        return float(text)
+    whole = exact.adjusted() < _MAX_DIGITS and exact == exact.to_integral_value()
     return int(exact) if whole and math.isinf(float(text)) else float(text)
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
 def _refused(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
-    for text, places in zip(question.valid, reply["valid"], strict=False):
-        levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is not None]
+    for text, positions in zip(question.valid, reply["valid"], strict=False):
+        levels = [level for level, position in zip(_LEVELS, positions, strict=True) if position is not None]
         if levels:
-            at = next(at for at in places if at is not None)
-            where = "at its end" if at >= len(text) else f"at {text[at]!a} (character {at})"
+            first = next(position for position in positions if position is not None)
+            where = "at its end" if first >= len(text) else f"at {text[first]!a} (character {first})"
             key = "both ways" if len(levels) == 2 else levels[0]
-            yield Problem(Outcome.REFUSED_VALID, key, f"refuses {quoted(text)} {where}, {' and '.join(levels)}", text)
-
-
-def _accepted(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
-    for text, places in zip(question.invalid, reply["invalid"], strict=False):
-        levels = [level for level, at in zip(_LEVELS, places, strict=True) if at is None]
-        if levels and (wrong := violated(validator(question.schema), text)):
             yield Problem(
-                Outcome.ACCEPTED_INVALID, wrong[0], f"accepts {quoted(text)} {' and '.join(levels)}: {wrong[1]}", text
+                Outcome.REFUSED_VALID, key, f"refuses {printable(text)} {where}, {' and '.join(levels)}", text
             )
 
 
-def _walked(question: Question, reply: Mapping[str, Any]) -> Iterable[Problem]:
-    judge = validator(question.schema)
+def _violations(question: Question, reply: Mapping[str, Any]) -> Mapping[str, Violation | None]:
+    """Return the violation of each text that the backend accepted or wrote."""
+    accepted = [text for text, positions in zip(question.invalid, reply["invalid"], strict=False) if None in positions]
+    written = [walk["text"] for walk in reply["walks"] if walk["end"] == FINISHED]
+    texts = list(dict.fromkeys([*accepted, *written]))
+    return dict(zip(texts, judge().violations(question.schema, texts), strict=True))
+
+
+def _accepted(
+    question: Question, reply: Mapping[str, Any], violations: Mapping[str, Violation | None]
+) -> Iterable[Problem]:
+    for text, positions in zip(question.invalid, reply["invalid"], strict=False):
+        levels = [level for level, position in zip(_LEVELS, positions, strict=True) if position is None]
+        if levels and (violation := violations[text]):
+            keyword, message = violation
+            words = f"accepts {printable(text)} {' and '.join(levels)}: {message}"
+            yield Problem(Outcome.ACCEPTED_INVALID, keyword, words, text)
+
+
+def _walked(reply: Mapping[str, Any], violations: Mapping[str, Violation | None]) -> Iterable[Problem]:
     for number, walk in enumerate(reply["walks"]):
         text = walk["text"]
         if walk["end"] == "dead end":
-            yield Problem(Outcome.DEAD_END, "walk", f"no token is allowed after {quoted(text)} (walk {number})", text)
-        elif walk["end"] == "finished" and (wrong := violated(judge, text)):
-            yield Problem(Outcome.ACCEPTED_INVALID, wrong[0], f"a walk ended in {quoted(text)}: {wrong[1]}", text)
+            yield Problem(
+                Outcome.DEAD_END, "walk", f"no token is allowed after {printable(text)} (walk {number})", text
+            )
+        elif walk["end"] == FINISHED and (violation := violations[text]):
+            keyword, message = violation
+            yield Problem(Outcome.ACCEPTED_INVALID, keyword, f"a walk ended in {printable(text)}: {message}", text)
 
 
-def _carried(reply: Mapping[str, Any]) -> Iterable[Problem]:
-    lost = reply["carried"]
-    if lost and "step" in lost:
-        words = f"the state that was sent allows other tokens at step {lost['step']}: lost {lost['lost']}, gained {lost['gained']}"
+def _state_lost(reply: Mapping[str, Any]) -> Iterable[Problem]:
+    transfer = reply["carried"]
+    if transfer and "step" in transfer:
+        words = (
+            f"the transferred state allows other tokens at step {transfer['step']}: "
+            f"lost {transfer['lost']}, gained {transfer['gained']}"
+        )
         yield Problem(Outcome.STATE_LOST, "masks differ", words)
 
 
@@ -143,21 +176,21 @@ def _raised(reply: Mapping[str, Any]) -> Iterable[Problem]:
         outcome = {"compile": Outcome.COMPILE_ERROR, "sending the state": Outcome.STATE_LOST}.get(during, Outcome.CRASH)
         place, _, text = during.partition(" text ")
         words = f"{error['type']} in {place}: {first_line(error['message'])}"
-        yield Problem(outcome, kind_of(error["type"], error["message"]), words, text or None)
+        yield Problem(outcome, error_kind(error["type"], error["message"]), words, text or None)
 
 
-def kind_of(name: str, message: str) -> str:
-    """What stays the same in an exception's message when the schema changes: no quoted parts, numbers or brackets."""
+def error_kind(name: str, message: str) -> str:
+    """Return an exception's type and the words of its message that do not depend on the schema, to group similar errors."""
     plain = re.sub(r"\{.*\}|\[.*\]|\(.*\)|'[^']*'|\"[^\"]*\"|`[^`]*`|\d+", " ", first_line(message))
     return " ".join([name, *re.findall(r"[A-Za-z]+", plain)[:8]])
 
 
-def quoted(text: str) -> str:
-    """A text for people and terminals: control characters escaped, not too long."""
+def printable(text: str) -> str:
+    """Return the text with control characters escaped, truncated if it is long."""
     plain = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-    return plain if len(plain) <= MOST_SHOWN else f"{plain[:MOST_SHOWN]}..."
+    return plain if len(plain) <= MAX_SHOWN else f"{plain[:MAX_SHOWN]}..."
 
 
 def first_line(text: str) -> str:
-    """The first line that says something."""
+    """Return the first line that is not blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:300]

@@ -1,4 +1,9 @@
-"""What Hypothesis leaves of a schema, made smaller by cutting JSON: parts taken out, subschemas put in the place of the whole."""
+"""Reduce a shrunk finding further by editing its JSON: remove parts, or replace the schema by one of its subschemas.
+
+Hypothesis shrinks only to what the strategy can draw, and gets stuck in combinators. So a shrunk finding is cut here: greedily, largest cuts
+first, each cut that still shows the same outcome and key is kept and the next begins from there, until no cut does or ``MAX_QUESTIONS`` were
+asked.
+"""
 
 from __future__ import annotations
 
@@ -11,29 +16,31 @@ from jsonschema.exceptions import SchemaError
 
 from ..schemas import features, validator
 from ..schemas.features import DEFINITIONS, children
-from .finding import Finding, questions_of, spelt
+from .finding import Finding, minimal_question, to_json_text
 from .oracle import Outcome, Problem, Question
 
-MOST_ASKED = 300
+MAX_QUESTIONS = 300
 _SIMPLE: tuple[Any, ...] = (None, "", 0, [], {}, [None], {"a": None})
 _KEPT = ("type", "prefixItems")
 
 
 def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> Finding:
-    """The smallest finding of the same kind that cuts lead to; the same one where none does. No cut brings in a feature: what a schema
-    without a type means, say, is another question."""
-    asked = 0
+    """Return the smallest finding of the same kind that can be reached by cuts; the same finding if there is none.
+
+    A cut never introduces a feature: a schema that loses its type, say, would be another question.
+    """
+    count = 0
     smaller: Finding | None = finding
     while smaller is not None:
         finding, smaller = smaller, None
-        for question in _cut(finding):
-            asked += 1
-            if asked > MOST_ASKED:
+        for question in _smaller_questions(finding):
+            count += 1
+            if count > MAX_QUESTIONS:
                 return finding
             same = [
-                each
-                for each in ask(question)
-                if (each.outcome, each.key) == (finding.problem.outcome, finding.problem.key)
+                problem
+                for problem in ask(question)
+                if (problem.outcome, problem.key) == (finding.problem.outcome, finding.problem.key)
             ]
             if same:
                 smaller = Finding(question, same[0])
@@ -41,77 +48,79 @@ def reduce(finding: Finding, ask: Callable[[Question], tuple[Problem, ...]]) -> 
     return finding
 
 
-def _cut(finding: Finding) -> Iterator[Question]:
-    """Questions about smaller schemas with the texts that still say what they said, and smaller texts for subschemas."""
-    question, problem = questions_of(finding), finding.problem
+def _smaller_questions(finding: Finding) -> Iterator[Question]:
+    """Yield questions about smaller schemas, with the texts that are still valid or invalid and the values inside them."""
+    question, problem = minimal_question(finding), finding.problem
     if question != finding.question:
         yield question
-    length, used = len(spelt(question.schema)), features(question.schema)
-    seen = set()
+    length, used = len(to_json_text(question.schema)), features(question.schema)
+    tried = set()
     for schema in _smaller(question.schema):
-        text = spelt(schema)
-        if text in seen or len(text) >= length:
+        text = to_json_text(schema)
+        if text in tried or len(text) >= length:
             continue
-        seen.add(text)
+        tried.add(text)
         try:
             if not features(schema) <= used:
                 continue
-            judge = validator(schema)
-            judge.check_schema(schema)
+            checker = validator(schema)
+            checker.check_schema(schema)
             for value in _SIMPLE:
-                judge.is_valid(value)  # a reference that leads to itself without end is no schema
+                checker.is_valid(value)  # raises RecursionError if a reference leads only to itself
             strict = validator(_closed(schema))
-            is_valid = {each: strict.is_valid(json.loads(each)) for each in _texts(question.valid)}
-            broken = tuple(each for each in question.invalid if not _satisfies(judge, each))
+            is_valid = {text: strict.is_valid(json.loads(text)) for text in _with_parts(question.valid)}
+            invalid = tuple(text for text in question.invalid if not _satisfies(checker, text))
         except (
             SchemaError,
             KeyError,
             ValueError,
             RecursionError,
             AttributeError,
-        ):  # no schema any more, or a reference to what was cut
+        ):  # no longer a schema, or a reference to a part that was removed
             continue
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("jsonschema", "referencing"):
                 continue
             raise
-        kept = tuple(each for each, valid in is_valid.items() if valid)
-        if (problem.outcome is Outcome.REFUSED_VALID and not kept) or (question.invalid and not broken):
+        valid = tuple(text for text, is_instance in is_valid.items() if is_instance)
+        if (problem.outcome is Outcome.REFUSED_VALID and not valid) or (question.invalid and not invalid):
             continue
-        yield dataclasses.replace(question, schema=schema, valid=kept[:3], invalid=broken)
+        yield dataclasses.replace(question, schema=schema, valid=valid[:3], invalid=invalid)
 
 
 def _closed(schema: Any) -> Any:
-    """The schema with every object that declares properties closed, save the parts of an allOf: what is not declared, many backends do
-    not write."""
+    """Return the schema with every object that declares properties closed, except in an allOf.
+
+    Many backends do not write undeclared properties.
+    """
     if isinstance(schema, list):
-        return [_closed(each) for each in schema]
+        return [_closed(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    done = {key: each if key in ("allOf", "enum", "const") else _closed(each) for key, each in schema.items()}
-    return {"additionalProperties": False, **done} if isinstance(schema.get("properties"), Mapping) else done
+    closed = {key: value if key in ("allOf", "enum", "const") else _closed(value) for key, value in schema.items()}
+    return {"additionalProperties": False, **closed} if isinstance(schema.get("properties"), Mapping) else closed
 
 
-def _satisfies(judge: Any, text: str) -> bool:
+def _satisfies(checker: Any, text: str) -> bool:
     try:
-        return bool(judge.is_valid(json.loads(text)))
+        return bool(checker.is_valid(json.loads(text)))
     except ValueError:
         return False
 
 
-def _texts(texts: tuple[str, ...]) -> list[str]:
-    """The texts and those of all values inside, whole ones first."""
-    found: dict[str, None] = dict.fromkeys(texts)
+def _with_parts(texts: tuple[str, ...]) -> list[str]:
+    """Return the texts and the texts of all values inside them, whole texts first."""
+    parts: dict[str, None] = dict.fromkeys(texts)
     for text in texts:
-        inside = [json.loads(text)]
-        for value in inside:
-            inside += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-        found |= dict.fromkeys(map(spelt, inside))
-    return list(found)
+        values = [json.loads(text)]
+        for value in values:  # grows while it is read
+            values += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+        parts |= dict.fromkeys(map(to_json_text, values))
+    return list(parts)
 
 
 def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One cut each, the largest first."""
+    """Yield the schema with one cut each, the largest cuts first."""
     shared = {key: schema[key] for key in DEFINITIONS if key in schema}
     for child in children(schema):
         if isinstance(child, Mapping):
@@ -121,23 +130,23 @@ def _smaller(schema: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _without(value: Any) -> Iterator[Any]:
-    """The value with one key or item less, anywhere inside; a property goes with its place in ``required``."""
+    """Yield the value without one key or item, at any depth. A property also disappears from ``required``."""
     if isinstance(value, Mapping):
         for key in value:
             if key not in _KEPT:
-                yield {name: each for name, each in value.items() if name != key}
+                yield {name: part for name, part in value.items() if name != key}
         properties = value.get("properties")
         if isinstance(properties, Mapping):
             for name in properties:
-                left = {key: each for key, each in properties.items() if key != name}
-                required = [each for each in value.get("required", []) if each != name]
-                yield {**value, "properties": left, **({"required": required} if "required" in value else {})}
-        for key, each in value.items():
-            for part in _without(each):
-                yield {**value, key: part}
+                remaining = {key: body for key, body in properties.items() if key != name}
+                required = [key for key in value.get("required", []) if key != name]
+                yield {**value, "properties": remaining, **({"required": required} if "required" in value else {})}
+        for key, part in value.items():
+            for smaller in _without(part):
+                yield {**value, key: smaller}
     elif isinstance(value, list):
-        for at in range(len(value)):
-            yield [*value[:at], *value[at + 1 :]]
-        for at, each in enumerate(value):
-            for part in _without(each):
-                yield [*value[:at], part, *value[at + 1 :]]
+        for index in range(len(value)):
+            yield [*value[:index], *value[index + 1 :]]
+        for index, item in enumerate(value):
+            for smaller in _without(item):
+                yield [*value[:index], smaller, *value[index + 1 :]]

@@ -1,4 +1,4 @@
-"""The search: schemas and instances are drawn, asked about, and each kind of problem is shrunk to the smallest schema that has it."""
+"""Search for problems: draw schemas and instances, ask the backend, shrink each kind of problem to the smallest schema."""
 
 from __future__ import annotations
 
@@ -14,30 +14,40 @@ from hypothesis.database import ExampleDatabase
 from hypothesis.errors import FlakyFailure, Unsatisfiable
 
 from ..schemas import Budget, Profile, json_schemas, near_misses, valid_instances
-from ..schemas.seeded import backend
-from .finding import Finding, spelt
+from ..schemas.deterministic import backend
+from .finding import Finding, to_json_text
+from .judge import NotJudged
 from .oracle import Outcome, Problem, Question
 from .reduce import reduce
 
 Ask = Callable[[Question], tuple[Problem, ...]]
-FEW = 3
-"""At most this many valid and this many invalid instances per schema."""
+NOT_JUDGED = "not judged"
+"""Count of schemas that jsonschema could not judge within the limits."""
+MAX_INSTANCES = 3
+"""Maximum number of valid, and of invalid, instances per schema."""
 
 
 @dataclasses.dataclass
-class Survey:
-    """What a search has seen. ``counts``: schemas by their worst outcome; ``unshrunk``: kinds whose shrinking did not repeat."""
+class SearchResult:
+    """Result of a search, filled while it runs.
+
+    Attributes:
+        checks: number of single checks asked for.
+        counts: number of schemas by worst outcome, or ``NOT_JUDGED``.
+        flaky: kinds of problems that did not occur again when they were shrunk.
+        asking_seconds: time spent waiting for the backend.
+    """
 
     schemas: int = 0
     checks: int = 0
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     findings: list[Finding] = dataclasses.field(default_factory=list)
-    unshrunk: list[str] = dataclasses.field(default_factory=list)
+    flaky: list[str] = dataclasses.field(default_factory=list)
     asking_seconds: float = 0.0
 
 
 class _Found(Exception):
-    """Raised for Hypothesis; each kind of problem has a subclass, because Hypothesis tells failures apart by class."""
+    """Reports a problem to Hypothesis. Each kind has its own subclass, because Hypothesis distinguishes failures by class."""
 
     def __init__(self, question: Question, problem: Problem) -> None:
         super().__init__(problem.words)
@@ -45,64 +55,80 @@ class _Found(Exception):
 
 
 class _TimeIsUp(BaseException):
-    """Ends Hypothesis at once: it looks for no smaller example of this."""
+    """Ends the Hypothesis run at once: Hypothesis does not shrink a BaseException."""
 
 
 @st.composite
 def questions(draw: st.DrawFn, profile: Profile, budget: Budget) -> Question:
-    """A schema of a profile, with instances."""
+    """Draw a schema of the profile, with valid and invalid instances."""
     schema = draw(json_schemas(profile, budget))
-    valid = draw(st.lists(valid_instances(schema, extras=profile.extras), min_size=1, max_size=FEW))
+    valid = draw(st.lists(valid_instances(schema, extras=profile.extras), min_size=1, max_size=MAX_INSTANCES))
     misses = near_misses(schema, valid[0])
-    invalid = draw(st.lists(st.sampled_from(misses), max_size=FEW)) if misses else []
-    good, bad = (tuple(dict.fromkeys(map(spelt, values))) for values in (valid, [miss.value for miss in invalid]))
-    return Question(schema, good, bad, seed=draw(st.integers(0, 999)))
+    invalid = draw(st.lists(st.sampled_from(misses), max_size=MAX_INSTANCES)) if misses else []
+    valid_texts = tuple(dict.fromkeys(map(to_json_text, valid)))
+    invalid_texts = tuple(dict.fromkeys(to_json_text(miss.value) for miss in invalid))
+    return Question(schema, valid_texts, invalid_texts, seed=draw(st.integers(0, 999)))
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchPlan:
+    """What a search draws.
+
+    Attributes:
+        examples: number of questions in each round.
+        seed: the same seed draws the same questions on every machine.
+    """
+
+    profile: Profile
+    budget: Budget
+    examples: int
+    seed: int
 
 
 class Search:
-    """Draws ``examples`` questions in rounds: each round shrinks what it finds, the next one looks for what that does not explain.
+    """Draws questions in rounds. Each round shrinks what it finds; the next one ignores problems that this explains.
 
-    With ``seed_value`` the same questions are drawn everywhere; ``database`` brings back what earlier searches found. ``known`` are
-    findings not to look for again.
+    Args:
+        ask: asks the backend.
+        database: examples that earlier searches found, tried first.
+        known: findings that are not to be reported again.
+        max_findings: the search ends after this many findings.
+        until: time (``time.monotonic``) at which the search ends.
     """
 
     def __init__(
         self,
         ask: Ask,
-        profile: Profile,
-        budget: Budget,
+        plan: SearchPlan,
         *,
-        examples: int,
-        seed_value: int,
         database: ExampleDatabase | None = None,
         known: tuple[Finding, ...] = (),
-        most: int = 40,
+        max_findings: int = 40,
         until: float = float("inf"),
     ) -> None:
-        self.survey = Survey()
-        self._ask_backend, self._profile, self._budget = ask, profile, budget
-        self._examples, self._seed, self._database = examples, seed_value, database
-        self._known, self._most, self._until = list(known), most, until
-        self._kinds: dict[tuple[str, str], type[_Found]] = {}
+        self.result = SearchResult()
+        self._ask_backend, self._plan, self._database = ask, plan, database
+        self._known, self._max_findings, self._until = list(known), max_findings, until
+        self._error_classes: dict[tuple[str, str], type[_Found]] = {}
         self._answers: dict[str, tuple[Problem, ...]] = {}
 
-    def run(self) -> Survey:
-        """Round by round, until a round finds nothing new, enough was found, or time is up."""
-        while len(self.survey.findings) < self._most and time.monotonic() < self._until:
-            found = [reduce(finding, self._asked) for finding in self._round()]
-            if not found:
+    def run(self) -> SearchResult:
+        """Run rounds until one finds nothing new, there are enough findings, or time is up."""
+        while len(self.result.findings) < self._max_findings and time.monotonic() < self._until:
+            findings = [reduce(finding, self._ask) for finding in self._round()]
+            if not findings:
                 break
-            self._known += found
-            self.survey.findings += found
-        return self.survey
+            self._known += findings
+            self.result.findings += findings
+        return self.result
 
     def _round(self) -> Iterator[Finding]:
-        smallest: dict[type[_Found], Finding] = {}  # what there is when time is up
+        smallest: dict[type[_Found], Finding] = {}  # reported if time runs out
 
-        @seed(self._seed)
+        @seed(self._plan.seed)
         @settings(
             backend=backend(),
-            max_examples=self._examples,
+            max_examples=self._plan.examples,
             database=self._database,
             deadline=None,
             print_blob=False,
@@ -110,60 +136,64 @@ class Search:
             phases=[Phase.reuse, Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
         )
-        @given(questions(self._profile, self._budget))
-        def one(question: Question) -> None:
-            if (
-                time.monotonic() > self._until
-            ):  # asked here and not while drawing: what is drawn twice must be the same twice
+        @given(questions(self._plan.profile, self._plan.budget))
+        def check(question: Question) -> None:
+            # Not checked while drawing, because Hypothesis expects repeated draws to be the same.
+            if time.monotonic() > self._until:
                 raise _TimeIsUp
-            for problem in self._asked(question):
+            for problem in self._ask(question):
                 if not any(known.explains(question, problem) for known in self._known):
-                    found = self._kind(problem)(question, problem)
-                    known_one = smallest.get(type(found), found.finding)
-                    smallest[type(found)] = min(known_one, found.finding, key=_size)
-                    raise found
+                    error = self._error_class(problem)(question, problem)
+                    previous = smallest.get(type(error), error.finding)
+                    smallest[type(error)] = min(previous, error.finding, key=_size)
+                    raise error
 
         try:
-            one()
+            check()
         except _TimeIsUp:
             yield from smallest.values()
-        except _Found as found:
-            yield found.finding
+        except _Found as error:
+            yield error.finding
         except FlakyFailure as flaky:
-            yield from self._unrepeated(flaky)
+            yield from self._flaky_findings(flaky)
         except BaseExceptionGroup as group:
-            for each in group.exceptions:
-                if isinstance(each, _Found):
-                    yield each.finding
+            for member in group.exceptions:
+                if isinstance(member, _Found):
+                    yield member.finding
         except Unsatisfiable:
             return
 
-    def _unrepeated(self, flaky: FlakyFailure) -> Iterator[Finding]:
-        """A backend that answers differently the second time: kept as it was seen, and said so."""
-        for each in flaky.exceptions:
-            if isinstance(each, _Found):
-                self.survey.unshrunk.append(f"{each.finding.problem.outcome} ({each.finding.problem.key})")
-                yield each.finding
+    def _flaky_findings(self, flaky: FlakyFailure) -> Iterator[Finding]:
+        """Record and yield the findings of a backend that answered differently the second time, as first seen."""
+        for error in flaky.exceptions:
+            if isinstance(error, _Found):
+                self.result.flaky.append(f"{error.finding.problem.outcome} ({error.finding.problem.key})")
+                yield error.finding
 
-    def _asked(self, question: Question) -> tuple[Problem, ...]:
+    def _ask(self, question: Question) -> tuple[Problem, ...]:
         key = json.dumps([question.schema, question.valid, question.invalid, question.seed])
         if key not in self._answers:
             if time.monotonic() > self._until:
                 return ()
             began = time.monotonic()
-            found = self._answers[key] = self._ask_backend(question)
-            self.survey.asking_seconds += time.monotonic() - began
-            self.survey.schemas += 1
-            self.survey.checks += question.checks
-            self.survey.counts[found[0].outcome if found else Outcome.PASSING] += 1
+            try:
+                problems = self._ask_backend(question)
+                outcome = str(problems[0].outcome if problems else Outcome.PASSING)
+            except NotJudged:
+                problems, outcome = (), NOT_JUDGED
+            self._answers[key] = problems
+            self.result.asking_seconds += time.monotonic() - began
+            self.result.schemas += 1
+            self.result.checks += question.checks
+            self.result.counts[outcome] += 1
         return self._answers[key]
 
-    def _kind(self, problem: Problem) -> type[_Found]:
+    def _error_class(self, problem: Problem) -> type[_Found]:
         key = (problem.outcome, problem.key)
-        if key not in self._kinds:
-            self._kinds[key] = type(f"Found{len(self._kinds)}", (_Found,), {})
-        return self._kinds[key]
+        if key not in self._error_classes:
+            self._error_classes[key] = type(f"Found{len(self._error_classes)}", (_Found,), {})
+        return self._error_classes[key]
 
 
 def _size(finding: Finding) -> int:
-    return len(spelt(finding.question.schema))
+    return len(to_json_text(finding.question.schema))

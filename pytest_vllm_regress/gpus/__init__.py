@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: what NVML says of them, which may be used, who leases them, and what a build of torch needs of them."""
+"""NVIDIA GPUs: what NVML reports, which devices are visible, leases, and compatibility with builds of torch."""

@@ -1,6 +1,6 @@
-"""Kernels that engines compile on GPUs, kept from run to run: for each version of vLLM a folder below ``<cache>/compiled``.
+"""The cache of kernels that engines compile on GPUs: a folder in ``<cache>/compiled`` for each version of vLLM.
 
-Runs hold a shared lock beside the folder that they use, and what is held is never removed. The lock is the kernel's: it ends with its process.
+A run holds a shared lock for the folder that it uses, which is not removed meanwhile. The kernel releases the lock when its process ends.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ..util.files import size_of
+from ..util.files import private_folder, size_of
 from ..util.paths import writable_root
+from ..util.project import check_steps
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {
@@ -26,12 +27,12 @@ CACHES: Mapping[str, str] = MappingProxyType(
         "CUDA_CACHE_PATH": "cuda",
     }
 )
-"""Caches of compilers that would else lie in the run's own directory, or in the user's home: variable, and folder below ours."""
+"""Variables of the compilers' caches, which are in the user's home or the run directory by default, and subfolders for them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernels:
-    """What was compiled for one vLLM. ``size`` in bytes, ``used`` in seconds since the epoch."""
+    """Kernels compiled for one version of vLLM. ``size`` in bytes, ``used`` in seconds since the epoch."""
 
     path: Path
     size: int
@@ -39,43 +40,44 @@ class Kernels:
 
     @property
     def name(self) -> str:
-        """As the environment of that version is named."""
+        """Name of the environment for that version."""
         return self.path.name
 
 
 def root() -> Path:
-    """Where the folders are."""
+    """Return the parent of the folders."""
     return writable_root() / "compiled"
 
 
-def place(version: str) -> Path:
-    """Where kernels that vLLM ``version`` compiles are kept."""
+def folder_for(version: str) -> Path:
+    """Return the folder for kernels that vLLM ``version`` compiles."""
     return root() / f"vllm-{version}"
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """While it lasts, nobody removes ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+def hold(folder: Path) -> Iterator[None]:
+    """Keep ``folder`` from being removed. Raises ``UsageError`` if somebody else could put kernels there."""
+    private_folder(folder)
+    check_steps(folder.parent.parent, folder)
     with open(_lock(folder), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)  # who removes holds it for as long as that takes
+        fcntl.flock(lock, fcntl.LOCK_SH)  # waits for a removal in progress
         os.utime(lock.fileno())
-        folder.mkdir(exist_ok=True)
+        private_folder(folder)
         yield
 
 
-def listing() -> tuple[Kernels, ...]:
-    """All there are."""
-    found = []
+def list_kernels() -> tuple[Kernels, ...]:
+    """Return all cached kernels."""
+    kernels = []
     for folder in sorted(root().glob("*/")):
         lock = _lock(folder)
         used = (lock if lock.exists() else folder).stat().st_mtime
-        found.append(Kernels(folder, size_of(folder), used))
-    return tuple(found)
+        kernels.append(Kernels(folder, size_of(folder), used))
+    return tuple(kernels)
 
 
 def remove(kernels: Kernels) -> bool:
-    """Remove them; False where a run uses them."""
+    """Remove the kernels. Return False if a run uses them."""
     with contextlib.suppress(OSError), open(_lock(kernels.path), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(kernels.path)
@@ -83,6 +85,5 @@ def remove(kernels: Kernels) -> bool:
 
 
 def _lock(folder: Path) -> Path:
-    return folder.with_name(
-        f"{folder.name}.lock"
-    )  # beside it, and it stays: a lock on a file that is gone protects nothing
+    # Outside of the folder, so that it outlives a removal: a lock on a deleted file would protect nothing.
+    return folder.with_name(f"{folder.name}.lock")

@@ -1,4 +1,4 @@
-"""Driver, GPUs and tools against what a build of torch and its compilers need. Files and NVML's answers are read; CUDA is never initialized."""
+"""Check driver, GPUs and build tools against the needs of a build of torch. Reads files and NVML; never initializes CUDA."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from ..util.versions import version_of
 from .nvml import Machine
 
 Capability = tuple[int, int]
-Misfit = tuple[str, str, bool]
-"""An id of ``audit.preflight.CHECKS``, what was found as a sentence, and whether it keeps an engine from running."""
+Incompatibility = tuple[str, str, bool]
+"""An id of ``audit.preflight.CHECKS``, a sentence that describes the problem, and whether it prevents an engine from running."""
 LEAST_SHM = 128 * 2**20
-"""Bytes of /dev/shm below which several workers fail: a container gets 64 MiB when it is not told otherwise."""
+"""Bytes of /dev/shm that several workers need. Containers have 64 MiB by default."""
 
 
 def cuda_of(torch: Package) -> Capability | None:
-    """The CUDA that a torch distribution was built with: from its version module (read, not imported), its version, or what it asks for."""
+    """Return the CUDA version of a torch distribution, from its version module (read, not imported), its version or its requirements."""
     texts: list[str] = []
     if torch.place is not None:
         text = peek(torch.place.parent / "torch" / "version.py", 64 * 1024)
-        stated = re.search(
+        declaration = re.search(
             r"^cuda(?:[ \t]*:[^=\n]{0,80})?[ \t]*=[ \t]*(None|['\"](\d{1,4}(?:\.\d{1,4}){0,3})['\"])", text, re.M
         )
-        if stated:
-            return _parse(stated[2]) if stated[2] else None
+        if declaration:
+            return _parse(declaration[2]) if declaration[2] else None
     local = re.search(r"\+cu(\d\d)(\d)$", torch.version)
     if local:
         return int(local[1]), int(local[2])
     if torch.place is not None and "+" not in torch.version:
         texts = [value for key, value in metadata(torch.place) if key == "Requires-Dist"]
     for text in texts:
-        asked = re.match(
+        requirement = re.match(
             r"(?:nvidia-cuda-runtime(?:-cu\d+)?|cuda-toolkit)\b[^=;]{0,80}==\s{0,8}(\d{1,4}(?:\.\d{1,9}){0,5})", text
         )
-        if asked:
-            return _parse(asked[1])
+        if requirement:
+            return _parse(requirement[1])
     return None
 
 
-def compare(vllm: str, torch: str, build: Capability | None, machine: Machine | str) -> Iterator[Misfit]:
-    """Everything that does not fit between a build of torch and the driver and GPUs of a machine (a string: why they are not known).
+def compare(vllm: str, torch: str, build: Capability | None, machine: Machine | str) -> Iterator[Incompatibility]:
+    """Yield the incompatibilities of a build of torch with a machine's driver and GPUs. ``machine`` may be the reason why they are unknown.
 
-    Sources: NVIDIA's CUDA compatibility guide (within one major version an older driver serves, except for PTX), vLLM's
-    installation page (compute capability 7.0), PyTorch's release matrix (Volta left CUDA 12.8 builds with 2.11 and CUDA 13).
+    Sources: NVIDIA's CUDA compatibility guide (an older driver works within one major version, except for PTX), vLLM's installation page
+    (compute capability 7.0), PyTorch's release matrix (no Volta in CUDA 12.8 builds since 2.11, nor in CUDA 13 builds).
     """
     if build is None:
         yield "torch-without-cuda", f"vllm {vllm} is a CUDA build; torch {torch} has no CUDA.", True
@@ -59,49 +59,71 @@ def compare(vllm: str, torch: str, build: Capability | None, machine: Machine | 
     if isinstance(machine, str):
         yield "no-driver", f"torch {torch} is built with CUDA {_dotted(build)}. {machine}.", False
         return
-    serves = (
-        f"Driver {machine.driver} serves CUDA {_dotted(machine.cuda)}; torch {torch} is built with {_dotted(build)}."
+    driver = (
+        f"Driver {machine.driver} supports CUDA {_dotted(machine.cuda)}; torch {torch} is built with {_dotted(build)}."
     )
     if machine.cuda[0] < build[0]:
-        yield "old-driver", serves, True
+        yield "old-driver", driver, True
     elif machine.cuda < build:
-        yield "older-driver", serves, False
-    least = _least(torch, build)
+        yield "older-driver", driver, False
+    minimum = _minimum_capability(torch, build)
     for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in machine.gpus):
         if capability is None:
             continue
-        has = f"{name} has compute capability {_dotted(capability)}"
-        if capability < least:
+        gpu_text = f"{name} has compute capability {_dotted(capability)}"
+        if capability < minimum:
             yield (
                 "gpu-too-old",
-                f"{has}; torch {torch} with CUDA {_dotted(build)} under vllm {vllm} needs {_dotted(least)}.",
+                f"{gpu_text}; torch {torch} with CUDA {_dotted(build)} under vllm {vllm} needs {_dotted(minimum)}.",
                 True,
             )
         since = next((cuda for first, cuda in _FIRST_CUDA if capability >= first), (0, 0))
         if build < since:
             yield (
                 "gpu-too-new",
-                f"{has}, which CUDA knows since {_dotted(since)}; torch {torch} is built with {_dotted(build)}.",
+                f"{gpu_text}, which CUDA supports since {_dotted(since)}; torch {torch} is built with {_dotted(build)}.",
                 True,
             )
 
 
-def modes(machine: Machine) -> Iterator[Misfit]:
-    """Compute modes that keep engines away, GPUs that NVML cannot describe."""
+def compare_any(machine: Machine) -> Iterator[Incompatibility]:
+    """Like ``compare``, for a build of torch that is unknown or not installed yet: yield what no CUDA build of a supported vLLM works with."""
+    if machine.cuda < _OLDEST_CUDA:
+        yield (
+            "old-driver",
+            f"Driver {machine.driver} supports CUDA {_dotted(machine.cuda)}; vllm needs {_dotted(_OLDEST_CUDA)} or newer.",
+            True,
+        )
+    for name, capability in dict.fromkeys((gpu.name, gpu.capability) for gpu in machine.gpus):
+        if capability is not None and capability < _OLDEST_GPU:
+            yield (
+                "gpu-too-old",
+                f"{name} has compute capability {_dotted(capability)}; vllm needs {_dotted(_OLDEST_GPU)} or newer.",
+                True,
+            )
+
+
+def modes(machine: Machine) -> Iterator[Incompatibility]:
+    """Yield compute modes that prevent or limit engines, and GPUs that NVML cannot describe."""
     for gpu in machine.gpus:
-        named = f"GPU {gpu.index} ({gpu.name})"
+        label = f"GPU {gpu.index} ({gpu.name})"
         if gpu.compute_mode == "prohibited":
-            yield "compute-mode", f"{named} is in compute mode prohibited: CUDA refuses it.", True
+            yield "compute-mode", f"{label} is in compute mode prohibited: CUDA refuses it.", True
         elif gpu.compute_mode.startswith("exclusive"):
-            yield "compute-mode", f"{named} is in compute mode {gpu.compute_mode}: one engine at a time.", False
+            yield "compute-mode", f"{label} is in compute mode {gpu.compute_mode}: one engine at a time.", False
         if gpu.mig and not gpu.slices:
-            yield "mig-without-slices", f"{named} is in MIG mode and has no slice: CUDA cannot use it.", True
-    for words in machine.broken:
-        yield "gpu-broken", f"{words}.", True
+            yield "mig-without-slices", f"{label} is in MIG mode and has no slice: CUDA cannot use it.", True
+    for description in machine.broken:
+        yield "gpu-broken", f"{description}.", True
 
 
-def tools(python: Path, version: str, environ: Mapping[str, str], shm: Path = Path("/dev/shm")) -> Iterator[Misfit]:
-    """What engines compile with on their first start, and /dev/shm. ``python`` and ``version``: the interpreter that Triton builds for."""
+def tools(
+    python: Path, version: str, environ: Mapping[str, str], shm: Path = Path("/dev/shm")
+) -> Iterator[Incompatibility]:
+    """Yield problems with the tools that engines compile with at their first start, and with /dev/shm.
+
+    ``python`` and ``version`` are of the interpreter that Triton builds for.
+    """
     search = environ.get("PATH", os.defpath)
     compiler = environ.get("CC") or "gcc"
     if not any(shutil.which(name, path=search) for name in (compiler, "gcc", "clang", "cc")):
@@ -109,24 +131,30 @@ def tools(python: Path, version: str, environ: Mapping[str, str], shm: Path = Pa
     minor = ".".join(version.split(".")[:2])
     header = Path(os.path.realpath(python)).parent.parent / "include" / f"python{minor}" / "Python.h"
     if not header.is_file():
-        yield "no-python-headers", f"{header} is not there.", True
+        yield "no-python-headers", f"{header} does not exist.", True
     home = environ.get("CUDA_HOME") or environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not shutil.which("nvcc", path=search) and not (Path(home) / "bin" / "nvcc").is_file():
         yield "no-nvcc", f"There is no nvcc, neither on PATH nor in {home}/bin.", False
     with contextlib.suppress(OSError):
-        place = os.statvfs(shm)
-        size = place.f_frsize * place.f_blocks
+        status = os.statvfs(shm)
+        size = status.f_frsize * status.f_blocks
         if size < LEAST_SHM:
             yield "small-shm", f"{shm} has {size / 2**20:.0f} MiB.", False
 
 
 _FIRST_CUDA = (((10, 0), (12, 8)), ((8, 9), (11, 8)), ((8, 0), (11, 0)))
-"""Compute capability, and the first CUDA that has it."""
+"""Compute capability, and the first CUDA version that supports it."""
 
 
-def _least(torch: str, build: Capability) -> Capability:
+_OLDEST_GPU: Capability = (7, 0)
+"""Least compute capability for vLLM, from its installation page."""
+_OLDEST_CUDA: Capability = (12, 0)
+"""Least CUDA version of a driver for the wheels of vLLM on the package index; 0.5.4 is built with 12.1."""
+
+
+def _minimum_capability(torch: str, build: Capability) -> Capability:
     newer = (version_of(torch) or Version("0")) >= Version("2.11")
-    return (7, 5) if build >= (13, 0) or (build >= (12, 8) and newer) else (7, 0)
+    return (7, 5) if build >= (13, 0) or (build >= (12, 8) and newer) else _OLDEST_GPU
 
 
 def _parse(text: str) -> Capability:

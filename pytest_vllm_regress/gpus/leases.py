@@ -1,8 +1,9 @@
-"""GPUs shared between all runs of the user on this machine: leased by file locks, and watched until what an engine held there is free again."""
+"""Leases of GPUs, by file locks between all runs of the user on this machine. A lease ends when its engine's memory is free again."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import time
@@ -23,33 +24,34 @@ from .visible import ORDER, PCI, VISIBLE, CudaDevice
 _MAX_WANTED = 64 * 1024
 
 SLACK = 256 * MIB
-"""Memory in bytes that a driver may keep or take by itself."""
+"""Memory in bytes by which a GPU's use may vary without an engine."""
 POLL_S = 0.2
-UNTOLD_S = 5.0
-"""So long memory is waited for where NVML does not tell whose it is: another tenant's may stay for ever."""
+UNATTRIBUTED_MEMORY_WAIT_S = 5.0
+"""Seconds to wait for memory whose owner NVML does not report. It may belong to another tenant and never be released."""
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # include/linux/proc_ns.h: PROC_PID_INIT_INO
 
-Look = Callable[[str], Usage | str]
+QueryUsage = Callable[[str], Usage | str]
+logger = logging.getLogger("vllm_regress.gpus")
 
 
 class GpuLeases:
-    """The GPUs that one run holds. A GPU is locked against other runs as long as an engine of ours is on it; engines of one run may share it.
+    """The GPUs that one run holds. A GPU is locked against other runs while an engine of this run uses it; engines of one run may share it.
 
-    ``look`` asks NVML, ``tell`` gets a line when others are waited for, ``same_pids`` says whether NVML's pids are this process's
-    (None: found out). Locks are named by UUID: numbers differ between containers.
+    ``query_usage`` queries NVML and ``report`` shows a line to the user. ``same_pids`` tells whether NVML's pids are of this process's namespace
+    (default: detected). Locks are named by UUID, because indices differ between containers.
     """
 
     def __init__(
         self,
         folder: Path | None = None,
         *,
-        look: Look = usage,
-        tell: Callable[[str], None] = lambda line: None,
+        query_usage: QueryUsage = usage,
+        report: Callable[[str], None] = lambda line: None,
         same_pids: bool | None = None,
     ) -> None:
-        self.look = look
+        self.query_usage = query_usage
         self.same_pids = _in_first_namespace() if same_pids is None else same_pids
-        self._tell = tell
+        self._report = report
         self._folder = folder or writable_root() / "gpus"
         self._locks: dict[str, FileLock] = {}
         self._users: dict[str, int] = {}
@@ -64,36 +66,39 @@ class GpuLeases:
     ) -> GpuLease:
         """Lease ``count`` of ``devices``, all or none, each with ``needed`` bytes free.
 
-        Where that cannot be at once, ``make_room`` is asked to end an engine of ours (False: there is none to end); then others are waited for.
-        Raises ``Unsupported`` where the machine can never give it, ``DeviceBusy`` where others kept it until the deadline.
+        If they are not free, calls ``make_room`` to end an idle engine of this run until it returns False, then waits for other runs.
+        Raises ``Unsupported`` if the machine never has enough, ``DeviceBusy`` if others kept the GPUs until the deadline.
         """
         self._check_possible(devices, count, needed)
+        logger.debug("leasing %s of %s GPUs, within %.0f s", count, len(devices), deadline.left_s)
         self._folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as waiting:
-            told = False
+            queued = False
             ticket = _ticket()
             while True:
                 lease, refused = self._try(devices, count, needed, ticket)
                 if lease is not None:
+                    logger.info("leased GPUs %s", ", ".join(device.describe() for device in lease.devices))
                     return lease
                 if make_room():
+                    logger.info("ended an idle engine to free a GPU")
                     continue
                 why = f"{count} of {len(devices)} GPUs wanted: {'; '.join(refused)}"
                 if deadline.passed:
                     raise DeviceBusy(f"waited {deadline.allowed_s:g} s for GPUs. {why}", phase=deadline.phase)
-                if not told:
-                    self._tell(f"waiting for GPUs, at most {deadline.left_s:.0f} s. {why}")
+                if not queued:
+                    self._report(f"waiting for GPUs, at most {deadline.left_s:.0f} s. {why}")
                     waiting.enter_context(self._queue(devices, ticket))
-                    told = True
-                time.sleep(min(POLL_S, deadline.left_s))  # neither NVML nor several locks at once can be waited for
+                    queued = True
+                time.sleep(min(POLL_S, deadline.left_s))  # there is no blocking wait for NVML or for several locks
 
-    def wanted_by_others(self) -> bool:
-        """Another run waits for a GPU that we hold."""
-        return not self._users.keys().isdisjoint(self._wanted(_ticket()))
+    def requested_by_others(self) -> bool:
+        """Return whether another run waits for a GPU that this run holds."""
+        return not self._users.keys().isdisjoint(self._requested(_ticket()))
 
-    def _wanted(self, before: str) -> set[str]:
-        """The GPUs that others wait for since before that ticket: first come, first served, or the run that gives way would take them again."""
-        wanted: set[str] = set()
+    def _requested(self, before: str) -> set[str]:
+        """Return the GPUs requested by tickets older than ``before``. First come, first served: otherwise a run that gives way would retake them."""
+        requested: set[str] = set()
         for entry in (self._folder / "waiting").glob("*.lock"):
             if entry.stem >= before:
                 continue
@@ -101,38 +106,39 @@ class GpuLeases:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                wanted.update(peek(entry.with_suffix(".gpus"), _MAX_WANTED).split())
-            else:  # who waited was killed
+                requested.update(peek(entry.with_suffix(".gpus"), _MAX_WANTED).split())
+            else:  # the waiting process was killed
                 for path in (entry, entry.with_suffix(".gpus")):
                     path.unlink(missing_ok=True)
                 lock.release()
-        return wanted
+        return requested
 
-    def give_back(self, device: CudaDevice) -> None:
-        """One engine on ``device`` less; after the last one others may have it."""
+    def release_device(self, device: CudaDevice) -> None:
+        """Count one engine less on ``device``. After the last one, unlock it for other runs."""
         self._users[device.uuid] -= 1
         if not self._users[device.uuid]:
             del self._users[device.uuid]
             self._locks.pop(device.uuid).release()
+            logger.info("released GPU %s", device.describe())
 
-    def describe(self, now: Usage) -> str:
-        """Who holds what, as far as it can be known: pids of NVML's are named only where they are this process's namespace's."""
-        if not now.holders:
-            return "no process that NVML tells"
+    def describe(self, current: Usage) -> str:
+        """Describe the processes that hold memory. Names them only if NVML's pids are of this process's namespace."""
+        if not current.holders:
+            return "NVML reports no process"
         if not self.same_pids:
-            return f"{len(now.holders)} processes, {sum(now.holders.values()) / GIB:.1f} GiB, not named: pids are of another namespace"
+            return f"{len(current.holders)} processes of another pid namespace, {sum(current.holders.values()) / GIB:.1f} GiB"
         return ", ".join(
-            f"process {pid} ({_name(pid)}): {held / GIB:.1f} GiB" for pid, held in sorted(now.holders.items())
+            f"process {pid} ({_name(pid)}): {memory / GIB:.1f} GiB" for pid, memory in sorted(current.holders.items())
         )
 
     @staticmethod
     def _check_possible(devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int]) -> None:
-        named = ", ".join(device.describe() for device in devices) or "none"
+        names = ", ".join(device.describe() for device in devices) or "none"
         if len(devices) < count:
-            raise Unsupported(f"needs {count} GPUs; {len(devices)} can be used here: {named}", needs=f"{count} GPUs")
+            raise Unsupported(f"needs {count} GPUs; {len(devices)} can be used here: {names}", needs=f"{count} GPUs")
         if count > 1 and any(device.part for device in devices):
             raise Unsupported(
-                f"needs {count} GPUs; CUDA shows a process one MIG slice only, of {named}", needs=f"{count} whole GPUs"
+                f"needs {count} GPUs; CUDA shows a process only one MIG slice, of {names}", needs=f"{count} whole GPUs"
             )
         large = [device for device in devices if needed(device) <= device.memory]
         if len(large) < count:
@@ -142,48 +148,48 @@ class GpuLeases:
     def _try(
         self, devices: Sequence[CudaDevice], count: int, needed: Callable[[CudaDevice], int], ticket: str
     ) -> tuple[GpuLease | None, list[str]]:
-        """A lease, or why each GPU is refused. GPUs that nobody uses come first, then those where an engine of ours is already."""
+        """Return a lease, or the reason for each refused GPU. Prefers unused GPUs over those with an engine of this run."""
         refused: list[str] = []
         chosen: list[tuple[CudaDevice, Usage]] = []
-        wanted = self._wanted(ticket)
+        requested = self._requested(ticket)
         with contextlib.ExitStack() as locked:
             fresh: dict[str, FileLock] = {}
-            for device in sorted(devices, key=lambda each: each.uuid in self._users):
+            for device in sorted(devices, key=lambda device: device.uuid in self._users):
                 if len(chosen) == count:
                     break
-                ours = device.uuid in self._users
-                if ours and device.compute_mode == "exclusive process":
+                is_held = device.uuid in self._users
+                if is_held and device.compute_mode == "exclusive process":
                     refused.append(
                         f"GPU {device.index}: an engine of this run is on it, and its compute mode is exclusive"
                     )
                     continue
-                if not ours and device.uuid in wanted:
-                    refused.append(f"GPU {device.index}: another run waits for it, since longer")
+                if not is_held and device.uuid in requested:
+                    refused.append(f"GPU {device.index}: another run has waited longer for it")
                     continue
-                if not ours and not self._lock(device, fresh, locked):
+                if not is_held and not self._lock(device, fresh, locked):
                     refused.append(f"GPU {device.index}: held by another run")
                     continue
-                now = self.look(device.uuid)
-                if isinstance(now, str):
-                    refused.append(f"GPU {device.index}: {now}")
-                elif now.free < needed(device):
+                current = self.query_usage(device.uuid)
+                if isinstance(current, str):
+                    refused.append(f"GPU {device.index}: {current}")
+                elif current.free < needed(device):
                     refused.append(
-                        f"GPU {device.index}: {now.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(now)}"
+                        f"GPU {device.index}: {current.free / GIB:.1f} GiB free, {needed(device) / GIB:.1f} needed; {self.describe(current)}"
                     )
                 else:
-                    chosen.append((device, now))
+                    chosen.append((device, current))
             if len(chosen) < count:
                 return None, refused
             locked.pop_all()
-        places = {device.uuid for device, _ in chosen}
+        leased = {device.uuid for device, _ in chosen}
         for uuid, lock in fresh.items():
-            if uuid in places:
+            if uuid in leased:
                 self._locks[uuid] = lock
             else:
                 lock.release()
-        for uuid in places:
+        for uuid in leased:
             self._users[uuid] = self._users.get(uuid, 0) + 1
-        order = {device.uuid: place for place, device in enumerate(devices)}
+        order = {device.uuid: position for position, device in enumerate(devices)}
         return GpuLease(self, sorted(chosen, key=lambda pair: order[pair[0].uuid])), []
 
     def _lock(self, device: CudaDevice, fresh: dict[str, FileLock], locked: contextlib.ExitStack) -> bool:
@@ -198,20 +204,20 @@ class GpuLeases:
 
     @contextlib.contextmanager
     def _queue(self, devices: Sequence[CudaDevice], ticket: str) -> Iterator[None]:
-        """While it lasts, ``wanted_by_others`` is true for who holds one of ``devices``."""
-        place = self._folder / "waiting" / ticket
-        place.parent.mkdir(exist_ok=True)
-        place.with_suffix(".gpus").write_text(" ".join(device.uuid for device in devices))
-        with FileLock(place.with_suffix(".lock")):
+        """Wait in the queue: ``requested_by_others`` is true meanwhile for runs that hold one of ``devices``."""
+        entry = self._folder / "waiting" / ticket
+        entry.parent.mkdir(exist_ok=True)
+        entry.with_suffix(".gpus").write_text(" ".join(device.uuid for device in devices))
+        with FileLock(entry.with_suffix(".lock")):
             try:
                 yield
             finally:
                 for suffix in (".gpus", ".lock"):
-                    place.with_suffix(suffix).unlink(missing_ok=True)
+                    entry.with_suffix(suffix).unlink(missing_ok=True)
 
 
 class GpuLease:
-    """GPUs of one engine until ``release``."""
+    """The GPUs of one engine, until ``release``."""
 
     def __init__(self, leases: GpuLeases, chosen: Sequence[tuple[CudaDevice, Usage]]) -> None:
         self.devices = tuple(device for device, _ in chosen)
@@ -222,69 +228,69 @@ class GpuLease:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes CUDA see these GPUs and no others, counted as NVML counts."""
+        """Variables that limit CUDA to these GPUs, in NVML's order."""
         return {ORDER: PCI, VISIBLE: ",".join(device.selector for device in self.devices)}
 
     def claim(self, pids: Collection[int]) -> None:
-        """The engine's processes, while it lives: memory of theirs is waited for at its end, whoever else uses the GPU."""
+        """Set the engine's processes, while it runs. ``release`` waits for their memory, whatever else uses the GPU."""
         self._pids = frozenset(pids)
         for device in self.devices:
-            now = self._leases.look(device.uuid)
-            if isinstance(now, Usage) and now.holders and self._pids & now.holders.keys():
-                self._same_pids = True  # as NVML says it here, pids are ours
+            current = self._leases.query_usage(device.uuid)
+            if isinstance(current, Usage) and current.holders and self._pids & current.holders.keys():
+                self._same_pids = True  # NVML reports pids of this namespace
 
     def release(self, deadline: Deadline) -> tuple[str, ...]:
-        """Wait until our processes hold no memory, then give the GPUs back. Returns, in words, what they still held when the deadline came.
+        """Wait until the engine's processes hold no memory, then release the GPUs. Return descriptions of what they still held at the deadline.
 
-        Where NVML does not tell whose memory it is, a device as free as before is waited for, a few seconds, and nobody is charged.
+        If NVML does not report the owners of memory, waits a few seconds until as much is free as before, and reports nothing.
         """
-        untold = Deadline.after(deadline.phase, min(UNTOLD_S, deadline.left_s), deadline.clock)
+        unattributed = Deadline.after(deadline.phase, min(UNATTRIBUTED_MEMORY_WAIT_S, deadline.left_s), deadline.clock)
         try:
             while True:
-                held = [
-                    (device, self._held(now, before) if isinstance(now, Usage) else None, now, before)
+                usages = [
+                    (device, self._held(current, before) if isinstance(current, Usage) else None, current, before)
                     for device, before in zip(self.devices, self.before, strict=True)
-                    for now in [self._leases.look(device.uuid)]
+                    for current in [self._leases.query_usage(device.uuid)]
                 ]
-                late = [(device, ours) for device, ours, _, _ in held if ours]
+                leaks = [(device, own) for device, own, _, _ in usages if own]
                 unclear = [
-                    now
-                    for _, ours, now, before in held
-                    if ours is None and isinstance(now, Usage) and now.used > before.used + SLACK
+                    current
+                    for _, own, current, before in usages
+                    if own is None and isinstance(current, Usage) and current.used > before.used + SLACK
                 ]
-                if not late and (not unclear or untold.passed):
+                if not leaks and (not unclear or unattributed.passed):
                     return ()
                 if deadline.passed:
-                    return tuple(f"GPU {device.index}: {_sum(ours)}" for device, ours in late)
-                time.sleep(min(POLL_S, deadline.left_s))  # NVML has no event for memory
+                    return tuple(f"GPU {device.index}: {_sum(own)}" for device, own in leaks)
+                time.sleep(min(POLL_S, deadline.left_s))  # NVML has no event for released memory
         finally:
             for device in self.devices:
-                self._leases.give_back(device)
+                self._leases.release_device(device)
 
-    def _held(self, now: Usage, before: Usage) -> dict[int, int] | None:
-        """Memory of ours by process; None where it cannot be told. Ours is also who came since and is dead: the driver has not noticed yet."""
-        if now.holders is None or not self._same_pids:
+    def _held(self, current: Usage, before: Usage) -> dict[int, int] | None:
+        """Return the engine's memory by pid; None if unknown. Includes new processes that are dead, which the driver has not noticed yet."""
+        if current.holders is None or not self._same_pids:
             return None
-        known = before.holders or {}
+        earlier = before.holders or {}
         return {
-            pid: held
-            for pid, held in now.holders.items()
-            if pid in self._pids or (pid not in known and not psutil.pid_exists(pid))
+            pid: memory
+            for pid, memory in current.holders.items()
+            if pid in self._pids or (pid not in earlier and not psutil.pid_exists(pid))
         }
 
 
 def _ticket() -> str:
-    """Sorts by the time it was drawn."""
+    """Return a unique name that sorts by time."""
     return f"{time.time_ns():020d}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def _sum(ours: dict[int, int]) -> str:
-    named = ", ".join(f"process {pid} ({_name(pid)})" for pid in sorted(ours))
-    return f"{sum(ours.values()) / GIB:.1f} GiB not released by {named}"
+def _sum(memory: dict[int, int]) -> str:
+    names = ", ".join(f"process {pid} ({_name(pid)})" for pid in sorted(memory))
+    return f"{sum(memory.values()) / GIB:.1f} GiB not released by {names}"
 
 
 def _in_first_namespace() -> bool:
-    """NVML counts processes in the machine's first namespace, which is not a container's."""
+    """Return whether this process is in the initial pid namespace, whose pids NVML reports. A container has another one."""
     with contextlib.suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
     return False

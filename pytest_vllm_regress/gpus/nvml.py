@@ -1,6 +1,6 @@
-"""The one place that asks NVML, the NVIDIA driver's management library. What it refuses to say comes back in words, never as an exception.
+"""Query NVML, the NVIDIA driver's management library. Failures are returned as text, not raised.
 
-CUDA is not touched. GPUs are numbered as NVML numbers them, in the order of the PCI bus.
+CUDA is not initialized. GPUs are numbered as by NVML, in the order of the PCI bus.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMPUTE_MODES = ("default", "exclusive thread", "prohibited", "exclusive process
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A MIG device of a GPU: its ``uuid`` ("MIG-...") and memory in bytes."""
+    """A MIG device of a GPU, with its ``uuid`` ("MIG-...") and memory in bytes."""
 
     uuid: str
     name: str
@@ -27,7 +27,7 @@ class Slice:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """One GPU: ``index`` as NVML counts, memory in bytes; ``capability`` None and ``compute_mode`` "unknown" where NVML does not say."""
+    """One GPU. ``index`` is NVML's, memory is in bytes. ``capability`` is None and ``compute_mode`` "unknown" if NVML does not report them."""
 
     index: int
     name: str
@@ -41,7 +41,7 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Driver and GPUs. ``cuda``: the newest CUDA that the driver serves; ``broken``: in words, GPUs that NVML lists and cannot describe."""
+    """Driver and GPUs. ``cuda`` is the newest version that the driver supports; ``broken`` describes GPUs that NVML lists but cannot query."""
 
     driver: str
     cuda: Version
@@ -51,21 +51,23 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """Memory of a GPU or MIG device now, in bytes; ``holders``: bytes by process, None where NVML does not tell. Pids are of NVML's own
-    namespace, which inside a container is another one."""
+    """Memory use of a GPU or MIG device, in bytes.
+
+    ``holders`` maps pids to bytes; None if NVML does not report it. Pids are of NVML's namespace, which is not a container's.
+    """
 
     used: int
     free: int
     holders: dict[int, int] | None = dataclasses.field(hash=False, default=None)
 
 
-def look() -> Machine | str:
-    """Driver and GPUs; a string says why there is no answer."""
+def query_machine() -> Machine | str:
+    """Return driver and GPUs, or a string with the reason why they are unknown."""
     return _ask(_machine)
 
 
 def usage(uuid: str) -> Usage | str:
-    """Memory of the GPU or MIG device ``uuid``; a string says why there is no answer."""
+    """Return the memory use of the GPU or MIG device ``uuid``, or a string with the reason why it is unknown."""
     return _ask(lambda nvml: _usage(nvml, uuid))
 
 
@@ -77,13 +79,13 @@ def _ask(question: Callable[[Any], T]) -> T | str:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return f"NVML, the NVIDIA driver's management library: {_words(error)}; {_device_files()}"
+        return f"NVML, the NVIDIA driver's management library: {_message(error)}; {_device_files()}"
     try:
         return question(pynvml)
     except pynvml.NVMLError as error:
-        return f"NVML failed: {_words(error)}"
+        return f"NVML failed: {_message(error)}"
     finally:
-        with contextlib.suppress(pynvml.NVMLError):  # it would hide the answer, or the error that came first
+        with contextlib.suppress(pynvml.NVMLError):  # must not hide the result or an earlier error
             pynvml.nvmlShutdown()
 
 
@@ -95,7 +97,7 @@ def _machine(nvml: Any) -> Machine:
         try:
             gpus.append(_gpu(nvml, index))
         except nvml.NVMLError as error:
-            broken.append(f"GPU {index}: NVML: {_words(error)}")
+            broken.append(f"GPU {index}: NVML: {_message(error)}")
     return Machine(driver, (cuda // 1000, cuda % 1000 // 10), tuple(gpus), tuple(broken))
 
 
@@ -117,7 +119,7 @@ def _gpu(nvml: Any, index: int) -> Gpu:
 
 def _slices(nvml: Any, handle: Any) -> Iterator[Slice]:
     for index in range(_optional(nvml, lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))) or 0):
-        with contextlib.suppress(nvml.NVMLError):  # places for slices that were not made
+        with contextlib.suppress(nvml.NVMLError):  # unused slots
             part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
             name = _optional(nvml, lambda part=part: _text(nvml.nvmlDeviceGetName(part))) or "MIG device"  # type: ignore[misc]
             yield Slice(_text(nvml.nvmlDeviceGetUUID(part)), name, int(nvml.nvmlDeviceGetMemoryInfo(part).total))
@@ -127,22 +129,22 @@ def _usage(nvml: Any, uuid: str) -> Usage:
     handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     running = _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    told = running is not None and all(process.usedGpuMemory is not None for process in running)
-    holders = {int(process.pid): int(process.usedGpuMemory) for process in running} if running and told else None
+    reported = running is not None and all(process.usedGpuMemory is not None for process in running)
+    holders = {int(process.pid): int(process.usedGpuMemory) for process in running} if running and reported else None
     return Usage(int(memory.used), int(memory.free), {} if running == [] else holders)
 
 
 def _optional(nvml: Any, ask: Callable[[], T]) -> T | None:
-    """None where NVML refuses: many questions are not answered on every kind of GPU, or not inside a container."""
+    """Return None if NVML refuses. Not every GPU or container supports every query."""
     with contextlib.suppress(nvml.NVMLError):
         return ask()
     return None
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     try:
         return str(error)
-    except Exception:  # NVML is asked for the words of a code that its bindings do not know
+    except Exception:  # the bindings do not know every error code
         return f"error {getattr(error, 'value', '?')}"
 
 

@@ -1,7 +1,6 @@
-"""Which GPUs this process may use: NVML's list, cut down as CUDA cuts it by CUDA_VISIBLE_DEVICES.
+"""Determine the GPUs that this process may use: NVML's list, filtered by CUDA_VISIBLE_DEVICES as CUDA does it.
 
-NVML ignores that variable, and the order that CUDA counts in. The rules are those of CUDA's programming guide and of PyTorch, which follows them in
-``torch.cuda._parse_visible_devices``.
+NVML ignores that variable and CUDA's device order. The rules are from CUDA's programming guide and from ``torch.cuda._parse_visible_devices``.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import UsageError
-from .nvml import Gpu, Machine, Version, look
+from .nvml import Gpu, Machine, Version, query_machine
 
 VISIBLE, ORDER, PCI = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
 _CONTAINER = "NVIDIA_VISIBLE_DEVICES"
@@ -21,12 +20,12 @@ _NO_GPU = "Run without --vllm-gpu to use the simulated device or CPU kernels."
 
 
 _HIDING = ("", "-1", "NoDevFiles", "none", "void")
-"""Values of CUDA_VISIBLE_DEVICES that mean no GPU; batch systems write the third."""
+"""Values of CUDA_VISIBLE_DEVICES that hide all GPUs. Batch systems set the third."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CudaDevice:
-    """What CUDA sees as one device: a whole GPU, or (``part``) a MIG device of it. ``index`` is the GPU's, as NVML counts; memory in bytes."""
+    """A CUDA device: a whole GPU, or a MIG device of it (``part``). ``index`` is the GPU's in NVML; memory is in bytes."""
 
     index: int
     name: str
@@ -38,17 +37,17 @@ class CudaDevice:
 
     @property
     def selector(self) -> str:
-        """What names it in CUDA_VISIBLE_DEVICES. Numbers for whole GPUs: vLLM up to 0.20.1 takes nothing else there."""
+        """Value for CUDA_VISIBLE_DEVICES: the index of a whole GPU, because vLLM up to 0.20.1 accepts nothing else, or a MIG device's UUID."""
         return self.uuid if self.part else str(self.index)
 
     def describe(self) -> str:
-        """Number and kind."""
-        return f"{self.index} ({self.name})"
+        """Return index and name, and the UUID of a MIG device: those of one GPU may have the same name."""
+        return f"{self.index} ({self.name}, {self.uuid})" if self.part else f"{self.index} ({self.name})"
 
 
 @dataclasses.dataclass(frozen=True)
 class Visible:
-    """The devices that may be used, in CUDA's order, and in words what cannot be used. ``driver`` and ``cuda`` as in ``Machine``."""
+    """The usable devices, in CUDA's order. ``notes`` describe what cannot be used; ``driver`` and ``cuda`` are as in ``Machine``."""
 
     devices: tuple[CudaDevice, ...]
     notes: tuple[str, ...]
@@ -57,14 +56,14 @@ class Visible:
 
 
 def usable(environ: Mapping[str, str] | None = None) -> Visible:
-    """What may be used here. Raises ``UsageError`` where that is nothing, or where the setting cannot be followed; it says what was looked for."""
+    """Return the usable devices. Raises ``UsageError``, which says what was searched, if there are none or the setting is ambiguous."""
     environ = os.environ if environ is None else environ
-    machine = look()
+    machine = query_machine()
     if isinstance(machine, str):
         raise UsageError(f"{_ASKED} Looked for: {'; '.join([*_hints(environ), machine])}. {_NO_GPU}")
-    found, notes = cut(machine, environ.get(VISIBLE), environ.get(ORDER))
-    devices = tuple(each for each in found if each.compute_mode != "prohibited")
-    notes += [f"GPU {each.describe()} is in compute mode prohibited" for each in found if each not in devices]
+    selected, notes = select_devices(machine, environ.get(VISIBLE), environ.get(ORDER))
+    devices = tuple(device for device in selected if device.compute_mode != "prohibited")
+    notes += [f"GPU {device.describe()} is in compute mode prohibited" for device in selected if device not in devices]
     notes += machine.broken
     if not devices:
         listed = f"NVML: {len(machine.gpus)} GPUs" + "".join(f", {gpu.index} ({gpu.name})" for gpu in machine.gpus)
@@ -72,8 +71,8 @@ def usable(environ: Mapping[str, str] | None = None) -> Visible:
     return Visible(devices, tuple(notes), machine.driver, machine.cuda)
 
 
-def cut(machine: Machine, setting: str | None, order: str | None) -> tuple[list[CudaDevice], list[str]]:
-    """The devices that ``setting``, a value of CUDA_VISIBLE_DEVICES, leaves, and remarks on what it names in vain. None: all of them."""
+def select_devices(machine: Machine, setting: str | None, order: str | None) -> tuple[list[CudaDevice], list[str]]:
+    """Return the devices selected by ``setting``, a value of CUDA_VISIBLE_DEVICES or None, and notes about entries without effect."""
     if setting is None:
         return [device for gpu in machine.gpus for device in _devices(gpu)], _without_slices(machine.gpus)
     if setting.strip() in _HIDING:
@@ -85,43 +84,47 @@ def cut(machine: Machine, setting: str | None, order: str | None) -> tuple[list[
 
 
 def _by_number(machine: Machine, words: Sequence[str], order: str | None) -> tuple[list[CudaDevice], list[str]]:
-    found: list[CudaDevice] = []
-    taken: set[int] = set()
+    selected: list[CudaDevice] = []
+    indices: set[int] = set()
     for word in words:
         number = re.match(r"\+?\d+", word)
         index = int(number.group()) if number else -1
-        if index in taken:
-            return [], [f"{VISIBLE}={','.join(words)}: {index} stands there twice, and CUDA then shows no GPU"]
+        if index in indices:
+            return [], [f"{VISIBLE}={','.join(words)}: {index} is listed twice, and CUDA then shows no GPU"]
         gpu = next((gpu for gpu in machine.gpus if gpu.index == index), None)
         if gpu is None:
-            return found, [f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"]
-        taken.add(index)
-        found += _devices(gpu)[:1]  # of a GPU in MIG mode CUDA takes the first slice
+            return selected, [
+                f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"
+            ]
+        indices.add(index)
+        selected += _devices(gpu)[:1]  # CUDA uses the first slice of a GPU in MIG mode
     if len({gpu.name for gpu in machine.gpus}) > 1 and order != PCI:
         raise UsageError(
-            f"{VISIBLE}={','.join(words)} may mean other GPUs than it seems to: those of this machine differ "
+            f"{VISIBLE}={','.join(words)} is ambiguous: the GPUs of this machine differ "
             f"({', '.join(f'{gpu.index} {gpu.name}' for gpu in machine.gpus)}), and CUDA counts the fastest first unless {ORDER}={PCI}. "
             f"Set {ORDER}={PCI} to count as nvidia-smi does, or name GPUs by UUID"
         )
-    return found, _without_slices(gpu for gpu in machine.gpus if gpu.index in taken)
+    return selected, _without_slices(gpu for gpu in machine.gpus if gpu.index in indices)
 
 
 def _by_uuid(gpus: Sequence[Gpu], words: Sequence[str]) -> tuple[list[CudaDevice], list[str]]:
     all_devices = [device for gpu in gpus for device in _devices(gpu)]
-    found: list[CudaDevice] = []
+    selected: list[CudaDevice] = []
     for word in words:
-        fits = [device for device in all_devices if _is_named(device, word)]
-        if len(fits) > 1 or (fits and fits[0] in found):
-            what = "fits several GPUs" if len(fits) > 1 else "stands there twice"
-            return [], [f"{VISIBLE}={','.join(words)}: {word} {what}, and CUDA then shows no GPU"]
-        if not fits:
-            return found, [f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"]
-        found += fits
-    return found, []
+        matches = [device for device in all_devices if _is_named(device, word)]
+        if len(matches) > 1 or (matches and matches[0] in selected):
+            problem = "matches several GPUs" if len(matches) > 1 else "is listed twice"
+            return [], [f"{VISIBLE}={','.join(words)}: {word} {problem}, and CUDA then shows no GPU"]
+        if not matches:
+            return selected, [
+                f"{VISIBLE}={','.join(words)}: CUDA stops at {word!r}, which names no GPU of this machine"
+            ]
+        selected += matches
+    return selected, []
 
 
 def _is_named(device: CudaDevice, word: str) -> bool:
-    """A UUID may be cut short as long as it fits one device; the old form of MIG is MIG-GPU-uuid/instance/instance, and NVML says it whole."""
+    """Return whether ``word`` is the device's UUID or a prefix of it. NVML reports the old MIG form (MIG-GPU-uuid/instance/instance) in full."""
     return len(word) > len("GPU-") and device.uuid.startswith(word)
 
 
@@ -141,14 +144,16 @@ def _without_slices(gpus: Iterable[Gpu]) -> list[str]:
 
 
 def _hints(environ: Mapping[str, str]) -> list[str]:
-    """What the surroundings say that explains a missing GPU."""
-    found = []
+    """Return variables of the environment that may explain a missing GPU."""
+    hints = []
     setting = environ.get(VISIBLE)
     if setting is not None and setting.strip() in _HIDING:
-        found.append(f"{VISIBLE}={setting!r} hides every GPU")
+        hints.append(f"{VISIBLE}={setting!r} hides every GPU")
     elif setting is not None:
-        found.append(f"{VISIBLE}={setting}")
-    given = environ.get(_CONTAINER)
-    if given is not None and given.strip() in ("", "void", "none"):
-        found.append(f"{_CONTAINER}={given!r}: this container was started without GPUs (`--gpus all` gives them)")
-    return found
+        hints.append(f"{VISIBLE}={setting}")
+    container_setting = environ.get(_CONTAINER)
+    if container_setting is not None and container_setting.strip() in ("", "void", "none"):
+        hints.append(
+            f"{_CONTAINER}={container_setting!r}: this container was started without GPUs (`--gpus all` gives them)"
+        )
+    return hints

@@ -25,10 +25,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
-    if options.given(config):
-        settings_of(config)  # so that what is wrong with them stops the run before a test is collected
+    if options.any_set(config):
+        settings_of(config)  # so that an invalid option stops the run before a test is collected
         _collect_verdicts(config)
-    # Not by ``pytest_plugins``, for which pytest reads the entry points of all that is installed once more.
+    # Not by ``pytest_plugins``, which makes pytest read the entry points of all installed distributions again.
     config.pluginmanager.register(fixtures, "vllm_regress_fixtures")
 
 
@@ -90,7 +90,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_protocol")
 def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) -> object:
-    """Only a test that runs more than once for its verdict gets a protocol of ours; all others are run by whoever else does."""
+    """Run a test whose verdict may need several runs with the plugin's own protocol. pytest or another plugin runs all other tests."""
     if not needs_legs(item):
         return None
     from . import protocol as legs

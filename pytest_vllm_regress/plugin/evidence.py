@@ -1,4 +1,4 @@
-"""What was seen while one leg of a test ran: replies of the target, the phase reached, the exception, the time spent."""
+"""Evidence of one leg of a test: replies of the target, the phase reached, the exception, the time spent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ..engines.schema_filter import SchemaFilter
     from ..engines.spec import EngineSpec
     from ..errors import Parts
-    from .strike import Strike
+    from ..processes.child_handle import Child
+    from ..processes.early_exit import EarlyExitPolicy
+    from .fault_injection import FaultInjection
 
 SUBJECT, CONTROL = "subject", "control"
 
@@ -27,12 +29,13 @@ def _all_schemas() -> SchemaFilter:
 
 @dataclasses.dataclass
 class Evidence:
-    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers that came from the target.
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target.
 
-    ``changes`` are EngineSpec fields that this leg sets otherwise and ``probe`` arguments of its probe, ``spec`` the engine that it had.
-    ``engine`` holds what the engine's processes wrote and which are gone, as it was when a failed test gave the engine back; ``dead`` tells
-    that the engine was dead then. ``strike`` is an impostor in the place of the target. A leg without some ``feature`` keeps its engine's
-    ``dossier`` when it worked, and gives up its engine. ``gpu``: what a record says of the GPU, where there is one.
+    ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it changes; ``spec``: the engine that it had.
+    ``engine``: what the engine logged and which of its processes were gone when a failed test gave it back; ``dead``: it was dead then.
+    ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the leg runs on a smaller engine; it keeps the
+    engine's ``dossier`` if it works, and the engine is not used again. ``gpu``: what a record says of the GPU. ``early_exit``: what may end its
+    waits before their deadline (None: the session's default).
     """
 
     leg: str = SUBJECT
@@ -51,27 +54,47 @@ class Evidence:
     probe: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     schemas: SchemaFilter = dataclasses.field(default_factory=_all_schemas)
     spec: EngineSpec | None = None
-    feature: bool = False
-    strike: Strike | None = None
+    smaller_engine: bool = False
+    fault: FaultInjection | None = None
     dossier: str = ""
     minimized: str = ""
     gpu: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    early_exit: EarlyExitPolicy | None = None
     protocol_started: float = dataclasses.field(default_factory=time.monotonic)
 
+    @property
+    def is_subject(self) -> bool:
+        """Whether the verdict is about this leg: it is not a control leg, and has neither an injected fault nor a smaller engine."""
+        return self.leg == SUBJECT and self.fault is None and not self.smaller_engine
+
+    def changed_spec(self, spec: EngineSpec) -> EngineSpec:
+        """Return the engine of this leg: ``spec`` with the leg's changes."""
+        self.spec = spec.merged_with(self.changes)
+        self.control_used |= self.spec != spec
+        return self.spec
+
+    def record_engine(self, child: Child) -> None:
+        """Keep what the engine logged and which processes it lost, if the leg failed; its dossier, if a smaller engine worked."""
+        if self.error is not None:
+            self.engine = child.parts()
+            self.dead = child.engine_is_dead
+        elif self.smaller_engine:
+            self.dossier = child.dossier("an engine that works")
+
     def changed_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A probe's arguments as this leg sets them."""
+        """Return a probe's arguments with the changes of this leg."""
         changed = {name: value for name, value in self.probe.items() if name in arguments}
         self.control_used |= any(arguments[name] != value for name, value in changed.items())
         return {**arguments, **changed}
 
     def replied(self, phase: str) -> None:
-        """The target answered in ``phase``."""
+        """Record that the target answered in ``phase``."""
         self.replies += 1
         self.phase = phase
 
 
-def harmless(text: str) -> str:
-    """Masked, and with what a target process or a case file said unable to steer the terminal; tabs stay."""
+def sanitize(text: str) -> str:
+    """Mask a text from a target process or a case file, and escape characters that could control the terminal, except tabs."""
     from ..util.masking import mask
     from ..util.text import printable
 

@@ -1,9 +1,9 @@
-"""The fixtures: real engines, servers and probes in the target environment."""
+"""Fixtures: real engines, servers and probes in the target environment."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from ..engines.spec import EngineSpec, Front
     from ..engines.standalone import Engines
     from ..engines.target import Target
-    from ..processes.child import Child
-    from ..processes.leftover import Leftover
+    from ..processes.child_handle import Child
+    from ..processes.lifecycle import Leftover
+    from .evidence import Evidence
 
     E = TypeVar("E", Engine | AsyncEngine, Server)
 
@@ -35,7 +36,7 @@ def vllm_env(request: pytest.FixtureRequest) -> Target:
 
 @pytest.fixture
 def vllm_leg(request: pytest.FixtureRequest) -> str:
-    """``subject``, or ``control`` when the test runs a second time to prove that the harness itself works: leave the trigger out then."""
+    """``subject``, or ``control`` when the test runs a second time to prove that the harness works. Leave the trigger out in the control leg."""
     evidence = evidence_of(request.node)
     evidence.control_used = True
     return str(evidence.leg)
@@ -43,8 +44,8 @@ def vllm_leg(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def vllm_at_work(request: pytest.FixtureRequest) -> AtWork:
-    """``vllm_at_work("blocks were cached", hits > 0)``: a positive control. Unless what the case is about was at work, a pass or a failure
-    says nothing, and the verdict is INCONCLUSIVE."""
+    """``vllm_at_work("blocks were cached", hits > 0)``: a positive control. If the mechanism that the case is about was not at work, the verdict
+    is INCONCLUSIVE."""
     from ..cases.observation import Mechanism
     from ..errors import NotAtWork
 
@@ -64,7 +65,7 @@ def vllm_model_path(request: pytest.FixtureRequest, vllm_env: Target) -> str:
 
 @pytest.fixture
 def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[str], str]:
-    """``vllm_sidecar("ray-2.31.0")``: path of a folder that holds that package alone, for a process that is to import another version."""
+    """``vllm_sidecar("ray-2.31.0")``: path of a folder with only that package, for a process that must import another version."""
     from ..environments.sidecars import ensure_sidecar
 
     return lambda name: str(ensure_sidecar(name, vllm_env.python))
@@ -72,9 +73,11 @@ def vllm_sidecar(request: pytest.FixtureRequest, vllm_env: Target) -> Callable[[
 
 @pytest.fixture
 def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Probe]:
-    """Call functions of ``probe.py`` beside the test, in one process of the target: ``vllm_probe("function", timeout=None, **arguments)``."""
+    """Call functions of ``probe.py`` beside the test, or built-in ones (``"parsers:tool_calls"``), in one process of the target:
+    ``vllm_probe("function", timeout=None, **arguments)``."""
     from ..engines.probe import Probe
-    from .session import deadline_for
+    from ..processes.child_handle import Loan
+    from .session import deadline_for, early_exit_of
 
     evidence, session = evidence_of(request.node), _session(request)
     evidence.phase = "probe"
@@ -82,18 +85,19 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
 
     def start() -> Child:
         child = session.probe(vllm_env, request.node.nodeid)
-        _note_gpu(request, child.gpu)
-        child.border = evidence.strike.border(child) if evidence.strike else None
+        _note_gpu(request, child)
         return child
 
-    probe = Probe(start, file, deadline_for(request.config), evidence.replied, evidence.changed_arguments)
+    interceptor = evidence.fault.interceptor() if evidence.fault else None
+    loan = Loan(early_exit_of(request.node), interceptor, evidence.replied)
+    probe = Probe(start, file, deadline_for(request.config), loan, evidence.changed_arguments)
     yield probe
-    _charge(request, probe.close())
+    _report_leftovers(request, probe.close())
 
 
 @pytest.fixture
 def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Callable[[str], None]]:
-    """``vllm_grammar("finding.json")``: asks again what `vllm-regress fuzz` found (the file beside the test); fails while it still fails."""
+    """``vllm_grammar("finding.json")``: repeat a finding of `vllm-regress fuzz` (the file beside the test); fails while the finding does."""
     from ..cases.observation import Mechanism
     from ..fuzz.artefact import Answer, load, replay
     from ..fuzz.checker import Checker
@@ -102,7 +106,7 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
         def ask(name: str) -> None:
             artefact = load(request.path.with_name(name))
-            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.patience)
+            checker = Checker(_session(request), vllm_env.name, artefact.backend, artefact.replay_allowance)
             stack.callback(checker.close)
             answer, words = replay(artefact, checker)
             evidence = evidence_of(request.node)
@@ -118,8 +122,8 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
 
 @pytest.fixture(scope="session")
 def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
-    """``vllm_engines(front="serve", tensor_parallel_size=2)``: engines for fixtures of wider scope. It stays until ``vllm_engines.release(engine)``
-    or the end of the session, and is the one that tests of the same spec share."""
+    """``vllm_engines(front="serve", tensor_parallel_size=2)``: engines for fixtures of wider scope. An engine stays until
+    ``vllm_engines.release(engine)`` or the end of the session. Tests with the same spec share it."""
     from ..engines.standalone import Engines
     from .session import current_item, session_of
 
@@ -132,8 +136,8 @@ def vllm_engines(request: pytest.FixtureRequest, vllm_env: Target) -> Engines:
 
 @pytest.fixture
 def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
-    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A control leg changes ``vllm_engine.spec``
-    only."""
+    """The EngineSpec of this test: the marker's fixed fields and this combination of its axes. A control leg changes only
+    ``vllm_engine.spec``."""
     from ..engines.spec import EngineSpec
     from .markers import engine_marker
 
@@ -167,56 +171,54 @@ def vllm_server(request: pytest.FixtureRequest, vllm_env: Target, engine_spec: E
 def _lent(
     request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: Front, get: Callable[..., E]
 ) -> Iterator[E]:
-    """An engine or a server for one test: what it answers becomes evidence, and a failure ends it. ``get`` takes it from the session."""
+    """Lend an engine or a server to one test: its replies become evidence, and a failure ends it. ``get`` takes it from the session."""
+    from ..processes.child_handle import Loan
     from .markers import engine_marker
+    from .session import early_exit_of
 
-    marker = engine_marker(request.node)
-    evidence = evidence_of(request.node)
+    session, evidence, marker = _session(request), evidence_of(request.node), engine_marker(request.node)
     evidence.phase = "start"
-    asked, spec = spec, spec.laid_over(evidence.changes)
-    evidence.control_used |= asked != spec
-    evidence.spec = spec
-    if evidence.strike is not None:
-        evidence.strike.at_start()
-    fresh = marker.fresh and evidence.strike is None  # of impostors only some end the engine
+    spec = evidence.changed_spec(spec)
+    fault = evidence.fault
+    if fault is not None:
+        fault.at_start()
+    fresh = marker.fresh and fault is None  # a fault injection ends the engine only where that is the fault
     engine = get(target, spec, user=request.node.nodeid, fresh=fresh, timeout=marker.timeout)
     evidence.replied("start")
-    _note_gpu(request, engine.child.gpu)
-    listening, engine.child.on_reply = engine.child.on_reply, evidence.replied
-    engine.child.early = _session(request).early  # it may be shared with a test of another case
-    engine.schemas = evidence.schemas
-    engine.child.take()
-    evidence.phase = "request"
-    with evidence.strike.between(engine) if evidence.strike else contextlib.nullcontext():
-        yield engine
-    engine.child.on_reply = listening
-    if evidence.error is not None:
-        evidence.engine = engine.child.witness.parts()
-        evidence.dead = not engine.child.alive or bool(engine.child.witness.lost())
-    if evidence.feature and evidence.error is None:
-        evidence.dossier = engine.child.dossier("an engine that works")
-    try:
-        if fresh:
-            _charge(request, engine.stop())
-        elif evidence.strike is not None:
-            if evidence.strike.ends_the_engine or not engine.child.alive or engine.child.witness.lost():
-                _session(request).drop(target, spec, front)
-        elif evidence.error is not None or evidence.feature or not engine.child.alive:
-            _session(request).drop(target, spec, front)
-    finally:
-        if evidence.strike is None:
-            engine.scripts.check()  # what clients of the test's own have asked
+    _note_gpu(request, engine.child)
+    loan = Loan(early_exit_of(request.node), fault.interceptor(engine) if fault else None, evidence.replied)
+    with engine.lend(loan, evidence.schemas):
+        evidence.phase = "request"
+        with fault.between(engine) if fault else contextlib.nullcontext():
+            yield engine
+        evidence.record_engine(engine.child)
+        try:
+            if fresh:
+                _report_leftovers(request, engine.stop())
+            elif _is_spent(evidence, engine.child):
+                session.drop(target, spec, front)
+        finally:
+            if fault is None:
+                engine.scripts.check()  # for requests of clients that the test made itself
 
 
-def _note_gpu(request: pytest.FixtureRequest, gpu: Mapping[str, str]) -> None:
-    """What the test ran on goes into the result file and into JUnit reports."""
+def _is_spent(evidence: Evidence, child: Child) -> bool:
+    """Return whether a shared engine must not be used again after this leg."""
+    if evidence.fault is not None:
+        return evidence.fault.ends_the_engine or child.engine_is_dead
+    return evidence.error is not None or evidence.smaller_engine or not child.alive
+
+
+def _note_gpu(request: pytest.FixtureRequest, child: Child) -> None:
+    """Put the GPUs that the test runs on into the result file and into JUnit reports."""
+    gpu = _session(request).gpu_facts(child)
     evidence_of(request.node).gpu = gpu
     request.node.user_properties += [(f"vllm_gpu_{name}", value) for name, value in gpu.items()]
 
 
 @contextlib.contextmanager
 def skipping() -> Iterator[None]:
-    """What the version or the device cannot do skips the test, with the reason."""
+    """Skip the test, with the reason, if the version or the device does not support what it needs."""
     from ..errors import Unsupported
 
     try:
@@ -225,14 +227,14 @@ def skipping() -> Iterator[None]:
         raise pytest.skip.Exception(str(error)) from error
 
 
-def _charge(request: pytest.FixtureRequest, left: tuple[Leftover, ...]) -> None:
-    if not left:
+def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover, ...]) -> None:
+    if not leftovers:
         return
-    _session(request).charges.append((request.node.nodeid, left))
+    _session(request).leftover_reports.append((request.node.nodeid, leftovers))
     if settings_of(request.config).leftovers == "fail":
-        from ..processes.leftover import describe_leftovers
+        from ..processes.lifecycle import describe_leftovers
 
-        pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(left)}", pytrace=False)
+        pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(leftovers)}", pytrace=False)
 
 
 def _session(request: pytest.FixtureRequest) -> Session:

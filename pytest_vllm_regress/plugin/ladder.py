@@ -1,6 +1,6 @@
-"""The ladder: from an engine that fails to the smallest that still fails and the largest that works.
+"""Reduce a failing engine to the smallest one that still fails and the largest one that works.
 
-Upstream's own advice is to verify without parallelism first and to add it then. Pure: what a spec gives is asked of a function.
+vLLM's own advice is to verify without parallelism first and then add it. Pure: a function argument runs the test.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ FEATURES = (
     Feature("data parallel", {"data_parallel_size": 1}),
     Feature("executor", {"executor": "auto"}),
 )
-"""In the order in which they are left out."""
+"""Features in the order in which they are left out."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a test gave without some features: the failure to explain (``fails``), a pass, or neither (``other``: another failure, or unsupported)."""
+    """Outcome of a test without some features: it fails the same way, works, or neither (another failure, or unsupported)."""
 
-    seen: str
+    status: str
     text: str
 
     @property
     def fails(self) -> bool:
-        return self.seen == "fails"
+        return self.status == "fails"
 
     @property
     def works(self) -> bool:
-        return self.seen == "works"
+        return self.status == "works"
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """Each set of features that was tried, in order, with its outcome; ``smallest`` still fails, ``largest`` works (None: none does)."""
+class Reduction:
+    """Every set of features that was tried, in order, with its outcome. ``smallest`` still fails, ``largest`` works (None: none works)."""
 
     tried: Mapping[frozenset[str], Outcome]
     smallest: frozenset[str]
@@ -60,7 +60,7 @@ class Found:
 
 
 def features(spec: EngineSpec, *, schema: bool) -> tuple[Feature, ...]:
-    """What of this spec can be left out; ``schema``: the test's requests have one."""
+    """Return the features of this spec that can be left out. ``schema``: the test's requests have one."""
     return tuple(
         feature
         for feature in FEATURES
@@ -68,60 +68,73 @@ def features(spec: EngineSpec, *, schema: bool) -> tuple[Feature, ...]:
     )
 
 
-def walk(features: tuple[Feature, ...], failed: Outcome, attempt: Callable[[tuple[Feature, ...]], Outcome]) -> Found:
-    """Down, leaving out what the failure does not need; then up from the bottom, adding what still works.
+def walk(
+    features: tuple[Feature, ...], failed: Outcome, attempt: Callable[[tuple[Feature, ...]], Outcome]
+) -> Reduction:
+    """Leave out every feature that the failure does not need; then add features to the smallest working engine while it works.
 
     ``attempt`` runs the test without the given features. No set is tried twice.
     """
     names = frozenset(feature.name for feature in features)
     tried = {names: failed}
 
-    def outcome(kept: frozenset[str]) -> Outcome:
-        if kept not in tried:
-            tried[kept] = attempt(tuple(feature for feature in features if feature.name not in kept))
-        return tried[kept]
+    def outcome(kept_names: frozenset[str]) -> Outcome:
+        if kept_names not in tried:
+            tried[kept_names] = attempt(tuple(feature for feature in features if feature.name not in kept_names))
+        return tried[kept_names]
 
     smallest = names
     for feature in features:
         if outcome(smallest - {feature.name}).fails:
             smallest -= {feature.name}
-    working = [kept for kept, each in tried.items() if each.works]
+    working = [kept_names for kept_names, result in tried.items() if result.works]
     if not working and smallest and outcome(frozenset()).works:
         working = [frozenset()]
     largest = max(working, key=len, default=None)
     for feature in reversed(features):
         if largest is not None and feature.name not in largest and outcome(largest | {feature.name}).works:
             largest |= {feature.name}
-    return Found(tried, smallest, largest)
+    return Reduction(tried, smallest, largest)
 
 
-def describe(spec: EngineSpec, features: tuple[Feature, ...], found: Found) -> str:
-    """What to report: the two engines, every feature that was tried, and what was seen at both ends."""
-    lines = [f"smallest engine that still fails: {_spec(spec, features, found.smallest)}"]
+def describe(spec: EngineSpec, features: tuple[Feature, ...], reduction: Reduction) -> str:
+    """Return the report: both engines, every set of features that was tried, and the output at both ends."""
+    lines = [f"smallest engine that still fails: {_spec(spec, features, reduction.smallest)}"]
     lines.append(
-        f"largest engine that works: {_spec(spec, features, found.largest)}"
-        if found.largest is not None
+        f"largest engine that works: {_spec(spec, features, reduction.largest)}"
+        if reduction.largest is not None
         else "no engine that works was found"
     )
-    lines += ["", "tried:", *(f"  {_spec(spec, features, kept)}: {each.seen}" for kept, each in found.tried.items())]
-    ends = [("smallest that fails", found.smallest)] + (
-        [("largest that works", found.largest)] if found.largest is not None else []
+    lines += [
+        "",
+        "tried:",
+        *(
+            f"  {_spec(spec, features, kept_names)}: {outcome.status}"
+            for kept_names, outcome in reduction.tried.items()
+        ),
+    ]
+    ends = [("smallest that fails", reduction.smallest)] + (
+        [("largest that works", reduction.largest)] if reduction.largest is not None else []
     )
-    for title, kept in ends:
-        lines += ["", f"---- {title}: {_spec(spec, features, kept)} ----", found.tried[kept].text]
+    for title, kept_names in ends:
+        lines += ["", f"---- {title}: {_spec(spec, features, kept_names)} ----", reduction.tried[kept_names].text]
     return "\n".join(lines)
 
 
 def without(features: tuple[Feature, ...]) -> dict[str, Any]:
-    """The EngineSpec fields to change for leaving these features out."""
+    """Return the EngineSpec fields that leave these features out."""
     return {name: value for feature in features for name, value in feature.changes.items()}
 
 
-def _spec(spec: EngineSpec, features: tuple[Feature, ...], kept: frozenset[str]) -> str:
-    left_out = tuple(feature for feature in features if feature.name not in kept)
+def _spec(spec: EngineSpec, features: tuple[Feature, ...], kept_names: frozenset[str]) -> str:
+    left_out = tuple(feature for feature in features if feature.name not in kept_names)
     small = spec.replace(**without(left_out))
-    plain = EngineSpec()
-    shown = [f"{name}={value}" for name, value in dataclasses.asdict(small).items() if value != getattr(plain, name)]
+    default = EngineSpec()
+    arguments = [
+        f"{field.name}={value}"
+        for field in dataclasses.fields(small)
+        if (value := getattr(small, field.name)) != getattr(default, field.name)
+    ]
     if any(feature.plain for feature in left_out):
-        shown.append("requests without a schema")
-    return ", ".join(shown) or "one process, all defaults"
+        arguments.append("requests without a schema")
+    return ", ".join(arguments) or "one process, all defaults"

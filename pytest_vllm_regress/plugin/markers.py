@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ..cases.model import Case, load_case_for
+from ..cases.loading import load_case_for
+from ..cases.model import Case
 from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
 from ..engines.target import Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
@@ -49,23 +50,23 @@ _PARSED: pytest.StashKey[EngineMarker] = pytest.StashKey()
 
 
 def engine_marker(node: Any) -> EngineMarker:
-    """All ``vllm_engine`` markers of a test, nearest first; parsed once for each."""
+    """Return all ``vllm_engine`` markers of a test as one, the nearest first; parsed once per test."""
     if _PARSED not in node.stash:
         node.stash[_PARSED] = _parsed(node)
     return node.stash[_PARSED]  # type: ignore[no-any-return]
 
 
 def _parsed(node: Any) -> EngineMarker:
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for marker in node.iter_markers("vllm_engine"):
         if marker.args:
             raise UsageError(
                 f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"
             )
-        given = {**marker.kwargs, **given}
-    own = {key: given.pop(key) for key in _OWN_KEYS if key in given}
+        arguments = {**marker.kwargs, **arguments}
+    own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
     front = front_named(own.get("front", "offline"))
-    fixed, axes = parse_axes(given)
+    fixed, axes = parse_axes(arguments)
     return EngineMarker(front, bool(own.get("fresh", False)), own.get("timeout"), fixed, axes)
 
 
@@ -73,7 +74,7 @@ def marked_case(item: pytest.Item) -> MarkedCase | None:
     """The case of a test, None without the marker ``vllm_case``; parsed once. Raises ``pytest.UsageError`` or ``CaseFileError``."""
     if _CASE not in item.stash:
         marker = item.get_closest_marker("vllm_case")
-        if sum(each.name == "vllm_case" for each in item.own_markers) > 1:
+        if sum(own.name == "vllm_case" for own in item.own_markers) > 1:
             raise pytest.UsageError(
                 f"{item.nodeid}: two markers vllm_case, and a test shows one failure: leave the function's out where pytest.param brings others"
             )
@@ -85,14 +86,14 @@ def _marked_case(item: pytest.Item, marker: pytest.Mark) -> MarkedCase:
     variant = marker.kwargs.get("variant")
     unknown = sorted(set(marker.kwargs) - {"variant", "id"})
     case = load_case_for(item.path)
-    named = marker.args[0] if marker.args else marker.kwargs.get("id", case.id)
+    case_id = marker.args[0] if marker.args else marker.kwargs.get("id", case.id)
     if unknown or len(marker.args) > 1:
         raise pytest.UsageError(
             f"{item.nodeid}: vllm_case takes an id and variant=, not {', '.join(unknown) or marker.args!r}"
         )
-    if named != case.id:
+    if case_id != case.id:
         raise pytest.UsageError(
-            f"{item.nodeid}: vllm_case({named!r}), but {item.path.with_name('case.toml')} has id {case.id!r}"
+            f"{item.nodeid}: vllm_case({case_id!r}), but {item.path.with_name('case.toml')} has id {case.id!r}"
         )
     if variant is not None and variant not in case.variants:
         raise pytest.UsageError(
@@ -106,18 +107,18 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
     for marker in item.iter_markers("vllm_requires"):
         if marker.args:
             raise pytest.UsageError(f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')")
-        for name, wanted in marker.kwargs.items():
+        for name, specifier in marker.kwargs.items():
             package = name.replace("_", "-").lower()
             try:
-                allowed = SpecifierSet("" if wanted == "*" else wanted)
+                allowed = SpecifierSet("" if specifier == "*" else specifier)
             except InvalidSpecifier:
                 raise pytest.UsageError(
-                    f"{item.nodeid}: vllm_requires({name}={wanted!r}) is not a PEP 440 specifier"
+                    f"{item.nodeid}: vllm_requires({name}={specifier!r}) is not a PEP 440 specifier"
                 ) from None
             version = target.versions.get(package)
             if version is None or not allowed.contains(version.partition("+")[0], prereleases=True):
                 has = f"{package} {version}" if version else f"no {package}"
-                raise Unsupported(f"{target.name} has {has}", needs=f"{package} {wanted}")
+                raise Unsupported(f"{target.name} has {has}", needs=f"{package} {specifier}")
 
 
 def generate(metafunc: pytest.Metafunc) -> None:
@@ -144,7 +145,7 @@ def generate(metafunc: pytest.Metafunc) -> None:
 def mark_groups(items: list[pytest.Item]) -> None:
     """Give each test its xdist group, so that under ``--dist loadgroup`` tests of one environment and engine share the engine of one worker.
 
-    Tests with a group of their own, or an engine of their own, are left alone; so is what may show a documented hang: others would wait behind it.
+    Tests with their own group or engine are left alone, and so are tests that may show a documented hang: others would wait behind them.
     """
     for item in items:
         if not _takes_engine(item) or item.get_closest_marker("xdist_group") or _may_hang(item):
@@ -158,8 +159,11 @@ def mark_groups(items: list[pytest.Item]) -> None:
 
 
 def begin_with_waits(items: list[pytest.Item]) -> None:
-    """For the workers of pytest-xdist: what may show a documented hang goes first, engines and servers before probes. It waits most of its
-    time, and the others compute meanwhile. A worker is given two tests at a time: what comes behind a wait is a probe, which is short."""
+    """Sort tests for pytest-xdist: those that may show a documented hang first, engines and servers before probes, then probes before engines.
+
+    A test that waits for a hang uses little CPU time, so other workers can compute meanwhile. A worker gets two tests at a time; with probes next,
+    the test that waits behind a hang is a short one.
+    """
     hangs = {item for item in items if _may_hang(item)}
     if hangs:
         items.sort(key=lambda item: (item not in hangs, _takes_engine(item) != (item in hangs)))

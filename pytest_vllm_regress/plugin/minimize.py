@@ -1,4 +1,4 @@
-"""``--vllm-minimize``: a failed test run again on smaller engines, and what that says."""
+"""``--vllm-minimize``: run a failed test again on smaller engines and report what they show."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..cases.observation import Observation
 from ..engines.schema_filter import SchemaFilter
 from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
-from . import judge, ladder
-from .evidence import Evidence, harmless
+from . import ladder, verdicts
+from .evidence import Evidence, sanitize
 from .ladder import Feature, Outcome
 from .private import renew_timeout
 from .session import session_of
@@ -23,7 +23,7 @@ MAX_TEXT = 20000
 def minimize(
     item: pytest.Item, subject: Evidence, failure: Observation, run_leg: Callable[[Evidence], Evidence]
 ) -> str:
-    """The report of the ladder; empty where the test passed, is not applicable, or has no engine. ``run_leg`` fills evidence."""
+    """Return the report; empty if the test passed, is not applicable, or has no engine. ``run_leg`` runs the test and fills the evidence."""
     if (
         not settings_of(item.config).minimize
         or subject.error is None
@@ -32,42 +32,51 @@ def minimize(
     ):
         return ""
     # Without its schema an output is another one: that says nothing about a wrong result.
-    features = ladder.features(subject.spec, schema=subject.schemas.seen and failure.kind is not Kind.WRONG_RESULT)
+    features = ladder.features(subject.spec, schema=subject.schemas.used and failure.kind is not Kind.WRONG_RESULT)
     progress = session_of(item.config).progress
 
     def attempt(left_out: tuple[Feature, ...]) -> Outcome:
         renew_timeout(item)
         schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
-        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, feature=True))
+        evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, smaller_engine=True))
         outcome = _outcome(failure, subject, evidence)
-        progress(f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.seen}")
+        progress(f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}")
         return outcome
 
-    found = ladder.walk(features, Outcome("fails", _text(subject)), attempt)
-    return mask(ladder.describe(subject.spec, features, found))
+    reduction = ladder.walk(features, Outcome("fails", _text(subject)), attempt)
+    return mask(ladder.describe(subject.spec, features, reduction))
 
 
 def show(reports: list[pytest.TestReport], text: str) -> None:
-    """Put the ladder's report beside the failure's own."""
+    """Add the report to the report of the failure."""
     if text:
-        next((each for each in reports if each.failed), reports[0]).sections.append(("minimized", harmless(text)))
+        next((report for report in reports if report.failed), reports[0]).sections.append(("minimized", sanitize(text)))
 
 
 def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Outcome:
-    seen = judge.observe(evidence)
-    if seen.kind is Kind.PASSED:
-        return Outcome("works", (evidence.dossier or seen.summary)[:MAX_TEXT])
-    if _signature(failure, subject) == _signature(seen, evidence):
+    observation = verdicts.observe(evidence)
+    if observation.kind is Kind.PASSED:
+        return Outcome("works", (evidence.dossier or observation.summary)[:MAX_TEXT])
+    if _signature(failure, subject) == _signature(observation, evidence):
         return Outcome("fails", _text(evidence))
-    how = "unsupported" if seen.kind is Kind.NOT_APPLICABLE else f"fails otherwise: {seen.kind} in phase {seen.phase}"
-    return Outcome(f"{how}: {seen.summary.partition(chr(10))[0][:200]}", _text(evidence))
+    how = (
+        "unsupported"
+        if observation.kind is Kind.NOT_APPLICABLE
+        else f"fails otherwise: {observation.kind} in phase {observation.phase}"
+    )
+    return Outcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence))
 
 
 def _text(evidence: Evidence) -> str:
     return str(evidence.error or evidence.skipped or "")[:MAX_TEXT]
 
 
-def _signature(seen: Observation, evidence: Evidence) -> tuple[str, ...]:
-    """What two failures must share to be taken for one."""
+def _signature(observation: Observation, evidence: Evidence) -> tuple[str, ...]:
+    """Return what two failures must share to count as the same."""
     error = evidence.error
-    return (seen.kind, seen.phase, type(error).__name__, error.type_name if isinstance(error, RemoteError) else "")
+    return (
+        observation.kind,
+        observation.phase,
+        type(error).__name__,
+        error.type_name if isinstance(error, RemoteError) else "",
+    )

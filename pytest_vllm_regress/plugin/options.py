@@ -1,4 +1,4 @@
-"""The plugin's options: each described once, for the command line and its ini twin, and resolved once into ``Settings``."""
+"""The plugin's options: each is described once for the command line and the ini file, and resolved once into ``Settings``."""
 
 from __future__ import annotations
 
@@ -161,26 +161,26 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _use_sources(places: Sequence[str], index: str | None) -> None:
-    """Where source environments come from; who names none does not pay for the import."""
+    """Set where source environments come from. The import is skipped without such options, because it takes time."""
     if places or index:
         from ..environments import sources
         from ..errors import UsageError
 
         try:
-            sources.use(places)
+            sources.set_clones(places)
             if index:
-                sources.use_wheels(index)
+                sources.set_wheel_index(index)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from None
 
 
-def given(config: pytest.Config) -> bool:
-    """Whether anything was asked for, on the command line or in the ini file."""
+def any_set(config: pytest.Config) -> bool:
+    """Return whether any option is set, on the command line or in the ini file."""
     return any(_value(config, option.name) for option in OPTIONS)
 
 
 def resolve(config: pytest.Config) -> Settings:
-    """Command line over ini file; a bad value is an error that names where it came from. So is asking for GPUs where there is none."""
+    """Resolve the options; the command line wins over the ini file. A bad value or a missing GPU is a ``pytest.UsageError`` that names its source."""
     from ..engines.settings import Settings, Timeouts
 
     default = Settings()
@@ -235,9 +235,9 @@ def _need_gpus() -> None:
 
 
 def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  # the type is the option's
-    given = config.getoption(name, None)
-    if given is not None:
-        return given
+    from_command_line = config.getoption(name, None)
+    if from_command_line is not None:
+        return from_command_line
     value = config.getini(name)
     option = next(o for o in OPTIONS if o.name == name)
     if value and option.choices and value not in option.choices:
@@ -248,14 +248,14 @@ def _value(config: pytest.Config, name: str):  # type: ignore[no-untyped-def]  #
 
 
 def _number(config: pytest.Config, name: str, default: float) -> float:
-    given = _value(config, name)
-    if given in (None, ""):
+    value = _value(config, name)
+    if value in (None, ""):
         return default
     try:
-        number = float(given)
+        number = float(value)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e6:
         source = "command line" if config.getoption(name, None) is not None else f"ini file {config.inipath}"
-        raise pytest.UsageError(f"{name} = {given!r} (from the {source}) is not a positive number")
+        raise pytest.UsageError(f"{name} = {value!r} (from the {source}) is not a positive number")
     return number

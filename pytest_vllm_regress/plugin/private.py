@@ -1,6 +1,6 @@
-"""What pytest and its plugins have no public name for. All of it stands here, and is tested with the oldest and the newest pytest we support.
+"""Private names of pytest and its plugins, all in this module and tested with the oldest and newest supported pytest.
 
-Where a newer release has a name no more, this module is the only one to mend.
+When a new release drops one of them, only this module must change.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from _pytest.runner import runtestprotocol
 
 
 def run_once(item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
-    """Set-up, call and tear-down of a test, through every hook that others wrap; the reports, which nobody was told of yet."""
+    """Run set-up, call and tear-down of a test through all hooks. Return the reports, which are not logged yet."""
     return runtestprotocol(item, log=False, nextitem=nextitem)
 
 
 def renew(item: pytest.Item) -> None:
-    """Make a test that was run ready to run again, as pytest-rerunfailures does it."""
+    """Prepare a test for another run, as pytest-rerunfailures does."""
     item._initrequest()  # type: ignore[attr-defined]
 
 
 def write_group(item: pytest.Item, name: str) -> None:
-    """Put xdist's group behind the test's id. From pytest 9.2 on what xdist 3.8 does to an id has no effect (pytest-xdist#1386)."""
+    """Append xdist's group to the test's id. Since pytest 9.2, xdist 3.8 cannot do that itself (pytest-xdist#1386)."""
     if hasattr(item, "_id"):
         item._id = type(item._id).parse(f"{item.nodeid}@{name}")
 
 
 def renew_timeout(item: pytest.Item) -> None:
-    """A further run of a test gets pytest-timeout's time anew."""
+    """Restart pytest-timeout's timer for another run of a test."""
     if item.config.pluginmanager.hasplugin("timeout"):
         from pytest_timeout import _get_item_settings  # type: ignore[import-untyped]
 

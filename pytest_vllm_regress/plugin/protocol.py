@@ -1,4 +1,14 @@
-"""Running a test of ours: one leg, a second one as control where the case asks for it, and the verdict put into the reports."""
+"""Run a test with the plugin's own protocol: one leg, a control leg if the case declares one, and the verdict in the reports.
+
+The control leg is the same test again, without the trigger (the changes in ``[control]`` of case.toml, or what the test leaves out by
+``vllm_leg``). It runs when the case declares one, the subject leg failed in a way that a case may document (``errors.Kind``; not a skip, a wrong
+request or a limit), no mechanism of ``vllm_at_work`` was absent, and the environment can be used (``verdicts.needs_control``). It has no control
+leg of its own and is not retried. If it does not pass, or if it left nothing out, the verdict is INCONCLUSIVE (``cases/verdict.decide``).
+
+The protocol runs inside ``pytest_runtest_protocol``. Plugins that wrap that hook (timers, log capture, coverage contexts) see one test; plugins
+that wrap the three phases or fixtures see both legs. Plugins that run a test themselves, such as pytest-rerunfailures, never see the test of a
+case: to repeat a reproduced failure until it passes would hide the verdict.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +19,39 @@ from collections.abc import Iterator
 import pytest
 
 from ..cases.control import Control
-from ..errors import Unsupported, UsageError
+from ..errors import Kind, Part, Unsupported, UsageError
+from ..processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..util.masking import mask
-from . import judge, minimize, private
-from .evidence import CONTROL, SUBJECT, Evidence, harmless
+from ..util.text import printable_output
+from . import minimize, private, verdicts
+from .evidence import CONTROL, SUBJECT, Evidence, sanitize
 from .fixtures import skipping
 from .impostors import report_of, trials_of
 from .markers import MarkedCase, check_requirements, marked_case
 from .session import environment_of, session_of, set_current_item
-from .stash import EVIDENCE, evidence_of, needs_legs
+from .stash import EVIDENCE, evidence_of, needs_legs, settings_of
 
 
 def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """The hook pytest_runtest_protocol for tests that may be run more than once."""
+    """Hook pytest_runtest_protocol for tests that may run more than once."""
     hook = item.ihook
     hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    marked, session = _marked(item), session_of(item.config)
-    early = judge.early(item, marked)
-    session.early = dataclasses.replace(early, hang=None)
+    marked = _marked(item)
     if (trials := trials_of(item.config)) is not None:
-        # Nothing stays set up: the tests between this one and the next that is tried are not run.
+        # Tear everything down: the tests between this one and the next that is tried are not run.
         faults = trials.run(item, marked, lambda evidence: _again(item, None, evidence)) if marked else []
         hook.pytest_runtest_logreport(report=report_of(item, faults))
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-    session.early = early
     subject = _leg(item, nextitem, Evidence(SUBJECT))
-    session.early = dataclasses.replace(early, hang=None)
-    observed = judge.observe(subject)
+    observed = verdicts.observe(subject)
     control: Evidence | None = None
-    if marked is not None and judge.needs_control(item, marked, observed):
+    if marked is not None and verdicts.needs_control(item, marked, observed):
         control = _control(item, nextitem, subject, marked.case.control)
     subject.minimized = minimize.minimize(item, subject, observed, lambda evidence: _again(item, nextitem, evidence))
     reports = subject.reports
     if marked is not None:
-        reports = judge.rewrite(item, judge.judge_leg(item, marked, subject, observed, control))
-    session.early = judge.early(item, None)  # of tests that others run
+        reports = verdicts.rewrite(item, verdicts.decide_leg(item, marked, subject, observed, control))
     minimize.show(reports, subject.minimized)
     for report in reports:
         hook.pytest_runtest_logreport(report=report)
@@ -54,7 +61,7 @@ def run(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
 
 @contextlib.contextmanager
 def current(item: pytest.Item) -> Iterator[None]:
-    """While a test of ours is run, by us or by others: deadlines ask which it is."""
+    """Make ``item`` the running test: deadlines and early-exit policies look it up."""
     item.stash[EVIDENCE] = Evidence()
     set_current_item(item, item.config)
     try:
@@ -64,14 +71,14 @@ def current(item: pytest.Item) -> Iterator[None]:
 
 
 def begin(item: pytest.Item) -> None:
-    """The hook pytest_runtest_setup: a test that others run, perhaps once more, begins with nothing seen. pytest-timeout's clock goes on."""
+    """Hook pytest_runtest_setup: a test that pytest or another plugin runs, or reruns, starts with fresh evidence. pytest-timeout's clock runs on."""
     if not needs_legs(item):
         item.stash[EVIDENCE] = Evidence(protocol_started=evidence_of(item).protocol_started)
 
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
-    """The hook pytest_runtest_makereport: keep the first exception of the leg, and skips; hide secrets in what the report shows."""
-    _conceal(report)
+    """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets in the report."""
+    _mask_report(report)
     evidence = item.stash.get(EVIDENCE, None)
     if evidence is None or call.excinfo is None:
         return
@@ -79,24 +86,34 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
     if report.skipped:
         evidence.skipped = evidence.skipped or str(getattr(error, "msg", None) or error)
         if evidence.error is None and isinstance(error.__cause__, Unsupported):
-            evidence.error = error.__cause__  # what it claims
+            evidence.error = error.__cause__  # names the unsupported feature
     elif evidence.error is None:
         evidence.error = error
 
 
 def check_applicable(item: pytest.Item) -> None:
-    """The hook pytest_runtest_setup: skip what this environment or device cannot show, before anything is started."""
+    """Hook pytest_runtest_setup: skip what this environment or device cannot show, before anything is started."""
     with skipping():
         target = session_of(item.config).target(environment_of(item))
         check_requirements(item, target)
         marked = marked_case(item)
         if marked is not None and target.device not in marked.case.devices:
-            shown = ", ".join(marked.case.devices)
-            raise Unsupported(f"{marked.case.id} can be shown on {shown}", device=target.device)
+            devices = ", ".join(marked.case.devices)
+            raise Unsupported(f"{marked.case.id} can be shown on {devices}", device=target.device)
+
+
+def early_exit_policy(item: pytest.Item, marked: MarkedCase | None, subject: bool = True) -> EarlyExitPolicy:
+    """Return what may end a wait early in a leg of this test: the case's facts, put into the rule of ``processes/early_exit.py``."""
+    full_deadlines = settings_of(item.config).full_deadlines
+    if marked is None or Kind.HANG not in marked.case.symptom.kinds:
+        return EarlyExitPolicy.for_leg(full_deadlines=full_deadlines)
+    symptom = marked.case.symptom
+    hang = DocumentedHang(symptom.pattern, symptom.phases) if Part.LOG in symptom.parts_for(Kind.HANG) else None
+    return EarlyExitPolicy.for_leg(full_deadlines=full_deadlines, documents_hang=True, hang=hang, subject=subject)
 
 
 def _marked(item: pytest.Item) -> MarkedCase | None:
-    """The test's case; None where marker or case file are faulty: the set-up has failed already and says so."""
+    """Return the test's case; None if marker or case file is faulty, which the failed set-up has reported already."""
     try:
         return marked_case(item)
     except (pytest.UsageError, UsageError):
@@ -104,6 +121,7 @@ def _marked(item: pytest.Item) -> MarkedCase | None:
 
 
 def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
+    evidence = dataclasses.replace(evidence, early_exit=early_exit_policy(item, _marked(item), evidence.is_subject))
     item.stash[EVIDENCE] = evidence
     try:
         evidence.reports = private.run_once(item, nextitem)
@@ -118,8 +136,10 @@ def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) 
 
 
 def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence, declared: Control) -> Evidence:
-    asked = Evidence(CONTROL, changes=declared.changes, probe=declared.probe, protocol_started=subject.protocol_started)
-    evidence = _again(item, nextitem, asked)
+    control = Evidence(
+        CONTROL, changes=declared.changes, probe=declared.probe, protocol_started=subject.protocol_started
+    )
+    evidence = _again(item, nextitem, control)
     if not evidence.control_used:
         evidence.error = UsageError(
             f"the control leg did the same as the subject: nothing left out {declared.omits!r}. Use the fixture vllm_leg to leave it out, "
@@ -128,11 +148,14 @@ def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence,
     return evidence
 
 
-def _conceal(report: pytest.TestReport) -> None:
-    """Tracebacks show arguments, and captured output anything: what reaches terminal, JUnit or another machine is masked."""
-    report.sections = [(name, mask(text)) for name, text in report.sections]
+def _mask_report(report: pytest.TestReport) -> None:
+    """Mask a report and escape control characters before it reaches the terminal, JUnit or another machine.
+
+    Tracebacks show arguments, captured output anything.
+    """
+    report.sections = [(name, printable_output(mask(text))) for name, text in report.sections]
     if isinstance(report.longrepr, tuple):
         path, line, reason = report.longrepr
-        report.longrepr = (path, line, harmless(reason))
-    elif report.longrepr is not None and (text := harmless(report.longreprtext)) != report.longreprtext:
+        report.longrepr = (path, line, sanitize(reason))
+    elif report.longrepr is not None and (text := sanitize(report.longreprtext)) != report.longreprtext:
         report.longrepr = text

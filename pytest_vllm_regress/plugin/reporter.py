@@ -1,4 +1,8 @@
-"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result file."""
+"""Collects verdicts as reports arrive (also from xdist workers), shows them, and writes the result file.
+
+The result file is updated after the last test of each case, so a run without xdist that is killed loses no finished case. The tests of a case
+are contiguous. Under xdist a worker sends each ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,27 @@ _MARKUP = {"REPRODUCED": {"yellow": True}, "FIXED": {"green": True}, "NOT_APPLIC
 
 
 def register(config: pytest.Config) -> None:
-    """One recorder for each pytest process in which there is something of ours."""
+    """Register the recorder, once per pytest process that has tests of ours."""
     if not config.pluginmanager.has_plugin(_NAME):
         config.pluginmanager.register(Recorder(config), _NAME)
 
 
 class Recorder:
-    """A plugin object; one per pytest process, of use in the one that reports."""
+    """Plugin object that collects results and writes the report. Every pytest process has one; only that of the xdist controller, or of a run without
+    xdist, writes the file."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._found: list[TestResult] = []
+        self._results: list[TestResult] = []
+        self._written = 0  # so many of them are in the report
         self._skipped = self._ran = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._skipped |= report.skipped and not hasattr(report, "wasxfail")
         self._ran |= report.failed or hasattr(report, "wasxfail") or (report.when == "call" and report.passed)
-        found = getattr(report, ATTRIBUTE, None)
-        if found is not None:
-            self._found.append(found)
+        result = getattr(report, ATTRIBUTE, None)
+        if result is not None:
+            self._results.append(result)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
@@ -56,11 +62,11 @@ class Recorder:
         return report
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> Any:
-        """The word that -v shows is the verdict; letter and category stay pytest's own."""
-        found = getattr(report, ATTRIBUTE, None)
-        if found is None:
+        """Show the verdict as the word of -v; letter and category stay pytest's own."""
+        result = getattr(report, ATTRIBUTE, None)
+        if result is None:
             return None
-        verdict = found.verdict.value
+        verdict = result.verdict.value
         word = (verdict, _MARKUP.get(verdict, {"red": True}))
         if hasattr(report, "wasxfail"):
             return "xfailed", "x", word
@@ -71,32 +77,32 @@ class Recorder:
         return ("failed", "F", word) if report.when == "call" else ("error", "E", word)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self._found:
+        if self._results:
             from ..reporting import terminal as summary
             from ..util.text import one_line
 
             terminalreporter.section("documented failures")
-            for line in summary.lines(self._found):
+            for line in summary.lines(self._results):
                 terminalreporter.write_line(one_line(line))
         if self._nothing_on_gpu:
             terminalreporter.write_line(
-                f"Nothing was shown on a GPU: every {'case was NOT_APPLICABLE' if self._found else 'test was skipped'}. The run fails.",
+                f"Nothing was shown on a GPU: every {'case was NOT_APPLICABLE' if self._results else 'test was skipped'}. The run fails.",
                 red=True,
             )
-        for user, left in self._config.stash[SESSION].charges if SESSION in self._config.stash else ():
-            from ..processes.leftover import describe_leftovers
+        for user, leftovers in self._config.stash[SESSION].leftover_reports if SESSION in self._config.stash else ():
+            from ..processes.lifecycle import describe_leftovers
             from ..util.text import printable
 
             terminalreporter.section("left behind by engines (removed)")
-            terminalreporter.write_line(printable(f"{user}:\n{describe_leftovers(left)}"))
+            terminalreporter.write_line(printable(f"{user}:\n{describe_leftovers(leftovers)}"))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
-        """After the last test of a case the file is brought up to date: what is finished survives the end of this process."""
+        """Update the result file after the last test of each case, so that finished cases survive the end of this process."""
         done = yield
-        if self._found and nextitem is not None and nextitem.path.parent != item.path.parent:
+        if self._results and nextitem is not None and nextitem.path.parent != item.path.parent:
             self._write()
         return done
 
@@ -107,14 +113,12 @@ class Recorder:
 
     @property
     def _nothing_on_gpu(self) -> bool:
-        """Real GPUs were asked for, and every case, or every test, was skipped: a green end would say what was not shown."""
-        settings = self._config.stash.get(
-            SETTINGS, None
-        )  # not there: nothing was asked for, and nothing of ours has run
+        """Whether a run on real GPUs skipped every case, or every test. It must not pass, since it has shown nothing."""
+        settings = self._config.stash.get(SETTINGS, None)  # missing if no option is set and no test used the plugin
         if settings is None or settings.device != "gpu" or hasattr(self._config, "workerinput"):
             return False
-        if self._found:
-            return all(each.verdict.name == "NOT_APPLICABLE" for each in self._found)
+        if self._results:
+            return all(result.verdict.name == "NOT_APPLICABLE" for result in self._results)
         return self._skipped and not self._ran
 
     def _write(self) -> None:
@@ -123,4 +127,5 @@ class Recorder:
         if file is not None and not hasattr(self._config, "workerinput"):
             from ..reporting import terminal as summary
 
-            summary.write_report(file, self._found)
+            summary.write_report(file, self._results, self._written)
+            self._written = len(self._results)

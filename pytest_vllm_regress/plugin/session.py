@@ -1,4 +1,8 @@
-"""The session of a pytest run, made on first use, and deadlines that end before pytest-timeout does."""
+"""The session of a pytest run, created on first use, and deadlines that end before the test's own timeout (pytest-timeout) does.
+
+Each worker of pytest-xdist has a session and agents of its own. The processes of a worker are found by the tag in their environment and below
+its agents; children of another worker's agent would have that worker's tag, and would have to outlive it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import pytest
 
 from ..engines.session import Session
 from ..errors import RegressError
+from ..processes.early_exit import EarlyExitPolicy
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.masking import mask
 from ..util.signals import end_with_parent
@@ -19,12 +24,12 @@ from .private import renew_timeout
 from .reporter import register
 from .stash import SESSION, controller_of, evidence_of, settings_of
 
-# A deadline of ours passes this long before pytest-timeout's, so that the dossier is written and the family ended first.
+# Our deadlines pass this many seconds before pytest-timeout's: enough for writing the dossier and ending the processes.
 _MARGIN_S = 12.0
 
 
 def session_of(config: pytest.Config) -> Session:
-    """The run's session."""
+    """Return the session of this pytest run."""
     if SESSION not in config.stash:
         terminal = config.pluginmanager.get_plugin("terminalreporter")
         capture = config.pluginmanager.get_plugin("capturemanager")
@@ -32,34 +37,36 @@ def session_of(config: pytest.Config) -> Session:
         def progress(line: str) -> None:
             if terminal is not None and config.get_verbosity() >= 0:
                 with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
-                    terminal.write_line(printable(f"vllm-regress: {line}"))
+                    terminal.write_line(printable(mask(f"vllm-regress: {line}")))
 
         controller = controller_of(config)
         if controller is not None and controller.pid == os.getppid():
-            end_with_parent(
-                controller.pid
-            )  # execnet notices late, and what runs for the tests would live on until then
-        session = Session(settings_of(config), deadline_for(config), progress, controller=controller)
-        session.on_waited = lambda: _begin_anew(config)
-        config.stash[SESSION] = session
+            # execnet notices late that the controller has ended; until then the tests' processes would survive.
+            end_with_parent(controller.pid)
+        config.stash[SESSION] = Session(
+            settings_of(config),
+            deadline_for(config),
+            progress,
+            controller=controller,
+            early_exit=lambda: _current_early_exit(config),
+            on_waited=lambda: restart_timeout(config),
+        )
         register(config)  # a test may ask for our fixtures only while it runs
     return config.stash[SESSION]
 
 
 def environment_of(item: pytest.Item) -> str:
-    """The name of the environment that a test runs in."""
+    """Return the name of the environment that a test runs in."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     return str(params.get("vllm_env") or session_of(item.config).environment_names()[0])
 
 
 def header(config: pytest.Config) -> list[str]:
-    """One line per environment: versions and device. Builds nothing and starts no interpreter."""
-    from ..engines.target import preview
-
+    """Return one line per environment: versions and device. Builds nothing and starts no interpreter."""
     settings = settings_of(config)
     session = session_of(config)
     try:
-        return [f"vllm-regress: {one_line(preview(name, settings.device))}" for name in session.environment_names()]
+        return [f"vllm-regress: {one_line(session.preview(name))}" for name in session.environment_names()]
     except RegressError as error:
         if config.getoption("collectonly") and not settings.environments:
             return [f"vllm-regress: {one_line(mask(str(error)))}"]  # collecting needs no environment
@@ -69,7 +76,7 @@ def header(config: pytest.Config) -> list[str]:
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:
-    """Makes the deadline of a phase: the phase's time-out, or what is left before pytest-timeout's, whichever is less."""
+    """Return a function that makes the deadline of a phase: the phase's timeout, or the time left before pytest-timeout's, whichever is less."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
         allowed = override_s if override_s is not None else settings_of(config).timeouts.of(phase)
@@ -87,17 +94,27 @@ _CURRENT: pytest.StashKey[pytest.Item | None] = pytest.StashKey()
 
 
 def set_current_item(item: pytest.Item | None, config: pytest.Config) -> None:
-    """Remember which test runs."""
+    """Remember which test is running."""
     config.stash[_CURRENT] = item
 
 
 def current_item(config: pytest.Config) -> pytest.Item | None:
-    """The test that runs, if any."""
+    """Return the running test, if any."""
     return config.stash.get(_CURRENT, None)
 
 
-def _begin_anew(config: pytest.Config) -> None:
-    """Time that the test spent waiting for others is not its own: what comes now would miss a deadline, and look like a hang."""
+def early_exit_of(item: pytest.Item) -> EarlyExitPolicy:
+    """Return what may end a wait of the running leg before its deadline."""
+    return evidence_of(item).early_exit or session_of(item.config).default_early_exit()
+
+
+def _current_early_exit(config: pytest.Config) -> EarlyExitPolicy:
+    item = current_item(config)
+    return session_of(config).default_early_exit() if item is None else early_exit_of(item)
+
+
+def restart_timeout(config: pytest.Config) -> None:
+    """Give the running test its time again after it waited for other runs. Otherwise its start would miss the deadline and look like a hang."""
     item = current_item(config)
     if item is not None:
         evidence_of(item).protocol_started = time.monotonic()
@@ -105,7 +122,7 @@ def _begin_anew(config: pytest.Config) -> None:
 
 
 def outer_timeout(item: pytest.Item) -> float:
-    """Seconds pytest-timeout gives this test, 0 for none: marker over command line over environment over ini file."""
+    """Return pytest-timeout's timeout for this test in seconds, 0 for none. The marker wins over command line, environment and ini file."""
     marker = item.get_closest_marker("timeout")
     candidates: list[Any] = [
         marker.args[0] if marker and marker.args else marker.kwargs.get("timeout") if marker else None

@@ -1,4 +1,4 @@
-"""Keys under which the plugin keeps its state on pytest's objects, and how to tell tests that are ours."""
+"""Stash keys for the plugin's state on pytest's objects, and which tests are ours."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVIDENCE: pytest.StashKey[Evidence] = pytest.StashKey()
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """What was asked for: resolved at the first use, since who uses nothing of ours pays for nothing."""
+    """Return the settings. They are resolved on first use, so that runs without our tests pay nothing."""
     if SETTINGS not in config.stash:
         from .options import resolve
 
@@ -27,19 +27,19 @@ def settings_of(config: pytest.Config) -> Settings:
 
 
 def evidence_of(node: pytest.Item) -> Evidence:
-    """The evidence of the leg that runs; also for a test that asks for our fixtures only while it runs."""
+    """Return the evidence of the running leg, also for a test that requests our fixtures only at run time."""
     from .evidence import Evidence
 
     return node.stash.setdefault(EVIDENCE, Evidence())
 
 
 def uses_target(item: pytest.Item) -> bool:
-    """The test uses one of our fixtures (all of them depend on ``vllm_env``)."""
+    """Return whether the test uses one of our fixtures (all of them depend on ``vllm_env``)."""
     return "vllm_env" in getattr(item, "fixturenames", ())
 
 
 def needs_legs(item: pytest.Item) -> bool:
-    """The test may be run more than once by us: for the verdict on its case, or (--vllm-minimize) on smaller engines."""
+    """Return whether we may run the test more than once: for the verdict on its case, or on smaller engines (--vllm-minimize)."""
     if not uses_target(item):
         return False
     return item.get_closest_marker("vllm_case") is not None or settings_of(item.config).minimize
@@ -49,7 +49,7 @@ _CONTROLLER = "vllm_regress_controller"
 
 
 def tell_worker(workerinput: dict[str, Any]) -> None:
-    """In xdist's controller: what a worker is to know of it."""
+    """Tell an xdist worker, from the controller, which process the controller is."""
     import dataclasses
 
     from ..util.owner import Owner
@@ -58,8 +58,8 @@ def tell_worker(workerinput: dict[str, Any]) -> None:
 
 
 def controller_of(config: pytest.Config) -> Owner | None:
-    """The process that this xdist worker works for; None in any other process."""
+    """Return the controller of this xdist worker; None in any other process."""
     from ..util.owner import Owner
 
-    told = getattr(config, "workerinput", {}).get(_CONTROLLER)
-    return Owner.from_json(told) if told else None
+    controller = getattr(config, "workerinput", {}).get(_CONTROLLER)
+    return Owner.from_json(controller) if controller else None

@@ -1,1 +1,1 @@
-"""Processes in the target interpreter, from the agent to the last leftover: starting, asking, watching, ending them."""
+"""Processes in the target interpreter: starting them, sending them requests, monitoring them, ending them."""

@@ -1,4 +1,8 @@
-"""What is known about an engine at the moment it missed a deadline or died: stacks, logs, resources. Bounded in size and time."""
+"""Dossiers: stacks, logs and resources of an engine that missed a deadline or died. Bounded in size and time.
+
+The processes are stopped before anything else is read: workers that spin for a dead peer take every core. A process stopped in a system call
+still names it in /proc. Stacks have no native frames, because py-spy needs too long for them in a process that has loaded torch.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,13 @@ from pathlib import Path
 
 import psutil
 
-from ..util.masking import mask
-from . import family
+from ..util.masking import Masked, mask
+from . import process_tree
 from .waits import Waits
 
-STACKS_S = 1.8  # for all stacks together: with the grace of TERM a family has ended within 3 s of its deadline
+STACKS_S = (
+    1.8  # for all stacks together: with the grace period of TERM, all processes have ended 3 s after the deadline
+)
 MAX_PROCESSES = 24
 MAX_STACK_CHARS = 4000
 MAX_TAIL_BYTES = 6000
@@ -31,7 +37,7 @@ _PREFIX = re.compile(r"(?:\(\w+(?: pid=\d+)?\) )?(?:\[rank\d+\]:\s?)?(?:(?:ERROR
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception)(?:: .*)?|\S.{0,60}: error: .+")
 _GAP = re.compile(
-    r"vllm_regress_target\.sim\.compat\.SimulationGap: (.*?)(?:\. Run this on another device|$)", re.MULTILINE
+    r"vllm_regress_target\.dialect\.signatures\.SimulationGap: (.*?)(?:\. Run this on another device|$)", re.MULTILINE
 )
 _REFERS = re.compile(r"\babove\b|root cause")
 _LATE: list[subprocess.Popen[str]] = []
@@ -39,7 +45,7 @@ _LATE: list[subprocess.Popen[str]] = []
 
 @dataclasses.dataclass(frozen=True)
 class Dossier:
-    """What was known: ``stacks`` by process, ``logs`` as titled tails. ``str`` is the whole, bounded and masked."""
+    """``stacks`` by process and ``logs`` as titled tails. ``str`` returns the whole, bounded and masked."""
 
     title: str
     facts: tuple[str, ...]
@@ -47,8 +53,8 @@ class Dossier:
     logs: tuple[str, ...]
 
     @property
-    def stack_text(self) -> str:
-        """The processes alone, masked."""
+    def stack_text(self) -> Masked:
+        """The section on the processes, masked."""
         return mask("\n".join(self.stacks))
 
     def __str__(self) -> str:
@@ -64,108 +70,111 @@ def compile_dossier(
     facts: Sequence[str] = (),
     resume: bool = True,
 ) -> Dossier:
-    """A dossier: what is known besides (``facts``), per process its command, state, memory, what it waits for and stack (through
-    py-spy), then the tails of the logs.
+    """Return a dossier: ``facts``, then per process its command, state, memory, wait and stack (from py-spy), then the tails of the logs.
 
-    The processes are stopped first, as workers that spin for a peer which has died take every core from whoever looks; with ``resume``
-    those that ran go on afterwards. Says what could not be got and why. Secrets in the controller's environment are masked.
+    The processes are stopped first, because workers that spin for a dead peer would take every core from py-spy. With ``resume``, those that
+    ran continue afterwards. What could not be read is named, with the reason.
     """
     _LATE[:] = [spy for spy in _LATE if spy.poll() is None]
-    held = _suspend(processes)
+    states = _suspend(processes)
     try:
-        shown = list(processes)[:MAX_PROCESSES]
+        reported = list(processes)[:MAX_PROCESSES]
         with ThreadPoolExecutor(max_workers=4) as pool:
             until = time.monotonic() + STACKS_S
-            stacks = list(pool.map(lambda process: _stack(process, until), shown))
-        looked = Waits(shown, held)
-        waits = [looked.describe(process) for process in shown]
-        heads = [_headline(process, held.get(process.pid)) for process in shown]
+            stacks = list(pool.map(lambda process: _stack(process, until), reported))
+        waits_of_tree = Waits(reported, states)
+        waits = [waits_of_tree.describe(process) for process in reported]
+        heads = [_headline(process, states.get(process.pid)) for process in reported]
     finally:
         for process in processes:
             with contextlib.suppress(psutil.Error):
-                if resume and process.pid in held:
+                if resume and process.pid in states:
                     process.resume()
-    found = [
+    sections = [
         "\n".join(filter(None, (f"-- process {head}", wait, stack)))
         for head, wait, stack in zip(heads, waits, stacks, strict=True)
     ]
-    if len(processes) > len(shown):
-        found.append(f"-- {len(processes) - len(shown)} more processes are not shown")
+    if len(processes) > len(reported):
+        sections.append(f"-- {len(processes) - len(reported)} more processes are not shown")
     if not processes:
-        found.append("-- no process of this engine was alive")
+        sections.append("-- no process of this engine was alive")
     tails = [(log.name, log_tail(log)) for log in [*logs, *(ray_logs(ray_dir) if ray_dir else [])]]
-    return Dossier(title, tuple(facts), tuple(found), tuple(f"-- log {name}\n{tail}" for name, tail in tails if tail))
+    return Dossier(
+        title, tuple(facts), tuple(sections), tuple(f"-- log {name}\n{tail}" for name, tail in tails if tail)
+    )
 
 
 def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
-    """Stop what is not stopped already; the states in which they were, by pid."""
-    held: dict[int, str] = {}
+    """Stop all processes that are not stopped yet. Return their previous states by pid."""
+    states: dict[int, str] = {}
     for process in processes:
         with contextlib.suppress(psutil.Error):
             state = process.status()
             if state != psutil.STATUS_STOPPED:
                 process.suspend()
-                held[process.pid] = state
-    return held
+                states[process.pid] = state
+    return states
 
 
-def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> str:
-    """The last ``limit`` bytes of a log file, secrets masked, empty when there is none."""
+def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
+    """Return the last ``limit`` bytes of a log file, masked; empty if there is no file."""
     try:
         with path.open("rb") as log:
             size = log.seek(0, 2)
             log.seek(max(0, size - limit))
             text = log.read(limit).decode(errors="replace").strip()
     except OSError:
-        return ""
+        return Masked("")
     if size <= limit:
         return mask(text)
-    whole = text.partition("\n")[2] or text  # a line cut in two could hold half a secret
-    return f"[... {size - limit} bytes left out ...]\n{mask(whole)}"
+    whole_lines = text.partition("\n")[2] or text  # a line cut in two could hold half a secret
+    return Masked(f"[... {size - limit} bytes left out ...]\n{mask(whole_lines)}")
 
 
 def root_cause(text: str) -> str:
-    """The first error that a log tells, in one line: of a traceback, a log record or a command line; empty when it tells none.
+    """Return the first error in a log as one line, from a traceback, a log record or a command line; empty if there is none.
 
-    One that only refers to another ("above", "for root cause") gives way to that; errors that Python ignored do not count.
+    An error that only refers to another one ("above", "for root cause") is replaced by the next. Errors that Python ignored do not count.
     """
     lines = [_PREFIX.sub("", _COLOUR.sub("", line), count=1) for line in text.splitlines()]
-    found, ignored = "", False
+    error, ignored = "", False
     for number, line in enumerate(lines):
         if line.startswith("Exception ignored in"):
             ignored = True
         elif _RAISED.fullmatch(line.rstrip()):
-            more = itertools.takewhile(lambda each: each[:1].isspace() and each.strip(), lines[number + 1 :])
-            told = " ".join(part.strip() for part in (line, *more))
-            if not ignored and (not found or _REFERS.search(found)):
-                found = found if found and _REFERS.search(told) else told
+            more = itertools.takewhile(
+                lambda follower: follower[:1].isspace() and follower.strip(), lines[number + 1 :]
+            )
+            message = " ".join(part.strip() for part in (line, *more))
+            if not ignored and (not error or _REFERS.search(error)):
+                error = error if error and _REFERS.search(message) else message
             ignored = False
-    return found if len(found) <= MAX_ERROR_CHARS else f"{found[:MAX_ERROR_CHARS]}..."
+    return error if len(error) <= MAX_ERROR_CHARS else f"{error[:MAX_ERROR_CHARS]}..."
 
 
-def tells_nothing(error: str) -> bool:
-    """The log named no error, or only one that refers to another."""
+def names_no_cause(error: str) -> bool:
+    """Return whether the log has no error, or only one that refers to another."""
     return not error or _REFERS.search(error) is not None
 
 
 def simulation_gap(text: str) -> str:
-    """What the simulated device said that it does not have; empty when it said nothing of the kind."""
-    found = _GAP.search(text)
-    return found.group(1).strip() if found else ""
+    """Return the feature that the simulated device reported as missing; empty if it reported none."""
+    match = _GAP.search(text)
+    return match.group(1).strip() if match else ""
 
 
 def py_spy() -> str | None:
-    """The py-spy program that came with this interpreter, or one on the PATH."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return str(beside) if beside.exists() else shutil.which("py-spy")
+    """Return the py-spy program installed with this interpreter, or one on the PATH."""
+    program = Path(sys.executable).with_name("py-spy")
+    return str(program) if program.exists() else shutil.which("py-spy")
 
 
 def _stack(process: psutil.Process, until: float) -> str:
     program = py_spy()
     if program is None:
         return "(no stack: py-spy is not installed)"
-    left = until - time.monotonic()
-    if left <= 0:
+    remaining_s = until - time.monotonic()
+    if remaining_s <= 0:
         return f"(no stack: the {STACKS_S:g} s for all stacks were used up)"
     command = [
         program,
@@ -186,15 +195,14 @@ def _stack(process: psutil.Process, until: float) -> str:
     except OSError as error:
         return f"(no stack: {error})"
     try:
-        out, said = spy.communicate(timeout=left)
+        out, errors = spy.communicate(timeout=remaining_s)
     except subprocess.TimeoutExpired:
         spy.kill()
-        _LATE.append(
-            spy
-        )  # not waited for: it may be reading libraries of gigabytes from a slow disk, which even KILL does not interrupt
-        return f"(no stack: py-spy gave none within {left:.1f} s)"
+        # Do not wait for it: it may be reading gigabytes of libraries from a slow disk, which even KILL does not interrupt.
+        _LATE.append(spy)
+        return f"(no stack: py-spy gave none within {remaining_s:.1f} s)"
     if spy.returncode:
-        return f"(no stack: {said.strip().splitlines()[-1] if said.strip() else 'py-spy failed'})"
+        return f"(no stack: {errors.strip().splitlines()[-1] if errors.strip() else 'py-spy failed'})"
     return out.strip()[:MAX_STACK_CHARS]
 
 
@@ -208,18 +216,18 @@ def _headline(process: psutil.Process, state: str | None) -> str:
             f"{sum(process.cpu_times()[:2]):.1f} s of CPU",
             f"parent {process.ppid()}",
         ]
-    return f"{family.describe(process)} [{', '.join(facts) or 'gone'}]"
+    return f"{process_tree.describe(process)} [{', '.join(facts) or 'gone'}]"
 
 
 def ray_logs(ray_dir: Path, limit: int = 8) -> list[Path]:
-    """Ray's own logs that say why a worker or a raylet failed, newest first."""
-    wanted = ("raylet.err", "raylet.out", "gcs_server.err")
-    found = [
+    """Return Ray's logs that may say why a worker or a raylet failed, newest first."""
+    names = ("raylet.err", "raylet.out", "gcs_server.err")
+    logs = [
         p
         for p in ray_dir.glob("session_*/logs/*")
         if p.is_file()
         and not p.parent.parent.is_symlink()
-        and (p.name in wanted or p.name.startswith("worker-"))
+        and (p.name in names or p.name.startswith("worker-"))
         and p.stat().st_size
     ]
-    return sorted(found, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]
+    return sorted(logs, key=lambda p: p.stat().st_mtime, reverse=True)[:limit]

@@ -1,4 +1,4 @@
-"""Looking at a family twice a second, for little: what /proc says of its processes, and what they log. Linux."""
+"""Cheap snapshots of a process tree, twice a second: its processes from /proc, and what they log. Linux."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ..target_site.vllm_regress_target.nanny import descendants
 from ..util import patterns
-from .stillness import Look, Member, Thread
+from .stillness import Member, Snapshot, Thread
 from .waits import alarm_of, sleeps
 
-_CENSUS_S = 2.0  # between two looks at who belongs to the family: that reads of every process of the machine
+_CENSUS_S = 2.0  # seconds between two searches for descendants, which read /proc for every process of the machine
 _CHUNK = 1 << 18
 _CARRY = 4096
 _MOST_LINES = 20_000
@@ -29,20 +29,20 @@ _SEARCH_S = 1.0
 _RAY_LOGS = ("worker-*.err", "raylet.err", "raylet.out")
 
 
-class Eyes:
-    """Looks at a family: everything below ``nanny``, or only at ``owing``, the process that owes the answer, and what is below that."""
+class ProcessSampler:
+    """Takes snapshots of everything below ``nanny``, or, without ``orphans``, only of ``responder`` and its descendants."""
 
-    def __init__(self, nanny: int, owing: int, *, orphans: bool = True) -> None:
-        self._nanny, self._owing, self._orphans = nanny, owing, orphans
+    def __init__(self, nanny: int, responder: int, *, orphans: bool = True) -> None:
+        self._nanny, self._responder, self._orphans = nanny, responder, orphans
         self._pids: Sequence[int] = ()
         self._daemons: dict[int, bool] = {}
         self._census_at = float("-inf")
 
-    def look(self, now: float, logs: Logs) -> Look:
-        """What there is to see at the moment ``now``; of the logs what was read of them last."""
+    def snapshot(self, now: float, logs: LogFollower) -> Snapshot:
+        """Return the snapshot at time ``now``, with the state of ``logs`` as last read."""
         if now - self._census_at >= _CENSUS_S or not all(map(_lives, self._pids)):
             self._census_at = now
-            self._pids = descendants(self._nanny) if self._orphans else [self._owing, *descendants(self._owing)]
+            self._pids = descendants(self._nanny) if self._orphans else [self._responder, *descendants(self._responder)]
         members = {}
         reaped = 0
         for pid in (self._nanny, *self._pids):
@@ -51,7 +51,7 @@ class Eyes:
                 reaped += int(fields[13]) + int(fields[14])
                 if pid != self._nanny:
                     members[pid] = self._member(pid, fields)
-        return Look(now, members, self._owing, reaped / _TICK, logs.size, logs.novel, logs.heard)
+        return Snapshot(now, members, self._responder, reaped / _TICK, logs.size, logs.novel, logs.matches)
 
     def _member(self, pid: int, fields: list[bytes]) -> Member:
         daemon = self._is_daemon(pid)
@@ -77,24 +77,24 @@ class Eyes:
         return self._daemons[pid]
 
     def threads(self) -> dict[int, Thread]:
-        """The threads of the family, but for those of Ray's daemons."""
-        found = {}
+        """Return the threads of all processes except Ray's daemons."""
+        threads = {}
         for pid in self._pids:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 for tid in () if self._is_daemon(pid) else map(int, os.listdir(f"/proc/{pid}/task")):
                     state = _stat(tid)[0].decode()
-                    found[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
-        return found
+                    threads[tid] = Thread(state, _number(tid, "status", _WOKEN), sleeps(tid))
+        return threads
 
 
-class Logs:
-    """What a family logs from now on: its own file, and Ray's.
+class LogFollower:
+    """Follows what a process tree logs from now on: its own file and Ray's.
 
-    ``size``: bytes, less what a raylet only says again. ``novel``: lines unlike any before. ``heard``: how often the text of ``pattern`` has come.
+    ``size``: bytes, without what a raylet merely repeats. ``novel``: lines unlike any before. ``matches``: reads with a new match of ``pattern``.
     """
 
     def __init__(self, log: Path, ray_dir: Path | None, pattern: str | None = None) -> None:
-        self.size = self.novel = self.heard = 0
+        self.size = self.novel = self.matches = 0
         self.excerpt = ""
         self._pattern = pattern
         self._log, self._ray_dir = log, ray_dir
@@ -103,48 +103,48 @@ class Logs:
         self._lines: set[bytes] = set()
 
     def read(self) -> None:
-        """Read what has come since the last time, at most ``_CHUNK`` of each file."""
-        heard = False
+        """Read what was logged since the last read, at most ``_CHUNK`` bytes per file."""
+        matches = False
         for path in self._files():
             end, size = self._ends.get(path, 0), _size(path)
             if size == end:
                 continue
-            if size < end:  # its middle was taken out, as it was too long
+            if size < end:  # the nanny removed the middle of a log that was too long
                 self.size += end - size
                 end = max(0, size - _CARRY)
             with contextlib.suppress(OSError), path.open("rb") as file:
                 file.seek(max(end, size - _CHUNK))
                 new = file.read(size - file.tell())
                 before = self._carry.get(path, b"")
-                if (found := self._said(before, new)) is not None:
-                    heard = True
-                    self.excerpt = self.excerpt or found
+                if (match := self._new_match(before, new)) is not None:
+                    matches = True
+                    self.excerpt = self.excerpt or match
                 self._carry[path] = (before + new)[-_CARRY:]
                 self._note(new, path.name.startswith("raylet"))
             self._ends[path] = size
-        self.heard += heard
+        self.matches += matches
 
-    def _said(self, before: bytes, new: bytes) -> str | None:
-        """The first words that the pattern matches and that end in what is new."""
-        known = len(before.decode(errors="replace"))
+    def _new_match(self, before: bytes, new: bytes) -> str | None:
+        """Return the first match of the pattern that ends in the new text."""
+        old_length = len(before.decode(errors="replace"))
         text = (before + new).decode(errors="replace")
         at = 0
         while self._pattern is not None:
             try:
-                found = patterns.search(self._pattern, text[at:], _SEARCH_S)
-            except patterns.PatternTooSlow:  # this wait goes on to its deadline
+                span = patterns.search(self._pattern, text[at:], _SEARCH_S)
+            except patterns.PatternError:  # this wait goes on to its deadline
                 self._pattern = None
                 return None
-            if found is None:
+            if span is None:
                 return None
-            start, end = at + found[0], at + found[1]
-            if end > known:
+            start, end = at + span[0], at + span[1]
+            if end > old_length:
                 return text[start:end][:_EXCERPT]
             at = max(end, start + 1)
         return None
 
     def _note(self, text: bytes, by_raylet: bool) -> None:
-        """Count lines. What a raylet says again is no sign of life: that the disk is nearly full it says every ten seconds."""
+        """Count lines. A repeated line of a raylet is no progress: it reports a nearly full disk every ten seconds."""
         for line in text.splitlines(keepends=True):
             plain = _NUMBERS.sub(b"#", line).strip()
             novel = bool(plain) and plain not in self._lines
@@ -163,7 +163,7 @@ class Logs:
 
 
 def _stat(task: int) -> list[bytes]:
-    """The fields of a process or thread from its state on (proc(5))."""
+    """Return the fields of a process or thread, starting with its state (proc(5))."""
     with open(f"/proc/{task}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
@@ -175,22 +175,22 @@ def _lives(pid: int) -> bool:
 
 
 def _number(task: int, file: str, name: bytes) -> int:
-    """The number after ``name`` at the beginning of a line."""
+    """Return the number after ``name`` at the start of a line."""
     with open(f"/proc/{task}/{file}", "rb") as opened:
-        _, _, rest = (b"\n" + opened.read()).partition(b"\n" + name)
-    return int(rest.split(None, 1)[0])
+        _, _, value = (b"\n" + opened.read()).partition(b"\n" + name)
+    return int(value.split(None, 1)[0])
 
 
 def _connections(pid: int) -> frozenset[str]:
-    """The sockets that a process holds: one that tries again to connect gets another."""
-    found = set()
+    """Return the sockets that a process holds: every new attempt to connect gets another one."""
+    sockets = set()
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 target = os.readlink(entry.path)
                 if target.startswith("socket:"):
-                    found.add(target)
-    return frozenset(found)
+                    sockets.add(target)
+    return frozenset(sockets)
 
 
 def _size(path: Path) -> int:

@@ -1,7 +1,7 @@
-"""What there was too little of where an engine's processes failed: /dev/shm, memory of the container, files that may be open.
+"""Resources that may have run out when an engine failed: /dev/shm, the container's memory, open files.
 
-vLLM says "See root cause above" where nothing stands above: a process that writes to a full /dev/shm is ended by SIGBUS, one for which the
-container has no memory by SIGKILL, and neither can say a word.
+vLLM then says "See root cause above" although nothing stands above: a process that writes to a full /dev/shm is ended by SIGBUS, and one for
+which the container has no memory by SIGKILL. Neither can log anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..util.sizes import MIB
 FILES = 65_535
 """Files that vLLM asks to have open (``set_ulimit`` in its utilities)."""
 LEAST_FILES = 1024
-"""What most systems allow, and small engines get along with. Below it sockets fail in words that name no file."""
+"""The usual limit, enough for small engines. Below it sockets fail with errors that do not mention files."""
 _FULL = 1 * MIB
 _NO_SPACE = re.compile(
     r"No space left on device|Errno 28|\bENOSPC\b|Bus error|\bSIGBUS\b|exit ?code:? -7\b|signal:? 7\b", re.I
@@ -33,7 +33,7 @@ _WARNING = re.compile(r"can cause fd limit errors like `[^`]*`")
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """What is left at one moment, in bytes; None where the machine does not say. ``oom_kills``: processes that the kernel has ended for memory."""
+    """Free resources at one moment, in bytes; None if unknown. ``oom_kills``: processes that the kernel has killed for lack of memory."""
 
     shm_free: int | None
     shm_size: int | None
@@ -53,7 +53,7 @@ class Room:
 def look(
     shm: Path = Path("/dev/shm"), cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> Room:
-    """What this process and those it starts have now."""
+    """Return the resources that this process and those it starts have now."""
     free = size = None
     with contextlib.suppress(OSError):
         place = os.statvfs(shm)
@@ -63,15 +63,15 @@ def look(
 
 
 def all_memory(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes of the machine, or of the container where that has fewer."""
+    """Return the memory of the machine or the container, whichever is smaller, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(total, _memory(cgroups, own)[0] or total)
 
 
 def shortage(before: Room, now: Room, log: str, *, status: int | None = None, silent: bool = False) -> str:
-    """What the failure may be for want of, in a sentence; empty where nothing was short.
+    """Return which resource the failure may be due to, as a sentence; empty if none was short.
 
-    ``log``: what the processes wrote; ``status``: how the first of them ended (a signal is negative); ``silent``: the log tells no error.
+    ``log``: what the processes wrote. ``status``: exit status of the first one (negative for a signal). ``silent``: the log has no error.
     """
     if now.oom_kills > before.oom_kills:
         limit = f" (memory.max is {_mib(now.memory_limit)})" if now.memory_limit is not None else ""
@@ -94,7 +94,7 @@ def shortage(before: Room, now: Room, log: str, *, status: int | None = None, si
 
 
 def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
-    """The lowest limit of memory on the way from our control group up, and how many of ours the kernel has ended for it.
+    """Return the lowest memory limit from our control group upwards, and how many of our processes the kernel has killed for it.
 
     Version 2: ``memory.max`` and ``memory.events``; version 1: ``memory.limit_in_bytes`` and ``memory.oom_control``.
     """
@@ -106,8 +106,8 @@ def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
             continue
         root = cgroups / kinds
         place = root / path.lstrip("/")
-        # In a namespace of its own a container may be told a path that is not there: then its root is its group.
-        for group in dict.fromkeys((place, *(each for each in place.parents if each.is_relative_to(root)), root)):
+        # In its own namespace a container may see a path that does not exist: its root is then its group.
+        for group in dict.fromkeys((place, *(parent for parent in place.parents if parent.is_relative_to(root)), root)):
             for name in ("memory.max", "memory.limit_in_bytes"):
                 with contextlib.suppress(ValueError):
                     limits.append(int(peek(group / name, 100)))
@@ -121,8 +121,8 @@ def _memory(cgroups: Path, own: Path) -> tuple[int | None, int]:
 
 
 def _counter(text: str) -> int:
-    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _mib(size: int | None) -> str:

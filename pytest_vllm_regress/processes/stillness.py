@@ -1,9 +1,9 @@
-"""Whether a family of processes stands still: decided from what was seen of it, by a function without clock, files or processes.
+"""Decide from snapshots whether a process tree stands still. Pure functions: no clock, no files, no processes.
 
-It is asked only where a case documents a hang with a text, and that text has been seen. Then a family is still when for a settling time
-nothing came of it: the same processes, hardly any processor time, nothing read, written or logged, no new connection. Or when it repeats
-one step: workers die and are started again, say the same each time, and everything else is still. What may go on by itself is never still:
-a process that is stopped, that wants a processor and gets none, that waits for a disk, or that sleeps until an alarm it has set.
+Used only after the text of a documented hang was logged (``early_exit.py``). The tree then stands still if it made no progress for a settling time:
+the same processes, hardly any CPU time, nothing read, written or logged, no new connection. It repeats one step if workers die and are restarted,
+log the same each time, and everything else stands still. A process that may continue by itself never counts as still: one that is stopped, is
+runnable but gets no CPU, waits for a disk, or sleeps until a timer that it has set.
 """
 
 from __future__ import annotations
@@ -14,32 +14,23 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 SETTLE_S = 10.0
-LOOK_S = 0.5
-_MOST_CORES = 0.08  # without Ray's daemons
-_DAEMON_CORES = 0.05  # one of Ray's daemons; idle ones use 0.01, and there may be fourteen, of two Rays
-_MOST_BYTES = 1024.0  # a second, read and written by all together
-_MOST_FAULTS = 1.0  # a second, that had to wait for a disk
-_MOST_WAKE_UPS = 12.0  # a second, by alarms: an idle server looks ten times a second
-_ROUNDS = 4  # an alarm that has rung so often, and nothing came of it, is a poll
-_REPEATS = 5  # of the same step with the same words
-_WANTS = 0.5  # seen running in more than this part of the looks: it works, or wants to
-
-
-@dataclasses.dataclass(frozen=True)
-class Awaited:
-    """The text by which a hang is known (a regular expression, MULTILINE), the phases in which it counts, and the settling time in seconds."""
-
-    pattern: str
-    phases: tuple[str, ...]
-    settle_s: float = SETTLE_S
+SNAPSHOT_INTERVAL_S = 0.5
+_MOST_CORES = 0.08  # all processes together, without Ray's daemons
+_DAEMON_CORES = 0.05  # per Ray daemon; an idle one uses 0.01, and two Rays have fourteen of them
+_MOST_BYTES = 1024.0  # per second, read and written by all processes together
+_MOST_FAULTS = 1.0  # page faults per second that waited for a disk
+_MOST_WAKE_UPS = 12.0  # timer wake-ups per second: an idle server polls ten times a second
+_ROUNDS = 4  # wake-ups without progress that count as polling
+_REPEATS = 5  # restarts with the same log lines that count as repeating one step
+_RUNNABLE_SHARE = 0.5  # a process that is runnable in a larger share of the snapshots is working
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One process at one look. ``cpu`` in seconds, ``bytes`` read and written, ``faults`` that waited for a disk.
+    """One process in a snapshot. ``cpu`` in seconds, ``bytes`` read and written, ``faults``: page faults that waited for a disk.
 
-    Of its main thread: ``state``, the kernel's letter; ``wake_ups``; ``alarm``, the seconds that it waits at most (infinity: for ever; 0: for
-    a time that is not known). ``daemon``: one of Ray's own, which read and write whatever happens.
+    Of its main thread: ``state``, the kernel's letter; ``wake_ups``; ``alarm``, its timeout in seconds (infinity: none; 0: unknown).
+    ``daemon``: one of Ray's own processes, which always read and write a little.
     """
 
     state: str
@@ -53,24 +44,25 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
-    """A family at the moment ``at`` (seconds). ``owing``: the process that owes the answer. ``reaped``: processor seconds of members that have ended.
+class Snapshot:
+    """Snapshot of a process tree at time ``at`` (seconds). ``responder``: pid of the process that must send the answer. ``reaped``: CPU seconds
+    of members that have ended.
 
-    Of its logs: ``logged`` bytes, ``novel`` lines unlike any before, ``heard``: looks at which the awaited text had come anew.
+    Of its logs: ``logged`` bytes, ``novel`` lines unlike any before, ``matches``: number of snapshots with a new occurrence of the documented text.
     """
 
     at: float
     members: Mapping[int, Member]
-    owing: int
+    responder: int
     reaped: float = 0.0
     logged: int = 0
     novel: int = 0
-    heard: int = 0
+    matches: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Thread:
-    """One thread at one look; ``sleeps``: until an alarm, and for nothing else."""
+    """One thread in a snapshot. ``sleeps``: it waits for a timer and nothing else."""
 
     state: str
     wake_ups: int
@@ -79,7 +71,7 @@ class Thread:
 
 @dataclasses.dataclass(frozen=True)
 class Stillness:
-    """``seconds`` for which nothing came of the family; ``repeats``: how often the step was seen that it repeats, 0 for none."""
+    """A tree without progress for ``seconds``. ``repeats``: how often it repeated the same step, 0 if it does nothing."""
 
     seconds: float
     repeats: int = 0
@@ -90,31 +82,31 @@ class Stillness:
         return f"still for {self.seconds:.0f} s"
 
 
-def judge(looks: Sequence[Look], settle_s: float = SETTLE_S) -> Stillness | None:
-    """Whether the family stands still, or repeats itself, at the last of ``looks`` (in the order of time). None: it may yet get on."""
-    if not looks or not looks[-1].heard:
+def detect_stillness(snapshots: Sequence[Snapshot], settle_s: float = SETTLE_S) -> Stillness | None:
+    """Return how the tree stands still, or repeats itself, at the last of ``snapshots`` (oldest first); None if it may still make progress."""
+    if not snapshots or not snapshots[-1].matches:
         return None
-    need = max(settle_s, *(_ROUNDS * each for each in _alarms(looks)), 0.0)
-    window = _last(looks, need)
+    need = max(settle_s, *(_ROUNDS * alarm for alarm in _alarms(snapshots)), 0.0)
+    window = _last(snapshots, need)
     if window is not None and _same_processes(window) and not _moves(window):
         return Stillness(window[-1].at - window[0].at)
-    window = _last(looks, max(3 * settle_s, need, _since_repeats(looks)))
+    window = _last(snapshots, max(3 * settle_s, need, _since_repeats(snapshots)))
     if window is not None and _come_and_go(window):
-        repeats = window[-1].heard - window[0].heard
+        repeats = window[-1].matches - window[0].matches
         if window[-1].novel == window[0].novel and not _moves(_lasting(window), repeating=True):
             return Stillness(window[-1].at - window[0].at, repeats)
     return None
 
 
-def quiet(looks: Sequence[Look], seconds: float) -> bool:
-    """Whether nothing came of the family for the last ``seconds``. It may yet get on: an alarm that it has set does not count."""
-    window = _last(looks, seconds)
+def is_quiet(snapshots: Sequence[Snapshot], seconds: float) -> bool:
+    """Return whether the tree made no progress for the last ``seconds``. Timers are ignored, so it may continue later."""
+    window = _last(snapshots, seconds)
     return window is not None and _same_processes(window) and not _moves(window)
 
 
-def held_up(before: Mapping[int, Thread], after: Mapping[int, Thread]) -> bool:
-    """Whether a thread, here and a look ago, wanted a processor, waited for a disk, or slept: it may go on, and others may wait for it."""
-    pairs = [(before[number], each) for number, each in after.items() if number in before]
+def may_continue_by_itself(before: Mapping[int, Thread], after: Mapping[int, Thread]) -> bool:
+    """Return whether a thread was runnable, waited for a disk, or slept in two successive snapshots: it may continue and wake others."""
+    pairs = [(before[number], thread) for number, thread in after.items() if number in before]
     return any(
         a.state == b.state == "R"
         or (a.wake_ups == b.wake_ups and (a.state == b.state == "D" or (a.sleeps and b.sleeps)))
@@ -122,50 +114,52 @@ def held_up(before: Mapping[int, Thread], after: Mapping[int, Thread]) -> bool:
     )
 
 
-def _since_repeats(looks: Sequence[Look]) -> float:
-    """Seconds since the text was heard for the last but ``_REPEATS``; infinity when it was not heard so often."""
-    enough = (look.at for look in reversed(looks) if look.heard <= looks[-1].heard - _REPEATS)
-    return looks[-1].at - next(enough, -math.inf)
+def _since_repeats(snapshots: Sequence[Snapshot]) -> float:
+    """Return the seconds since the last but ``_REPEATS`` match of the text; infinity if there are fewer matches."""
+    enough = (snapshot.at for snapshot in reversed(snapshots) if snapshot.matches <= snapshots[-1].matches - _REPEATS)
+    return snapshots[-1].at - next(enough, -math.inf)
 
 
-def _last(looks: Sequence[Look], seconds: float) -> Sequence[Look] | None:
-    """The looks of the last ``seconds``, at least; None when it was not looked for so long, or with gaps in which much may have happened."""
-    start = next((at for at in reversed(range(len(looks))) if looks[-1].at - looks[at].at >= seconds), None)
+def _last(snapshots: Sequence[Snapshot], seconds: float) -> Sequence[Snapshot] | None:
+    """Return the snapshots of at least the last ``seconds``; None if there are too few, or gaps in which anything may have happened."""
+    start = next((at for at in reversed(range(len(snapshots))) if snapshots[-1].at - snapshots[at].at >= seconds), None)
     if start is None:
         return None
-    window = looks[start:]
-    return window if len(window) > seconds / LOOK_S / 4 else None
+    window = snapshots[start:]
+    return window if len(window) > seconds / SNAPSHOT_INTERVAL_S / 4 else None
 
 
-def _same_processes(window: Sequence[Look]) -> bool:
-    return all(look.members.keys() == window[0].members.keys() for look in window)
+def _same_processes(window: Sequence[Snapshot]) -> bool:
+    return all(snapshot.members.keys() == window[0].members.keys() for snapshot in window)
 
 
-def _come_and_go(window: Sequence[Look]) -> bool:
-    """Whether processes end and others begin. Short ones may do so between two looks every time: their processor time tells."""
+def _come_and_go(window: Sequence[Snapshot]) -> bool:
+    """Return whether processes end and others start. Short-lived ones may fall between two snapshots; their CPU time shows them."""
     return not _same_processes(window) or window[-1].reaped > window[0].reaped
 
 
-def _lasting(window: Sequence[Look]) -> Sequence[Look]:
-    """The looks, of the processes alone that were there at all of them."""
-    common = frozenset.intersection(*(frozenset(look.members) for look in window))
+def _lasting(window: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """Return the snapshots, reduced to the processes that are in all of them."""
+    common = frozenset.intersection(*(frozenset(snapshot.members) for snapshot in window))
     return [
-        dataclasses.replace(look, members={pid: each for pid, each in look.members.items() if pid in common})
-        for look in window
+        dataclasses.replace(
+            snapshot, members={pid: member for pid, member in snapshot.members.items() if pid in common}
+        )
+        for snapshot in window
     ]
 
 
-def _moves(window: Sequence[Look], repeating: bool = False) -> bool:
-    """Whether something came of the family, or may come of it without anybody's help.
+def _moves(window: Sequence[Snapshot], repeating: bool = False) -> bool:
+    """Return whether the tree made progress, or may make progress by itself.
 
-    Workers that die and are started again (``repeating``) use time, write logs and wake up who waits for them;
-    the kernel counts what they read as read by who has started them.
+    ``repeating``: ignore what restarting workers do. They use CPU time, write logs and wake their parents, and the kernel adds what they
+    read to their parent.
     """
     first, last = window[0], window[-1]
     seconds = last.at - first.at
-    if not last.members or last.owing not in last.members:
+    if not last.members or last.responder not in last.members:
         return True
-    pairs = [(first.members[pid], each) for pid, each in last.members.items()]
+    pairs = [(first.members[pid], member) for pid, member in last.members.items()]
     cpu = sum(b.cpu - a.cpu for a, b in pairs if not b.daemon) + (0.0 if repeating else last.reaped - first.reaped)
     busiest = max((b.cpu - a.cpu for a, b in pairs if b.daemon), default=0.0)
     wrote = sum(b.bytes - a.bytes for a, b in pairs if not b.daemon)
@@ -175,41 +169,42 @@ def _moves(window: Sequence[Look], repeating: bool = False) -> bool:
         or busiest > _DAEMON_CORES * seconds
         or (not repeating and wrote > _MOST_BYTES * seconds)
         or faults > _MOST_FAULTS * seconds
-        or (not repeating and _is_woken([look.members[last.owing] for look in window], seconds))
+        or (not repeating and _is_woken([snapshot.members[last.responder] for snapshot in window], seconds))
         or (not repeating and last.logged != first.logged)
         or any(a.connections != b.connections for a, b in pairs if not b.daemon)
-        or any(_may_go_on([look.members[pid] for look in window], repeating) for pid in last.members)
+        or any(_may_go_on([snapshot.members[pid] for snapshot in window], repeating) for pid in last.members)
     )
 
 
-def _is_woken(looks: Sequence[Member], seconds: float) -> bool:
-    """Whether something wakes the process up: not the alarm that it sets again and again."""
-    alarm = max(look.alarm for look in looks)
+def _is_woken(snapshots: Sequence[Member], seconds: float) -> bool:
+    """Return whether something other than its own periodic timer wakes the process."""
+    alarm = max(snapshot.alarm for snapshot in snapshots)
     allowed = _MOST_WAKE_UPS * seconds if alarm == 0.0 else min(_MOST_WAKE_UPS, 1.5 / alarm) * seconds + 2
-    return looks[-1].wake_ups - looks[0].wake_ups > allowed
+    return snapshots[-1].wake_ups - snapshots[0].wake_ups > allowed
 
 
-def _may_go_on(looks: Sequence[Member], repeating: bool) -> bool:
-    """A process that was stopped, waited for a disk, or ran most of the time.
+def _may_go_on(snapshots: Sequence[Member], repeating: bool) -> bool:
+    """Return whether a process was stopped, waited for a disk, or was runnable most of the time.
 
-    Who starts workers again waits, in the same state as for a disk, for each one's exec: there only a wait counts that lasts from look to look.
+    A process that restarts workers waits for each exec in the same state as for a disk: while ``repeating``, only a wait that spans two
+    snapshots counts.
     """
-    states = [look.state for look in looks]
-    lasting = any(a.state == b.state == "D" and a.wake_ups == b.wake_ups for a, b in itertools.pairwise(looks))
+    states = [snapshot.state for snapshot in snapshots]
+    lasting = any(a.state == b.state == "D" and a.wake_ups == b.wake_ups for a, b in itertools.pairwise(snapshots))
     waited = lasting if repeating else states.count("D") > 1
-    return any(state in "Tt" for state in states) or waited or states.count("R") > _WANTS * len(states)
+    return any(state in "Tt" for state in states) or waited or states.count("R") > _RUNNABLE_SHARE * len(states)
 
 
-def _alarms(looks: Sequence[Look]) -> Iterator[float]:
-    """For each process that waits for a time: the longest it did so. One that never woke up may sleep for longer than it was looked at."""
-    for pid, now in looks[-1].members.items():
+def _alarms(snapshots: Sequence[Snapshot]) -> Iterator[float]:
+    """Yield, per process that waits with a timeout, its longest wait so far. One that never woke up may wait longer than it was watched."""
+    for pid, now in snapshots[-1].members.items():
         if now.alarm < math.inf and not now.daemon:
-            woke, longest, count = looks[-1].at, 0.0, now.wake_ups
-            for look in reversed(looks):
-                then = look.members.get(pid)
+            woke, longest, count = snapshots[-1].at, 0.0, now.wake_ups
+            for snapshot in reversed(snapshots):
+                then = snapshot.members.get(pid)
                 if then is None:
                     break
-                longest = max(longest, woke - look.at)
+                longest = max(longest, woke - snapshot.at)
                 if then.wake_ups != count:
-                    woke, count = look.at, then.wake_ups
+                    woke, count = snapshot.at, then.wake_ups
             yield longest

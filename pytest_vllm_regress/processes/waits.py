@@ -1,4 +1,4 @@
-"""What a process sleeps on, and whose turn it is: read from /proc. Linux."""
+"""What a process waits for, and which process it waits for, read from /proc. Linux."""
 
 from __future__ import annotations
 
@@ -65,18 +65,18 @@ _MOST = 6
 
 
 _SLEEPS = frozenset({"nanosleep", "clock_nanosleep"})
-# Which argument says for how long: milliseconds, below zero for ever, or an address, none for ever.
+# Which argument is the timeout: milliseconds (negative: no timeout), or an address (null: no timeout).
 _MILLISECONDS = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 _ADDRESS = {"ppoll": 2, "select": 4, "pselect6": 4, "futex": 3, "epoll_pwait2": 3}
 
 
 def sleeps(task: int) -> bool:
-    """Whether a thread sleeps until an alarm, and for nothing else."""
+    """Return whether a thread sleeps until a timer and waits for nothing else."""
     return _system_call(task)[0] in _SLEEPS
 
 
 def alarm_of(task: int) -> float:
-    """The seconds that a thread waits at most, whatever the others do: infinity for ever, 0 for a time that cannot be read from outside."""
+    """Return the timeout of a thread's wait in seconds: infinity for none, 0 for one that cannot be read from outside."""
     call, arguments = _system_call(task)
     if call in _MILLISECONDS:
         milliseconds = arguments[_MILLISECONDS[call]] & 0xFFFFFFFF
@@ -86,7 +86,7 @@ def alarm_of(task: int) -> float:
 
 
 def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
-    """The call a thread is in and its arguments; empty when it runs, is gone, or the kernel does not say."""
+    """Return the system call that a thread is in, with its arguments; empty if it runs, is gone, or cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         words = (_PROC / str(task) / "syscall").read_text().split()
         return _CALLS.get(int(words[0]), ""), tuple(int(word, 16) for word in words[1:7])
@@ -94,23 +94,23 @@ def _system_call(task: int) -> tuple[str, tuple[int, ...]]:
 
 
 class Waits:
-    """A snapshot of a family's open files and connections, looked up when its members are described.
+    """A snapshot of the open files and connections of a process tree, for describing what its members wait for.
 
-    A process that was stopped in the middle of a system call still names the call; ``held`` are the pids of those that ran until then.
+    A process that is stopped inside a system call still shows the call. ``held``: pids of those that ran until they were stopped.
     """
 
-    def __init__(self, family: Sequence[psutil.Process], held: Container[int] = ()) -> None:
-        self._family = tuple(family)
+    def __init__(self, tree: Sequence[psutil.Process], held: Container[int] = ()) -> None:
+        self._tree = tuple(tree)
         self._held = held
-        self._files = {each.pid: _targets(each.pid) for each in family}
+        self._files = {process.pid: _targets(process.pid) for process in tree}
         self._peers: dict[str, str] = {}  # inode of a socket: that of its other end, of connections within the machine
-        ends = {local: (inode, remote) for inode, local, remote in _tcp(family[0].pid)} if family else {}
+        ends = {local: (inode, remote) for inode, local, remote in _tcp(tree[0].pid)} if tree else {}
         for inode, remote in ends.values():
             if remote in ends:
                 self._peers[f"socket:[{inode}]"] = f"socket:[{ends[remote][0]}]"
 
     def describe(self, process: psutil.Process) -> str:
-        """One line on what the process's main thread waits for, naming those of the family at the other end; empty when it is gone."""
+        """Return one line on what the main thread waits for and which processes hold the other end; empty if the process is gone."""
         try:
             words = (_PROC / str(process.pid) / "syscall").read_text().split()
         except PermissionError:
@@ -130,48 +130,50 @@ class Waits:
             return self._end(pid, argument)
         if call.startswith("epoll"):
             watched = [self._end(pid, number) for number in _watched(pid, argument)]
-            named = [each for each in dict.fromkeys(watched) if "held by" in each]
-            return f" over {len(watched)} descriptors{'; among them' + ';'.join(named[:_MOST]) if named else ''}"
+            shared_ends = [end for end in dict.fromkeys(watched) if "held by" in end]
+            return f" over {len(watched)} descriptors{'; among them' + ';'.join(shared_ends[:_MOST]) if shared_ends else ''}"
         if call in ("wait4", "waitid"):
-            below = [str(each.pid) for each in self._family if _parent(each) == pid]
+            below = [str(process.pid) for process in self._tree if _parent(process) == pid]
             return f" for its children {', '.join(below[:_MOST])}" if below else " for a child"
         if call.startswith("futex"):
             return ": a lock or condition of its own threads, or in shared memory"
         return ""
 
     def _end(self, pid: int, number: int) -> str:
-        """A descriptor in words, with the other processes of the family that hold its other end or the same file."""
+        """Describe a descriptor, with the other processes of the tree that hold its other end or the same file."""
         target = self._files[pid].get(number)
         if target is None:
             return f" of descriptor {number}"
-        found = self._holders(pid, target)
-        what = re.sub(r":\[\d+\]$", "", target).removeprefix("anon_inode:")
-        return f" of {what}" + (f" held by {', '.join(found[:_MOST])}" if found else "")
+        holders = self._holders(pid, target)
+        name = re.sub(r":\[\d+\]$", "", target).removeprefix("anon_inode:")
+        return f" of {name}" + (f" held by {', '.join(holders[:_MOST])}" if holders else "")
 
     def _holders(self, pid: int, target: str) -> list[str]:
-        wanted = (
+        other_end = (
             self._peers.get(target)
             if target.startswith("socket:")
             else target
             if target.startswith(("pipe:", "/"))
             else None
         )
-        if wanted is None:
+        if other_end is None:
             return []
-        return [_name(each) for each in self._family if each.pid != pid and wanted in self._files[each.pid].values()]
+        return [
+            _name(other) for other in self._tree if other.pid != pid and other_end in self._files[other.pid].values()
+        ]
 
 
 def _targets(pid: int) -> dict[int, str]:
-    found = {}
+    targets = {}
     with contextlib.suppress(OSError):
         for entry in os.scandir(_PROC / str(pid) / "fd"):
             with contextlib.suppress(OSError):
-                found[int(entry.name)] = os.readlink(entry.path)
-    return found
+                targets[int(entry.name)] = os.readlink(entry.path)
+    return targets
 
 
 def _watched(pid: int, epoll: int) -> list[int]:
-    """The descriptors that an epoll instance looks at (proc(5), fdinfo)."""
+    """Return the descriptors that an epoll instance watches (proc(5), fdinfo)."""
     with contextlib.suppress(OSError):
         return [
             int(number)
@@ -181,7 +183,7 @@ def _watched(pid: int, epoll: int) -> list[int]:
 
 
 def _tcp(pid: int) -> Iterator[tuple[str, str, str]]:
-    """(inode, local end, remote end) of the TCP connections in a process's network namespace, as /proc words them."""
+    """Yield (inode, local end, remote end) of the TCP connections in a process's network namespace, in the notation of /proc."""
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (_PROC / str(pid) / "net" / table).read_text().splitlines()[1:]:

@@ -1,1 +1,1 @@
-"""Results for people and machines: terminal table, Markdown, JUnit, the HTML page."""
+"""Output formats of results: terminal table, Markdown, JUnit XML and an HTML page."""

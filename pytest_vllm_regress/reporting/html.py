@@ -1,7 +1,7 @@
-"""One self-contained HTML page: case by version, and behind every verdict its evidence. Nothing in it is loaded from anywhere.
+"""A self-contained HTML page: a table of cases by version, and the evidence of every verdict. The page loads nothing.
 
-Texts come from result files and are hostile: the template escapes all of them, control characters are shown as escapes, and the
-page's policy (CSP) runs no script but its own.
+Texts come from result files and are not trusted: the template escapes all of them, control characters are shown as escapes, and the
+content security policy allows no script but the page's own.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..cases.cells import Cell, cells, is_sparse, oldest_first
+from ..cases.cells import Cell, environments_oldest_first, group_into_cells, is_sparse
 from ..cases.model import Case
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
-from ..util.files import write_whole
+from ..util.files import write_atomically
 from ..util.paths import DATA
-from ..util.text import printable
-from .signs import SIGNS
+from ..util.text import markdown_block, markdown_inline, printable
+from .symbols import SYMBOLS
 
 MAX_TEXT = 20_000
 MAX_LINE = 400
 VERDICTS = {
-    Verdict.REPRODUCED: "the documented failure, where it should be",
-    Verdict.FIXED: "passed, where it should",
-    Verdict.REGRESSED: "the failure in a version that should not have it",
+    Verdict.REPRODUCED: "the documented failure, in an affected version",
+    Verdict.FIXED: "passed, in a version that is not affected",
+    Verdict.REGRESSED: "the failure, in a version that should not have it",
     Verdict.UNEXPECTEDLY_FIXED: "an affected version passed",
-    Verdict.NOT_APPLICABLE: "this version or device does not have what the case needs",
-    Verdict.INCONCLUSIVE: "proves nothing: another failure, or the harness's own",
+    Verdict.NOT_APPLICABLE: "this version or device lacks what the case needs",
+    Verdict.INCONCLUSIVE: "proves nothing: another failure, or one of the harness",
 }
 _FORM = """### Your current environment
 
@@ -47,23 +47,19 @@ _FORM = """### Your current environment
 
 Seen with {environment} on {device}: {verdict}
 
-```text
 {symptom}
-```
 
 To reproduce, with pytest-vllm-regress {tool}:
 
-```sh
 {command}
-```
 
 {evidence}
 """
 
 
 @dataclasses.dataclass(frozen=True)
-class Proof:
-    """What one test showed, ready for the page."""
+class TestEvidence:
+    """The result of one test, formatted for the page."""
 
     test: str
     variant: str
@@ -81,7 +77,7 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One cell of the table and the evidence behind it."""
+    """A cell of the table with its evidence."""
 
     anchor: str
     case: str
@@ -92,14 +88,14 @@ class Entry:
     sign: str
     expected: bool
     duration: str
-    proofs: tuple[Proof, ...]
+    proofs: tuple[TestEvidence, ...]
     versions: tuple[tuple[str, str], ...]
     issue: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    """A case: its description, its links, and for each column the entries there (one for each device)."""
+class CaseRow:
+    """A case: its description, its links, and the entries in each column (one for each device)."""
 
     case: str
     title: str
@@ -111,8 +107,8 @@ class Row:
 def write_page(
     path: Path, run: RunResult, cases: Sequence[Case] = (), releases: Sequence[Mapping[str, Any]] = ()
 ) -> Path:
-    """Write the page. Raises ``UsageError`` when the place cannot be written."""
-    write_whole(path, page(run, cases, releases))
+    """Write the page to ``path``. Raises ``UsageError`` if that fails."""
+    write_atomically(path, page(run, cases, releases))
     return path
 
 
@@ -122,38 +118,40 @@ def page(
     releases: Sequence[Mapping[str, Any]] = (),
     now: float | None = None,
 ) -> str:
-    """The page's HTML. ``cases`` give titles, ranges and links; ``now`` in seconds since the epoch.
+    """Return the HTML of the page.
 
-    ``releases``: what is known of each release, as ``audit --releases --json`` has it.
+    ``cases``: for titles, ranges and links.
+    ``releases``: the known failures of each release, as in ``audit --releases --json``.
+    ``now``: in seconds since the epoch.
     """
-    known = {case.id: case for case in cases}
-    found = cells(run.results)
-    sparse = is_sparse(found)
-    environments = oldest_first(run.results)
-    entries = [_entry(number, cell, known.get(cell.case_id), run.tool_version) for number, cell in enumerate(found)]
+    by_id = {case.id: case for case in cases}
+    all_cells = group_into_cells(run.results)
+    sparse = is_sparse(all_cells)
+    environments = environments_oldest_first(run.results)
+    entries = [_entry(number, cell, by_id.get(cell.case_id), run.tool_version) for number, cell in enumerate(all_cells)]
     by_case: dict[str, dict[str, list[Entry]]] = {}
-    for cell, entry in zip(found, entries, strict=True):
+    for cell, entry in zip(all_cells, entries, strict=True):
         by_case.setdefault(cell.case_id, {}).setdefault(cell.environment, []).append(entry)
     rows = [
         _row(
             case_id,
-            known.get(case_id),
-            [chain.from_iterable(mine.values())] if sparse else [mine.get(name, []) for name in environments],
+            by_id.get(case_id),
+            [chain.from_iterable(columns.values())] if sparse else [columns.get(name, []) for name in environments],
         )
-        for case_id, mine in by_case.items()
+        for case_id, columns in by_case.items()
     ]
-    counts = Counter(cell.verdict for cell in found)
+    counts = Counter(cell.verdict for cell in all_cells)
     style, script = _asset("page.css"), _asset("page.js")
     html: str = _template().render(
         rows=rows,
         environments=["Environments"] if sparse else [_shown(name, MAX_LINE) for name in environments],
         sparse=sparse,
         entries=[entry for row in rows for cell in row.cells for entry in cell],
-        counts=[(v.value, SIGNS[v], text, counts[v]) for v, text in VERDICTS.items() if counts[v]],
-        unexpected=sum(not cell.expected for cell in found),
+        counts=[(v.value, SYMBOLS[v], text, counts[v]) for v, text in VERDICTS.items() if counts[v]],
+        unexpected=sum(not cell.expected for cell in all_cells),
         releases=releases,
         problems=[_shown(problem, MAX_TEXT) for problem in run.problems],
-        simulated=any(cell.device == "sim" for cell in found),
+        simulated=any(cell.device == "sim" for cell in all_cells),
         made=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now)),
         tool=_shown(run.tool_version, MAX_LINE),
         style=style,
@@ -164,8 +162,8 @@ def page(
     return html
 
 
-def _row(case_id: str, case: Case | None, columns: Iterable[Iterable[Entry]]) -> Row:
-    return Row(
+def _row(case_id: str, case: Case | None, columns: Iterable[Iterable[Entry]]) -> CaseRow:
+    return CaseRow(
         case=_shown(case_id, MAX_LINE),
         title=_shown(case.title, MAX_LINE) if case else "",
         affected=_shown(case.affected_text(), MAX_LINE) if case else "",
@@ -178,8 +176,10 @@ def _row(case_id: str, case: Case | None, columns: Iterable[Iterable[Entry]]) ->
 
 def _entry(number: int, cell: Cell, case: Case | None, tool: str) -> Entry:
     versions = {name: version for result in cell.results for name, version in result.versions.items()}
-    shown = tuple((_shown(name, MAX_LINE), _shown(version, MAX_LINE)) for name, version in sorted(versions.items()))
-    proofs = tuple(_proof(result) for result in sorted(cell.results, key=lambda result: result.expected))
+    version_rows = tuple(
+        (_shown(name, MAX_LINE), _shown(version, MAX_LINE)) for name, version in sorted(versions.items())
+    )
+    proofs = tuple(_test_evidence(result) for result in sorted(cell.results, key=lambda result: result.expected))
     return Entry(
         anchor=f"evidence-{number}",
         case=_shown(cell.case_id, MAX_LINE),
@@ -187,21 +187,21 @@ def _entry(number: int, cell: Cell, case: Case | None, tool: str) -> Entry:
         environment=_shown(cell.environment, MAX_LINE),
         device=cell.device,
         verdict=cell.verdict.value,
-        sign=SIGNS[cell.verdict],
+        sign=SYMBOLS[cell.verdict],
         expected=cell.expected,
         duration=_duration(sum(result.duration_s for result in cell.results)),
         proofs=proofs,
-        versions=shown,
-        issue=_issue(cell, case, shown, tool),
+        versions=version_rows,
+        issue=_issue(cell, case, version_rows, tool),
     )
 
 
-def _proof(result: TestResult) -> Proof:
-    return Proof(
+def _test_evidence(result: TestResult) -> TestEvidence:
+    return TestEvidence(
         test=_shown(result.test, MAX_LINE),
         variant=_shown(result.variant or "", MAX_LINE),
         verdict=result.verdict.value,
-        sign=SIGNS[result.verdict],
+        sign=SYMBOLS[result.verdict],
         expected=result.expected,
         reason=_shown(" - ".join(filter(None, (result.not_expected_because, result.reason))), MAX_TEXT),
         symptom=_shown(result.symptom, MAX_TEXT),
@@ -214,31 +214,34 @@ def _proof(result: TestResult) -> Proof:
 
 
 def _issue(cell: Cell, case: Case | None, versions: Sequence[tuple[str, str]], tool: str) -> str:
-    """An upstream report of this cell, in the sections of vLLM's bug form."""
+    """Return the text of an upstream report, in the sections of vLLM's bug form."""
     worst = next((result for result in cell.results if result.verdict is cell.verdict), cell.results[0])
     simulated = (
         "a simulated device (every part of vLLM is real but the model's arithmetic)"
         if cell.device == "sim"
         else f"device {cell.device}"
     )
-    known = f"Known as {', '.join(case.upstream)}; affected as documented: {case.affected_text()}." if case else ""
+    addresses = ", ".join(f"<{url}>" for url in case.upstream) if case else ""
+    reference = (
+        f"Known as {addresses}; affected as documented: {markdown_inline(case.affected_text())}." if case else ""
+    )
     return _FORM.format(
-        versions="\n".join(f"- {name} {version}" for name, version in versions) or "unknown",
-        title=_shown(case.title if case else cell.case_id, MAX_LINE),
-        environment=_shown(cell.environment, MAX_LINE),
+        versions=markdown_block("\n".join(f"{name} {version}" for name, version in versions) or "unknown", "text"),
+        title=markdown_inline(_shown(case.title if case else cell.case_id, MAX_LINE)),
+        environment=markdown_inline(_shown(cell.environment, MAX_LINE)),
         device=simulated,
-        verdict=f"{cell.verdict.value}: {_shown(excerpt(worst.reason, MAX_LINE), MAX_LINE)}",
-        symptom=_shown(worst.symptom or worst.reason, 2000).replace("```", "'''"),
-        tool=_shown(tool, MAX_LINE),
-        command=_shown(worst.command, 2000).replace("```", "'''"),
-        evidence=known,
+        verdict=f"{cell.verdict.value}: {markdown_inline(_shown(excerpt(worst.reason, MAX_LINE), MAX_LINE))}",
+        symptom=markdown_block(_shown(worst.symptom or worst.reason, 2000), "text"),
+        tool=markdown_inline(_shown(tool, MAX_LINE)),
+        command=markdown_block(_shown(worst.command, 2000), "sh"),
+        evidence=reference,
     )
 
 
 def _shown(text: str, limit: int) -> str:
-    """``text`` with control characters and marks of direction as escapes, bounded."""
+    """Escape control and direction characters, and truncate."""
     if len(text) > limit:
-        text = f"{text[: limit - 40]} ... {len(text) - limit + 40} characters left out"
+        text = f"{text[: limit - 40]} ... {len(text) - limit + 40} characters omitted"
     return printable(text)
 
 
@@ -257,7 +260,7 @@ def _asset(name: str) -> str:
 
 
 def _digest(content: str) -> str:
-    """How a policy names an inline script or style: by its hash. The template puts a line break on both sides."""
+    """Return the hash by which a policy allows an inline script or style. The template adds a line break on both sides."""
     return "sha256-" + base64.b64encode(hashlib.sha256(f"\n{content}\n".encode()).digest()).decode()
 
 

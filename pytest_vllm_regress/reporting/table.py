@@ -1,4 +1,4 @@
-"""The verdict table: cases by environments, a verdict in each cell, and why for every cell that is not as expected."""
+"""The verdict table: cases by environments, with the reasons for every unexpected cell below."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, by_place, cells
+from ..cases.cells import Cell, cells_by_place, group_into_cells
 from ..cases.results import RunResult
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
-from .signs import ASCII_SIGNS, SIGNS
+from .symbols import ASCII_SYMBOLS, SYMBOLS
 
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
 _NARROWEST = 7
-"""Characters of a column of verdicts."""
+"""Minimum width of a column of verdicts, in characters."""
 
 
 def print_table(run: RunResult, console: Console) -> None:
-    """Print the table to ``console``: with a frame and colours on a terminal, plain text elsewhere."""
+    """Print the table: with frame and colours on a terminal, as plain text elsewhere."""
     ascii_only = _ascii_only(console.encoding)
     if console.is_terminal:
         console.print(_render(run, console.width, plain=False, ascii_only=ascii_only))
@@ -33,13 +33,13 @@ def print_table(run: RunResult, console: Console) -> None:
 
 
 def print_to_console(run: RunResult) -> None:
-    """Print the table to standard output, after what is there already."""
+    """Print the table to standard output, after an empty line."""
     print(flush=True)
     print_table(run, Console())
 
 
 def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[str]:
-    """The table as plain text, at most ``width`` characters wide."""
+    """Return the table as lines of plain text, at most ``width`` characters wide."""
     stream = io.StringIO()
     console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(_render(run, width, plain=True, ascii_only=ascii_only))
@@ -47,16 +47,16 @@ def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[
 
 
 def _render(run: RunResult, width: int, *, plain: bool, ascii_only: bool) -> RenderableType:
-    found = cells(run.results)
-    if not found:
+    all_cells = group_into_cells(run.results)
+    if not all_cells:
         return Group(Text("no verdicts"), *_problems(run))
-    notes = {_key(cell): number for number, cell in enumerate((c for c in found if not c.expected), start=1)}
+    notes = {_key(cell): number for number, cell in enumerate((c for c in all_cells if not c.expected), start=1)}
     style = _Style(plain, ascii_only, notes)
-    narrow = _NARROWEST * len({cell.environment for cell in found}) <= width
-    table = _matrix(found, style) if narrow else None
+    narrow = _NARROWEST * len({cell.environment for cell in all_cells}) <= width
+    table = _matrix(all_cells, style) if narrow else None
     if table is None or _natural_width(table) > width:
-        table = _list(found, style)
-    return Group(table, *_footer(found, style), *_problems(run))
+        table = _list(all_cells, style)
+    return Group(table, *_footer(all_cells, style), *_problems(run))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,49 +72,49 @@ class _Style:
         )
 
     def verdict(self, cell: Cell) -> Text:
-        symbol = (ASCII_SIGNS if self.ascii_only else SIGNS)[cell.verdict]
+        symbol = (ASCII_SYMBOLS if self.ascii_only else SYMBOLS)[cell.verdict]
         note = f" [{self.notes[_key(cell)]}]" if _key(cell) in self.notes else ""
         style = _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
         return Text(f"{symbol} {cell.verdict.value}{note}", style=style, no_wrap=True)
 
 
-def _matrix(found: tuple[Cell, ...], style: _Style) -> Table:
-    environments = list(dict.fromkeys(cell.environment for cell in found))
-    at = by_place(found)
+def _matrix(all_cells: tuple[Cell, ...], style: _Style) -> Table:
+    environments = list(dict.fromkeys(cell.environment for cell in all_cells))
+    by_place = cells_by_place(all_cells)
     table = style.table()
     table.add_column("case", no_wrap=True)
     for environment in environments:
         table.add_column(Text("\n".join(_pieces(one_line(environment), 18)), no_wrap=True))
-    for case_id in dict.fromkeys(cell.case_id for cell in found):
+    for case_id in dict.fromkeys(cell.case_id for cell in all_cells):
         row: list[RenderableType] = [*_texts(case_id)]
         for environment in environments:
-            here = at.get((case_id, environment), [])
-            row.append(Text("\n").join(style.verdict(c).append(f"\n  on {c.device}", "dim") for c in here))
+            cells = by_place.get((case_id, environment), [])
+            row.append(Text("\n").join(style.verdict(c).append(f"\n  on {c.device}", "dim") for c in cells))
         table.add_row(*row)
     return table
 
 
-def _list(found: tuple[Cell, ...], style: _Style) -> Table:
+def _list(all_cells: tuple[Cell, ...], style: _Style) -> Table:
     table = style.table()
     table.add_column("case", overflow="fold")
     table.add_column("environment", overflow="fold")
     table.add_column("verdict", no_wrap=True)
     table.add_column("device", no_wrap=True)
-    order = {case_id: number for number, case_id in enumerate(dict.fromkeys(cell.case_id for cell in found))}
-    for cell in sorted(found, key=lambda cell: order[cell.case_id]):
+    order = {case_id: number for number, case_id in enumerate(dict.fromkeys(cell.case_id for cell in all_cells))}
+    for cell in sorted(all_cells, key=lambda cell: order[cell.case_id]):
         table.add_row(*_texts(cell.case_id, cell.environment), style.verdict(cell), *_texts(cell.device))
     return table
 
 
-def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
-    counts = [f"{sum(c.verdict is verdict for c in found)} {verdict.value}" for verdict in Verdict]
+def _footer(all_cells: tuple[Cell, ...], style: _Style) -> list[Text]:
+    counts = [f"{sum(c.verdict is verdict for c in all_cells)} {verdict.value}" for verdict in Verdict]
     total = ", ".join(text for text in counts if not text.startswith("0 "))
-    absent = [cell for cell in found if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
+    absent = [cell for cell in all_cells if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
     if not style.notes:
-        shown = f", {len(absent)} of them not shown at all" if absent else ""
-        return [Text(f"\n{total}: all as expected{shown}"), *_absent(absent)]
+        note = f", {len(absent)} of them did not run" if absent else ""
+        return [Text(f"\n{total}: all as expected{note}"), *_absent(absent)]
     footer = [Text(f"\n{total}: {len(style.notes)} not as expected", style="bold")]
-    for cell in found:
+    for cell in all_cells:
         if _key(cell) in style.notes:
             footer.append(Text(f"[{style.notes[_key(cell)]}] {_place(cell)}", style=_UNEXPECTED))
             footer += [Text(f"    {one_line(line)}") for line in cell.why()]
@@ -124,11 +124,11 @@ def _footer(found: tuple[Cell, ...], style: _Style) -> list[Text]:
     return [*footer, *_absent(absent)]
 
 
-def _absent(cells_without: list[Cell]) -> list[Text]:
-    """Cells none of whose tests ran, each with what was claimed: nothing was shown there."""
+def _absent(absent_cells: list[Cell]) -> list[Text]:
+    """Return a line for each cell in which no test ran, with the reason: it proves nothing."""
     return [
         Text(f"    not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason, 200))}", "dim")
-        for cell in cells_without
+        for cell in absent_cells
     ]
 
 
@@ -147,7 +147,7 @@ def _key(cell: Cell) -> tuple[str, str, str]:
 
 
 def _texts(*names: str) -> list[Text]:
-    """Names as text: a plain string in a cell would be read as rich's markup."""
+    """Return names as rich texts: rich interprets markup in plain strings."""
     return [Text(one_line(name)) for name in names]
 
 
@@ -156,7 +156,7 @@ def _natural_width(table: Table) -> int:
 
 
 def _pieces(name: str, width: int) -> list[str]:
-    """``name`` in pieces of at most ``width`` characters, broken after a hyphen or a slash where there is one."""
+    """Split ``name`` into pieces of at most ``width`` characters, after a hyphen or slash where possible."""
     pieces = [""]
     for part in name.replace("/", "/\0").replace("-", "-\0").split("\0"):
         if pieces[-1] and len(pieces[-1]) + len(part) > width:
@@ -167,7 +167,7 @@ def _pieces(name: str, width: int) -> list[str]:
 
 def _ascii_only(encoding: str) -> bool:
     try:
-        "".join(SIGNS.values()).encode(encoding)
+        "".join(SYMBOLS.values()).encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return True
     return False

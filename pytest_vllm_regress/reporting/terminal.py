@@ -1,4 +1,4 @@
-"""The end of a pytest run: one line per case and environment, and the result file."""
+"""The summary at the end of a pytest run: one line per case and environment, and the result file."""
 
 from __future__ import annotations
 
@@ -6,36 +6,42 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cases.cells import cells
-from ..cases.results import RunResult, TestResult, write
+from ..cases.cells import group_into_cells
+from ..cases.results import RunResult, TestResult, append_results, write_results
 from ..cases.verdict import excerpt
 from ..errors import RegressError
 
 
-def lines(found: Sequence[TestResult]) -> list[str]:
-    """One line per case and environment: the combined verdict, the device, and the reasons of what was not expected."""
-    shown = []
-    for cell in sorted(cells(found), key=lambda cell: (cell.case_id, cell.environment, cell.device)):
+def lines(results: Sequence[TestResult]) -> list[str]:
+    """Return a line per case and environment with verdict and device, followed by the reasons for unexpected results."""
+    summary = []
+    for cell in sorted(group_into_cells(results), key=lambda cell: (cell.case_id, cell.environment, cell.device)):
         counted = Counter(result.verdict for result in cell.results)
         counts = ", ".join(f"{count} {verdict.name}" for verdict, count in counted.items())
         simulated = " (simulated device)" if cell.device == "sim" else ""
-        shown.append(
+        summary.append(
             f"{cell.verdict.name:19} {cell.case_id} on {cell.environment}, device {cell.device}{simulated}: {counts}"
         )
-        faults: dict[tuple[str, str], list[str]] = {}
+        unexpected: dict[tuple[str, str], list[str]] = {}
         for result in cell.results:
             if not result.expected:
-                faults.setdefault((result.verdict.name, excerpt(result.reason)), []).append(result.test)
-        for (name, reason), tests in faults.items():
+                unexpected.setdefault((result.verdict.name, excerpt(result.reason)), []).append(result.test)
+        for (name, reason), tests in unexpected.items():
             more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
-            shown.append(f"    {name} {tests[0]}{more}: {reason}")
-    return shown
+            summary.append(f"    {name} {tests[0]}{more}: {reason}")
+    return summary
 
 
-def write_report(file: Path, found: Sequence[TestResult]) -> None:
-    """Write the result file of --vllm-report."""
+def write_report(file: Path, results: Sequence[TestResult], written: int = 0) -> None:
+    """Write the result file of --vllm-report.
+
+    A file whose name ends in .jsonl is read while the run goes on: the results after the first ``written`` ones are appended as one line.
+    """
     try:
-        write(file, RunResult(tuple(found)))
+        if file.suffix == ".jsonl":
+            append_results(file, RunResult(tuple(results[written:])), truncate=not written)
+        else:
+            write_results(file, RunResult(tuple(results)))
     except RegressError as error:
         import pytest
 

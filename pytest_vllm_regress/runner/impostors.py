@@ -1,31 +1,33 @@
-"""Each case against failures that are not its own: a pytest for each environment, with the plugin's impostors between test and target."""
+"""Try failures that are not a case's own: a pytest for each environment, with the plugin's impostors between test and target."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ..cases import impostors
-from ..cases.impostors import Trial
+from ..cases.impostors import Trial, read_trials
 from ..cases.model import Case
 from ..util.rundir import scratch
-from .runner import Job, Options, Outcome, Say, plan
+from .batch import Batch, RunOptions, RunOutcome
+from .plan import plan_batches
+from .progress import Say
 
 
 def try_impostors(
-    cases: Sequence[Case], options: Options, run: Callable[[Sequence[Job], Options], Outcome], say: Say
+    cases: Sequence[Case], options: RunOptions, run: Callable[[Sequence[Batch], RunOptions], RunOutcome], say: Say
 ) -> tuple[Trial, ...]:
-    """Every impostor on one test of each case, in the first environment of each side; ``run`` runs jobs.
+    """Try every impostor on one test of each case, in the first environment of each side. ``run`` runs batches.
 
-    What could not be tried is missing from the trials. Raises ``KeyboardInterrupt`` when the run was interrupted.
+    Trials that could not be made are missing from the result. Raises ``KeyboardInterrupt`` when the run was interrupted.
     """
     if not cases:
         return ()
     say("impostors: each case against failures that are not its own")
     with scratch() as place:
         folder = place / "trials"
-        # One test of each case: every worker of pytest-xdist would try them on a test of its own.
+        # One worker, so that one test of each case is tried: every worker of pytest-xdist would choose a test of its own.
         arguments = (*options.pytest_args, f"--vllm-impostors={folder}")
-        if run(plan(cases), dataclasses.replace(options, workers="0", pytest_args=arguments)).interrupted:
+        trial_options = dataclasses.replace(options, workers="0", pytest_args=arguments)
+        if run(plan_batches(cases), trial_options).interrupted:
             raise KeyboardInterrupt
-        return tuple(trial for file in sorted(folder.glob("*.json")) for trial in impostors.read(file))
+        return tuple(trial for file in sorted(folder.glob("*.json")) for trial in read_trials(file))

@@ -1,7 +1,9 @@
-"""``python -m pytest_vllm_regress.runner.slots COMMAND``: runs it when the machine has room for one more environment.
+"""How many environments this machine has room for. ``python -m pytest_vllm_regress.runner.slots COMMAND`` waits for room, then runs the command.
 
-For what is started many at a time by somebody who does not know this machine, as ``tox run-parallel`` does. GPUs are shared by leases of
-their own.
+It is for callers such as ``tox run-parallel`` that start many commands without knowing the machine. GPUs are shared by leases instead (``gpus/``).
+
+pytest itself takes no slot: somebody who starts one run wants it now, but tox starts as many as it is told to. ``run``, ``matrix``, ``validate``
+and ``try`` know all their batches and count for themselves.
 """
 
 from __future__ import annotations
@@ -23,20 +25,20 @@ from ..util.paths import writable_root
 from ..util.sizes import GIB
 
 POLL_S = 0.5
-GIB_PER_JOB = 6
+GIB_PER_BATCH = 6
 IDLE_S = 10.0
-"""For so long there must have been idle what an environment needs, before one more is used than there are cores."""
+"""Seconds for which ``NEED`` must have been idle before more environments are used than there are cores."""
 NEED = 0.6
-"""Of a core, about what an environment keeps busy: all cases took 722 s of processor time in 1,093 s of their runs."""
+"""Cores that an environment keeps busy on average: all cases took 722 s of processor time in 1,093 s."""
 
 
 def room(cores: int, memory_gib: float) -> int:
-    """Environments at a time: one for each core, as a run waits for half of its time or more, and some memory for each."""
-    return max(1, min(cores, int(memory_gib // GIB_PER_JOB)))
+    """Return how many environments fit: one for each core, because a run waits for half of its time or more, and ``GIB_PER_BATCH`` for each."""
+    return max(1, min(cores, int(memory_gib // GIB_PER_BATCH)))
 
 
 def machine_room() -> int:
-    """``room`` on this machine."""
+    """Return how many environments fit on this machine."""
     return room(os.cpu_count() or 1, psutil.virtual_memory().total / GIB)
 
 
@@ -49,10 +51,10 @@ def _free_gib() -> float:
 
 
 class Spare:
-    """Whether one more environment may be used beside ``running`` ones, asked again and again: tests that only wait cost no core.
+    """Says whether one more environment may run beside ``running`` ones, because tests that only wait need no core.
 
-    It may when ``NEED`` of a core had nothing to do for ``IDLE_S`` and there is memory for it, never more than ``most``. ``idle_s``: seconds that
-    all cores together had nothing to do; ``free_gib``: memory.
+    It may if ``NEED`` cores were idle for the last ``IDLE_S`` seconds and ``GIB_PER_BATCH`` is free, up to ``most`` environments. It must be called
+    at least every ``IDLE_S`` seconds. ``idle_s`` returns the idle seconds of all cores together.
     """
 
     def __init__(
@@ -63,30 +65,30 @@ class Spare:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most, self._idle_s, self._free_gib, self._clock = most, idle_s, free_gib, clock
-        self._asked = -math.inf
+        self._called_at = -math.inf
         self._since, self._idle = 0.0, 0.0
 
     @classmethod
     def of_machine(cls) -> Spare:
-        """For this machine: up to two environments for each core, as long as memory for one more is free."""
+        """Return one for this machine: up to two environments for each core."""
         return cls(2 * (os.cpu_count() or 1))
 
     def __call__(self, running: int) -> bool:
-        now, asked = self._clock(), self._asked
-        self._asked = now
-        if now - asked < IDLE_S and now - self._since < IDLE_S:
+        now, called_at = self._clock(), self._called_at
+        self._called_at = now
+        if now - called_at < IDLE_S and now - self._since < IDLE_S:
             return False
-        before, since = self._idle, self._since
+        idle_before, since = self._idle, self._since
         self._idle, self._since = self._idle_s(), now
-        if now - asked >= IDLE_S:  # nobody asked: what was before does not count
+        if now - called_at >= IDLE_S:  # the interval is too long to say anything about the last IDLE_S
             return False
-        spare = (self._idle - before) / (now - since)
-        return running < self._most and spare >= NEED and self._free_gib() >= GIB_PER_JOB
+        idle_cores = (self._idle - idle_before) / (now - since)
+        return running < self._most and idle_cores >= NEED and self._free_gib() >= GIB_PER_BATCH
 
 
 @contextlib.contextmanager
 def slot(folder: Path, count: int) -> Iterator[int]:
-    """Holds one of ``count`` slots, whoever else asks on this machine; waits until one is free. A holder that dies gives its slot back."""
+    """Wait for one of ``count`` slots that all processes of this machine share, and hold it. The slot of a process that dies is free again."""
     private_folder(folder)
     locks = [FileLock(folder / f"{number}.lock", thread_local=False) for number in range(count)]
     while True:
@@ -98,11 +100,11 @@ def slot(folder: Path, count: int) -> Iterator[int]:
                 finally:
                     lock.release()
                 return
-        time.sleep(POLL_S)  # several locks at once cannot be waited for otherwise
+        time.sleep(POLL_S)  # the lock library cannot wait for several locks at once
 
 
 def main(command: Sequence[str]) -> int:
-    """Run ``command`` in a slot; returns its exit status."""
+    """Run ``command`` in a slot; return its exit status."""
     with slot(writable_root() / "slots", machine_room()):
         return subprocess.run(list(command)).returncode
 

@@ -1,7 +1,6 @@
-"""JSON schemas drawn by Hypothesis, and instances of them.
+"""Hypothesis strategies for JSON schemas and for instances of a schema.
 
-Structure is drawn and descended here, without another package: hypothesis-jsonschema draws instances only, and fails on
-objects under a current Hypothesis.
+They do not use hypothesis-jsonschema, which draws instances only and fails on objects with current Hypothesis releases.
 """
 
 from pytest_vllm_regress.schemas.features import Distribution, distribution, features, sample

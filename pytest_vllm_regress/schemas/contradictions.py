@@ -1,4 +1,4 @@
-"""Turn a schema into one that no value satisfies, in the ways people write them by accident."""
+"""Make schemas that no value satisfies, with mistakes that people really make."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLAIN: tuple[Schema, ...] = (
 
 
 def contradict(draw: Draw, schema: Schema) -> Schema:
-    """No value satisfies the result: a contradiction, alone, beside ``schema``, or as a required property of it."""
+    """Return an unsatisfiable schema: a contradiction alone, combined with ``schema``, or as one of its required properties."""
     plain: Schema = dict(draw(st.sampled_from(_PLAIN)))
     way = draw(st.integers(0, 2))
     if way == 0:

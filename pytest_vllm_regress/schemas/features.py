@@ -1,4 +1,4 @@
-"""Which features a schema uses, found by reading it, and how often drawn schemas use each."""
+"""Find the features a schema uses, and count how often drawn schemas use each feature."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from pytest_vllm_regress.schemas.deterministic import backend
 from pytest_vllm_regress.schemas.profile import Budget, Feature, Profile
-from pytest_vllm_regress.schemas.seeded import backend
 from pytest_vllm_regress.schemas.strategies import json_schemas
 
 _TYPES = {f.value: f for f in (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.NUMBER, Feature.STRING)}
@@ -31,37 +31,37 @@ _KEYWORDS: tuple[tuple[Feature, frozenset[str]], ...] = (
     (Feature.ONE_OF, frozenset({"oneOf"})),
 )
 DEFINITIONS = ("$defs", "definitions")
-_ONE = ("items", "additionalItems", "additionalProperties", "not")
-_MANY = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
+_SINGLE_SUBSCHEMA = ("items", "additionalItems", "additionalProperties", "not")
+_SUBSCHEMA_LISTS = ("items", "prefixItems", "anyOf", "oneOf", "allOf")
 
 
 def children(schema: Any) -> Iterator[Any]:
-    """The direct subschemas of a schema, shared definitions left out."""
+    """Yield the direct subschemas of a schema, without shared definitions."""
     if not isinstance(schema, Mapping):
         return
     yield from schema.get("properties", {}).values()
-    for key in _ONE:
+    for key in _SINGLE_SUBSCHEMA:
         if isinstance(schema.get(key), Mapping | bool):
             yield schema[key]
-    for key in _MANY:
+    for key in _SUBSCHEMA_LISTS:
         if isinstance(schema.get(key), list):
             yield from schema[key]
 
 
 def walk(schema: Any) -> Iterator[Any]:
-    """The schema and all below it, shared definitions left out."""
+    """Yield the schema and all schemas nested in it, without shared definitions."""
     yield schema
     for child in children(schema):
         yield from walk(child)
 
 
 def definitions(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Shared parts by the pointer that refers to them; the root is ``#``."""
-    found: dict[str, Any] = {"#": schema}
+    """Return the root (``#``) and the shared definitions, keyed by the pointer that refers to each."""
+    definitions_by_pointer: dict[str, Any] = {"#": schema}
     for key in DEFINITIONS:
         for name, body in schema.get(key, {}).items():
-            found[f"#/{key}/" + name.replace("~", "~0").replace("/", "~1")] = body
-    return found
+            definitions_by_pointer[f"#/{key}/" + name.replace("~", "~0").replace("/", "~1")] = body
+    return definitions_by_pointer
 
 
 def _refs(schema: Any) -> set[str]:
@@ -69,10 +69,13 @@ def _refs(schema: Any) -> set[str]:
 
 
 def _recursive(parts: Mapping[str, Any]) -> bool:
-    reach = {name: _refs(body) for name, body in parts.items()}
-    for _ in reach:
-        reach = {name: near.union(*(reach.get(other, set()) for other in near)) for name, near in reach.items()}
-    return any(name in near for name, near in reach.items())
+    reachable = {name: _refs(body) for name, body in parts.items()}
+    for _ in reachable:
+        reachable = {
+            name: targets.union(*(reachable.get(target, set()) for target in targets))
+            for name, targets in reachable.items()
+        }
+    return any(name in targets for name, targets in reachable.items())
 
 
 def _value_features(node: Mapping[str, Any]) -> Iterator[Feature]:
@@ -127,22 +130,22 @@ def _is_container(node: Any) -> bool:
 
 
 def features(schema: Any) -> frozenset[str]:
-    """Names of all features the schema uses (the values of Feature)."""
+    """Return the names (``Feature`` values) of all features the schema uses."""
     parts = definitions(schema) if isinstance(schema, Mapping) else {"#": schema}
-    found: set[Feature] = set()
+    used: set[Feature] = set()
     for pointer, part in parts.items():
         if pointer != "#" and ("~" in pointer or "%" in pointer):
-            found.add(Feature.ESCAPED_NAMES)
+            used.add(Feature.ESCAPED_NAMES)
         refs = _refs(part)
-        found |= {Feature.ROOT_REF} if "#" in refs else set()
-        found |= {Feature.REF} if refs - {"#"} else set()
+        used |= {Feature.ROOT_REF} if "#" in refs else set()
+        used |= {Feature.REF} if refs - {"#"} else set()
         for node in walk(part):
-            found.update(_node_features(node))
+            used.update(_node_features(node))
             if _is_container(node) and any(_is_container(below) for child in children(node) for below in walk(child)):
-                found.add(Feature.NESTING)
+                used.add(Feature.NESTING)
     if _recursive(parts):
-        found.add(Feature.RECURSION)
-    return frozenset(feature.value for feature in found)
+        used.add(Feature.RECURSION)
+    return frozenset(feature.value for feature in used)
 
 
 def sample(
@@ -152,7 +155,7 @@ def sample(
     budget: Budget | int = Budget(),  # noqa: B008  # frozen
     seed_value: int = 0,
 ) -> list[dict[str, Any]]:
-    """At most ``count`` schemas, the same ones for the same seed and the same Hypothesis release."""
+    """Return at most ``count`` schemas. The same seed and Hypothesis release give the same schemas."""
     drawn: list[dict[str, Any]] = []
 
     @seed(seed_value)
@@ -174,7 +177,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many of ``total`` schemas use each feature, and how large they are (in subschemas)."""
+    """Number of schemas (of ``total``) that use each feature, and the size of each schema in subschemas."""
 
     total: int
     counts: Mapping[str, int]
@@ -182,7 +185,7 @@ class Distribution:
 
     def __str__(self) -> str:
         middle = sorted(self.sizes)[len(self.sizes) // 2] if self.sizes else 0
-        lines = [f"{self.total} schemas, subschemas: median {middle}, most {max(self.sizes, default=0)}"]
+        lines = [f"{self.total} schemas, subschemas: median {middle}, maximum {max(self.sizes, default=0)}"]
         for feature in Feature:
             count = self.counts.get(feature.value, 0)
             share = count / self.total if self.total else 0
@@ -197,7 +200,7 @@ def distribution(
     budget: Budget | int = Budget(),  # noqa: B008 (frozen)
     seed_value: int = 0,
 ) -> Distribution:
-    """Draw ``count`` schemas and count. Print the result to see what a profile and a budget really give."""
+    """Draw ``count`` schemas and count their features. Print the result to see what a profile and a budget produce."""
     drawn = sample(count, profile=profile, budget=budget, seed_value=seed_value)
     counts = Counter(name for schema in drawn for name in features(schema))
     sizes = tuple(sum(1 for part in definitions(schema).values() for _ in walk(part)) for schema in drawn)

@@ -1,4 +1,4 @@
-"""Instances of a schema, and near misses, each checked by ``jsonschema``."""
+"""Valid instances and near misses of a schema, each checked with ``jsonschema``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
+from referencing import Registry
 
-from pytest_vllm_regress.schemas.descent import values_of
+from pytest_vllm_regress.schemas.composites import values_matching
 from pytest_vllm_regress.schemas.features import definitions, walk
 from pytest_vllm_regress.schemas.unroll import unroll
 
 
-def _pattern(judge: Validator, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
-    """A pattern as JSON Schema means it (ECMA-262): ``\\d`` is 0 to 9, ``$`` is the very end. Python's own reading is wider."""
+def _pattern(validator: Validator, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+    """Check a pattern with ECMA-262 semantics, as JSON Schema requires: ``\\d`` is 0 to 9 and ``$`` matches only at the very end."""
     if isinstance(value, str) and re.search(re.sub(r"(?<!\\)\$$", r"\\Z", pattern), value, re.ASCII) is None:
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
@@ -29,54 +30,60 @@ _DRAFT_7, _DRAFT_2020 = (extend(kind, {"pattern": _pattern}) for kind in (Draft7
 
 
 def validator(schema: Mapping[str, Any]) -> Validator:
-    """The judge. A schema with an ``items`` list or ``definitions`` is draft 7, others are 2020-12; formats count."""
+    """Return a validator that also checks formats. A schema with an ``items`` list or ``definitions`` is draft 7, any other 2020-12."""
     nodes = [node for part in definitions(schema).values() for node in walk(part) if isinstance(node, Mapping)]
     old = "definitions" in schema or any(isinstance(node.get("items"), list) for node in nodes)
     kind = _DRAFT_7 if old and not any("prefixItems" in node for node in nodes) else _DRAFT_2020
-    judge: Validator = kind(schema, format_checker=kind.FORMAT_CHECKER)
-    return judge
+    # Without a registry of its own, jsonschema would fetch references to other documents, also ``file:`` ones.
+    checker: Validator = kind(schema, format_checker=kind.FORMAT_CHECKER, registry=Registry())
+    return checker
 
 
 def valid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Any]:
-    """Values that satisfy ``schema``. With ``extras`` false, objects hold declared properties only, which is all that
-    some backends can write. Recursion is followed a few rounds."""
-    return values_of(unroll(schema, extras=extras)).filter(_judge(schema))
+    """Return a strategy for values that satisfy ``schema``.
+
+    With ``extras`` false, objects have declared properties only, because some backends cannot write others. Recursion is
+    followed a few levels deep.
+    """
+    return values_matching(unroll(schema, extras=extras)).filter(_is_valid(schema))
 
 
-def _judge(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
-    judge = validator(schema)
-    return lambda value: judge.is_valid(value)
+def _is_valid(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
+    checker = validator(schema)
+    return lambda value: checker.is_valid(value)
 
 
 @dataclass(frozen=True)
 class Invalid:
-    """A value that ``jsonschema`` refuses, one change away from a valid one. ``change`` says where and what."""
+    """A value that ``jsonschema`` rejects, one change away from a valid one. ``change`` describes where and what changed."""
 
     value: Any
     change: str
 
 
 def invalid_instances(schema: Mapping[str, Any], *, extras: bool = True) -> st.SearchStrategy[Invalid]:
-    """Near misses: a valid instance, changed in one place, refused by ``jsonschema``. Draws nothing for a schema that
-    accepts all near misses too."""
+    """Return a strategy for near misses: valid instances changed in one place so that ``jsonschema`` rejects them.
+
+    It draws nothing for a schema that accepts every near miss as well.
+    """
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Invalid:
-        found = near_misses(schema, draw(valid_instances(schema, extras=extras)))
-        assume(found)
-        return draw(st.sampled_from(found))
+        misses = near_misses(schema, draw(valid_instances(schema, extras=extras)))
+        assume(misses)
+        return draw(st.sampled_from(misses))
 
     return drawn()
 
 
 def near_misses(schema: Mapping[str, Any], value: Any) -> list[Invalid]:
-    """Every near miss of one valid instance, larger changes first."""
-    accepts = _judge(schema)
-    return [Invalid(new, change) for change, new in _changes(value, *_limits(schema)) if not accepts(new)]
+    """Return every near miss of one valid instance, larger changes first."""
+    is_valid = _is_valid(schema)
+    return [Invalid(new, change) for change, new in _changes(value, *_limits(schema)) if not is_valid(new)]
 
 
 def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:
-    """Numbers just past the schema's bounds, and lengths just past its limits."""
+    """Return numbers at and just past the schema's bounds, and lengths just past its limits."""
     numbers: set[float] = set()
     lengths: set[int] = set()
     for part in definitions(schema).values():
@@ -90,8 +97,8 @@ def _limits(schema: Mapping[str, Any]) -> tuple[list[float], list[int]]:
 
 
 def _changes(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[tuple[str, Any]]:
-    """(what was changed, the changed value), the smallest changes of the deepest parts last."""
-    yield from ((f"became {new!r}", new) for new in _others(value, numbers, lengths) if not _same(new, value))
+    """Yield (description, changed value) pairs; changes to the deepest parts come last."""
+    yield from ((f"became {new!r}", new) for new in _replacements(value, numbers, lengths) if not _same(new, value))
     if isinstance(value, dict):
         for key, part in value.items():
             yield f"lost {key!r}", {k: v for k, v in value.items() if k != key}
@@ -103,11 +110,11 @@ def _changes(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[t
                 yield f"[{index}]: {change}", [*value[:index], new, *value[index + 1 :]]
 
 
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and bool(left == right)
 
 
-def _others(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[Any]:
+def _replacements(value: Any, numbers: list[float], lengths: list[int]) -> Iterator[Any]:
     if isinstance(value, bool):
         yield not value
     elif isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""What a schema may contain: features, profiles (what one backend claims to support), budgets (how large)."""
+"""What a drawn schema may contain: features, profiles (the features one backend claims to support) and budgets (sizes)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_vllm_regress.errors import UsageError
 
 
 class Dialect(StrEnum):
-    """The two spellings: tuples are ``items`` lists or ``prefixItems``, shared parts ``definitions`` or ``$defs``."""
+    """JSON Schema dialects: draft 7 has ``items`` lists and ``definitions``, 2020-12 has ``prefixItems`` and ``$defs``."""
 
     DRAFT7 = "draft-07"
     DRAFT2020 = "2020-12"
 
 
 class Feature(StrEnum):
-    """Something a schema can use and a backend can lack. The order is the order of reports."""
+    """Something a schema can use and a backend may not support. Reports list features in this order."""
 
     NULL = "null"
     BOOLEAN = "boolean"
@@ -60,14 +60,14 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True)
 class Profile:
-    """What one backend claims to support. ``source`` says where the claim stands."""
+    """The features one backend claims to support. ``source`` says where the claim is documented."""
 
     name: str
     features: frozenset[Feature]
     dialect: Dialect = Dialect.DRAFT2020
     source: str = ""
     extras: bool = False
-    """Whether the backend writes properties that an open object does not declare, and takes them in any place."""
+    """Whether the backend writes and accepts undeclared properties of an open object, in any position."""
 
     def __contains__(self, feature: Feature) -> bool:
         return feature in self.features
@@ -75,12 +75,12 @@ class Profile:
 
 @dataclass(frozen=True)
 class Budget:
-    """How large a schema may become. ``depth`` counts containers and combinators, ``nodes`` all subschemas, roughly."""
+    """Maximum size of a schema. ``depth`` counts containers and combinators; ``nodes`` is the approximate number of subschemas."""
 
     depth: int = 3
     nodes: int = 12
     width: int = 4
-    """Most properties of an object, members of an enum, alternatives of an anyOf."""
+    """Maximum number of properties of an object, members of an enum and alternatives of an anyOf."""
 
     def __post_init__(self) -> None:
         for name in ("depth", "nodes", "width"):
@@ -99,7 +99,7 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "basic",
             frozenset(_SCALARS | _NESTED | {_F.LENGTH, _F.BOUNDS, _F.ITEM_COUNT, _F.ENUM}),
-            source="what every structured-output backend since 2024 compiles, lm-format-enforcer 0.10.3 included",
+            source="compiled by every structured-output backend since 2024, including lm-format-enforcer 0.10.3",
         ),
         Profile(
             "lm-format-enforcer",
@@ -109,8 +109,8 @@ PROFILES: dict[str, Profile] = {
                 | {_F.LENGTH, _F.PATTERN, _F.ITEM_COUNT, _F.CLOSED, _F.DICTIONARY, _F.ENUM, _F.CONST, _F.TYPE_LIST}
                 | {_F.ANY_OF, _F.ONE_OF, _F.ALL_OF, _F.REF, _F.RECURSION}
             ),
-            # No numeric bounds, multipleOf, uniqueItems, tuples or formats: parsed and dropped. Pattern with length and
-            # mixed enums: an exception. Names outside ASCII: only where the tokenizer has them as whole tokens.
+            # Numeric bounds, multipleOf, uniqueItems, tuples and formats are parsed and dropped. A pattern with a length and
+            # a mixed enum raise an exception. Non-ASCII names work only if the tokenizer has them as whole tokens.
             source="lm-format-enforcer 0.10.11, README and jsonschemaparser.get_parser",
         ),
         Profile(
@@ -131,14 +131,14 @@ PROFILES: dict[str, Profile] = {
             source="outlines-core: a schema becomes one regular expression, so no recursion and no arithmetic",
         ),
         Profile("full", _ALL, source="everything the strategies can draw"),
-        Profile("full-draft-07", _ALL, Dialect.DRAFT7, source="everything, in the older spelling"),
+        Profile("full-draft-07", _ALL, Dialect.DRAFT7, source="everything, in the draft 7 dialect"),
     )
 }
-"""What each backend claims, by name; beside them ``basic``, ``full`` and ``full-draft-07``."""
+"""Profiles by name: one for each backend, and ``basic``, ``full`` and ``full-draft-07``."""
 
 
 def as_profile(profile: Profile | str) -> Profile:
-    """A profile by name. Raises UsageError that lists the known names."""
+    """Return the profile with this name. Raises UsageError that lists the known names."""
     if isinstance(profile, Profile):
         return profile
     try:
@@ -148,5 +148,5 @@ def as_profile(profile: Profile | str) -> Profile:
 
 
 def as_budget(budget: Budget | int) -> Budget:
-    """A budget, or one of that many nodes with the usual depth and width."""
+    """Return the budget; an integer stands for that many nodes with the default depth and width."""
     return budget if isinstance(budget, Budget) else Budget(nodes=budget)

@@ -1,4 +1,4 @@
-"""Schemas without subschemas: null, boolean, numbers, strings, enum, const. Each one drawn has an instance."""
+"""Draw schemas without subschemas: null, boolean, numbers, strings, enum, const. Each drawn schema is satisfiable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """A pattern whose instances have every length from ``shortest`` to ``longest`` (None: no end)."""
+    """A pattern with instances of every length from ``shortest`` to ``longest`` (None: unbounded)."""
 
     pattern: str
     shortest: int
@@ -38,7 +38,7 @@ SHAPES = (
     Shape("^(ab)+c?$", 2, None),
     Shape("^[^x]$", 1, 1),
 )
-"""Patterns in the common core of the regex dialects: classes, groups, alternatives, counted repeats, one escape."""
+"""Patterns in the common core of all regex dialects: classes, groups, alternatives, counted repeats, one escape."""
 
 FORMATS = ("date", "time", "date-time", "email", "uuid", "ipv4", "ipv6", "hostname", "uri")
 
@@ -49,7 +49,7 @@ _FRACTIONS = (0.5, 0.25, 2, 1.5)
 
 
 def maybe(draw: Draw, allowed: bool = True) -> bool:
-    """A coin that shrinks to no. Where the profile does not allow yes, nothing is drawn."""
+    """Draw a boolean that shrinks to False. Draw nothing if True is not allowed."""
     return allowed and bool(draw(st.booleans()))
 
 
@@ -62,7 +62,7 @@ def boolean(draw: Draw, profile: Profile) -> Schema:
 
 
 def _bounds(draw: Draw, profile: Profile, schema: Schema, inside: float, gaps: st.SearchStrategy[Any]) -> None:
-    """Bounds on each side of ``inside``, which stays an instance."""
+    """Add bounds on either side of ``inside``, which remains an instance."""
     for side, sign in (("inimum", -1), ("aximum", 1)):
         if maybe(draw, Feature.BOUNDS in profile or Feature.EXCLUSIVE_BOUNDS in profile):
             gap = draw(gaps)
@@ -111,7 +111,7 @@ def string(draw: Draw, profile: Profile) -> Schema:
     elif maybe(draw, Feature.FORMAT in profile):
         return {**schema, "format": draw(st.sampled_from(FORMATS))}
     if Feature.LENGTH in profile:
-        # One instance of this length always remains.
+        # An instance of this length always exists.
         length = draw(st.integers(shortest, shortest + 4 if longest is None else longest))
         if maybe(draw):
             schema["minLength"] = draw(st.integers(0, length))
@@ -125,7 +125,7 @@ def _key(value: Any) -> str:
 
 
 def values(profile: Profile) -> st.SearchStrategy[Any]:
-    """Any JSON value that may stand in an enum or const. Floats are never whole, so that 1 and 1.0 do not meet."""
+    """Return a strategy for values of an enum or const. Floats are never whole numbers, so that 1 and 1.0 never both appear."""
     words = st.sampled_from(WORDS + AWKWARD)
     scalars = st.none() | st.booleans() | st.integers(-20, 20) | st.sampled_from((0.5, -1.25)) | words
     return scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(WORDS), scalars, max_size=2)
@@ -152,7 +152,7 @@ def const(draw: Draw, profile: Profile) -> Schema:
 
 
 def type_list(draw: Draw, profile: Profile) -> Schema:
-    """A union of plain types; number never stands beside integer."""
-    known = (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.STRING)
-    names = [feature.value for feature in known if feature in profile]
+    """Draw a union of plain types, never of both number and integer."""
+    features = (Feature.NULL, Feature.BOOLEAN, Feature.INTEGER, Feature.STRING)
+    names = [feature.value for feature in features if feature in profile]
     return {"type": draw(st.lists(st.sampled_from(names), min_size=2, max_size=3, unique=True))}

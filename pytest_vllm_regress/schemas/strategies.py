@@ -1,10 +1,11 @@
-"""``json_schemas``: Hypothesis draws JSON schemas.
+"""``json_schemas``: a Hypothesis strategy for JSON schemas.
 
-How it stays satisfiable: every node is drawn around an instance it has, a part never contradicts another, and a
-reference back to something still being drawn stands only where an instance may leave it out (an optional property, the
-items of an array that may be empty, a later alternative). How it shrinks: the simplest kind comes first, each keyword
-hangs on its own coin, and a subschema is the same strategy at every depth, so Hypothesis can put a descendant in the
-place of its ancestor.
+Why drawn schemas are satisfiable: every node is drawn around an instance that it accepts, no part contradicts another, and a
+reference to an unfinished definition appears only where an instance may leave it out (an optional property, the items of an
+array that may be empty, an alternative other than the first).
+
+Why they shrink well: the simplest kind comes first, each keyword depends on a boolean of its own, and subschemas use the same
+strategy at every depth, so that Hypothesis can replace an ancestor by its descendant.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ DISCRIMINATOR = "tag"
 
 @dataclass
 class _State:
-    """What one draw has made so far: how many nodes are left, and the shared definitions."""
+    """Mutable state of one draw: the number of nodes left in the budget, and the shared definitions so far."""
 
     left: int
     definitions: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class _State:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a node stands: how deep, and which unfinished definitions it may or may not refer to."""
+    """Position of a node: its depth and the unfinished definitions it may refer to."""
 
     profile: Profile
     budget: Budget
@@ -44,12 +45,15 @@ class _Place:
     depth: int = 0
     open_names: tuple[str, ...] = ("#",)
     reachable: tuple[str, ...] = ()
-    """Those of ``open_names`` that a guard stands before: referring to them still leaves finite instances."""
+    """The ``open_names`` that lie behind a guard. Schemas that refer to them still have finite instances."""
     entered: tuple[str, ...] = ()
-    """Those of ``open_names`` that an array or object stands before: referring to them goes on at another value."""
+    """The ``open_names`` that lie behind an array or object. A reference to them applies to another value."""
 
     def deeper(self, *, guarded: bool = False, inside: bool = False) -> _Place:
-        """A place below: ``guarded`` where an instance may leave it out, ``inside`` where it is about a part of the value."""
+        """Return the place one level deeper.
+
+        ``guarded``: an instance may leave that node out. ``inside``: that node describes a part of the value.
+        """
         reachable = self.open_names if guarded else self.reachable
         return replace(
             self, depth=self.depth + 1, reachable=reachable, entered=self.open_names if inside else self.entered
@@ -74,7 +78,7 @@ _SCALARS = (
 
 
 def _kinds(place: _Place) -> list[str]:
-    """What may stand here, simplest first. The front of the list is the same at every depth, for the shrinker."""
+    """Return the kinds of schema allowed here, simplest first. The list begins alike at every depth, which helps shrinking."""
     profile = place.profile
     kinds = [feature.value for feature, _ in _SCALARS if feature in profile]
     if Feature.CONST_ANY in profile and Feature.CONST not in profile:
@@ -83,7 +87,7 @@ def _kinds(place: _Place) -> list[str]:
         kinds.append(Feature.ENUM.value)
     if Feature.ANY in profile:
         kinds.append(Feature.ANY.value)
-    if Feature.RECURSION in profile:  # where nothing can be referred to it stands for the simplest kind
+    if Feature.RECURSION in profile:  # becomes the simplest kind if there is nothing to refer to
         kinds.append(Feature.RECURSION.value)
     if place.may_nest:
         kinds += [f.value for f in (Feature.ARRAY, Feature.OBJECT) if f in profile]
@@ -92,12 +96,12 @@ def _kinds(place: _Place) -> list[str]:
             kinds.append(Feature.TUPLE.value)
         if Feature.ALL_OF_SPLIT in profile:
             kinds.append(Feature.ALL_OF_SPLIT.value)
-        # Weighted towards objects, most of all at the root: they are what structured output is about.
+        # Prefer objects, above all at the root: structured output mostly asks for objects.
         kinds += [Feature.OBJECT.value] * (8 if place.depth == 0 else 2) * (Feature.OBJECT in profile)
     return kinds
 
 
-def _callable_names(place: _Place) -> list[str]:
+def _recursion_targets(place: _Place) -> list[str]:
     if Feature.RECURSION not in place.profile:
         return []
     return [
@@ -120,10 +124,10 @@ def _of_kind(draw: Draw, place: _Place, kind: str) -> Schema:
     if kind == Feature.ANY:
         return {}
     if kind == Feature.RECURSION:
-        callable_names = _callable_names(place)
-        if not callable_names:
+        targets = _recursion_targets(place)
+        if not targets:
             return _of_kind(draw, place, _kinds(place)[0])
-        name = draw(st.sampled_from(callable_names))
+        name = draw(st.sampled_from(targets))
         return {"$ref": _pointer(place.profile, name)}
     containers = {
         Feature.ARRAY.value: _array,
@@ -141,7 +145,7 @@ def _of_kind(draw: Draw, place: _Place, kind: str) -> Schema:
 def _array(draw: Draw, place: _Place) -> Schema:
     schema: Schema = {"type": "array"}
     at_least = 0
-    if maybe(draw):  # one coin before the others: a plain array must be the shortest thing that holds something
+    if maybe(draw):  # one boolean before the others, so that a plain array is the simplest container to draw
         if Feature.ITEM_COUNT in place.profile:
             if maybe(draw):
                 at_least = schema["minItems"] = draw(st.integers(0, 3))
@@ -173,7 +177,7 @@ def _names(profile: Profile) -> Sequence[str]:
 
 
 def _properties(draw: Draw, place: _Place, names: Sequence[str]) -> Schema:
-    """``properties`` and ``required``; a property that is not required is a guard."""
+    """Draw ``properties`` and ``required``. A property that is not required is a guard."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     for name in names:
@@ -186,8 +190,8 @@ def _properties(draw: Draw, place: _Place, names: Sequence[str]) -> Schema:
 
 def _draw_names(draw: Draw, place: _Place, least: int) -> list[str]:
     most = max(least, min(place.budget.width, place.state.left))
-    known = st.sampled_from(_names(place.profile))
-    names: list[str] = draw(st.lists(known, min_size=least, max_size=most, unique=True))
+    candidates = st.sampled_from(_names(place.profile))
+    names: list[str] = draw(st.lists(candidates, min_size=least, max_size=most, unique=True))
     return names
 
 
@@ -201,14 +205,14 @@ def _object(draw: Draw, place: _Place) -> Schema:
 
 
 def _decorate(draw: Draw, place: _Place, schema: Schema) -> None:
-    """What an object says beside its declared properties."""
+    """Add an object's keywords other than its declared properties."""
     required = len(schema.get("required", []))
     if maybe(draw, Feature.CLOSED in place.profile):
         schema["additionalProperties"] = False
     elif maybe(draw, Feature.ADDITIONAL in place.profile):
         schema["additionalProperties"] = draw(_node(place.deeper(guarded=True, inside=True)))
     if Feature.PROPERTY_COUNT in place.profile:
-        # Never more than required: counting must not make an optional property, perhaps a recursive one, needed.
+        # minProperties stays within the required properties: it must not force an optional, possibly recursive, property.
         if maybe(draw):
             schema["minProperties"] = draw(st.integers(0, required))
         if maybe(draw):
@@ -222,29 +226,29 @@ def _any_of(draw: Draw, place: _Place) -> Schema:
 
 
 def _one_of(draw: Draw, place: _Place) -> Schema:
-    """Exactly one alternative matches: objects told apart by a required constant, or different types."""
+    """Draw alternatives of which exactly one matches: objects with a distinct required constant, or distinct types."""
     count = draw(st.integers(2, max(2, place.budget.width - 1)))
-    scalars_too = Feature.ALL_OF_SPLIT in place.profile  # a backend that merges objects only does so here as well
+    scalars_too = Feature.ALL_OF_SPLIT in place.profile  # a backend that merges only objects does so here as well
     if not scalars_too or maybe(draw):
         return {"oneOf": [_tagged(draw, place, index) for index in range(count)]}
     spare = {"null", "boolean", "number", "string"} & {_type_name(feature.value) for feature in place.profile.features}
     alternatives: list[Schema] = []
-    taken: set[str] = set()
+    used_types: set[str] = set()
     for _ in range(min(count, len(spare))):
         alternative = draw(_node(place.deeper()))
         types = _types(alternative)
-        if not types or types & taken or spare <= taken | types:
-            free = min(spare - taken)
+        if not types or types & used_types or spare <= used_types | types:
+            free = min(spare - used_types)
             alternative, types = {"type": free}, {free}
-        taken |= types
+        used_types |= types
         alternatives.append(alternative)
-        if spare <= taken:
+        if spare <= used_types:
             break
     return {"oneOf": alternatives}
 
 
 def _type_name(name: str) -> str:
-    """Integers are numbers, where types are told apart."""
+    """Return the type name that distinguishes alternatives: an integer is a number."""
     return "number" if name == "integer" else name
 
 
@@ -253,7 +257,7 @@ _TYPE_OF |= {list: "array", dict: "object"}
 
 
 def _types(schema: Schema) -> set[str]:
-    """Every type an instance can have. Empty where that is not plain to see."""
+    """Return every type an instance can have; empty if that is not obvious from the schema."""
     if "type" in schema:
         names = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return {_type_name(name) for name in names}
@@ -262,9 +266,9 @@ def _types(schema: Schema) -> set[str]:
 
 
 def _open_object(draw: Draw, place: _Place, name: str) -> Schema:
-    """An object that says nothing about undeclared properties: the node drawn here if it is one, else one around it.
+    """Draw an object without restrictions on undeclared properties: a node that is one, or an object with the node as a property.
 
-    Drawn as a node so that the shrinker can put it in the place of the combinator it belongs to.
+    It is drawn as a node so that the shrinker can replace the enclosing combinator by it.
     """
     node: Schema = draw(_node(place.deeper()))
     if node.get("type") == "object" and node.keys() <= {"type", "properties", "required"}:
@@ -273,29 +277,29 @@ def _open_object(draw: Draw, place: _Place, name: str) -> Schema:
 
 
 def _tagged(draw: Draw, place: _Place, index: int) -> Schema:
-    rest = _open_object(draw, place, PLAIN_NAMES[0])
+    variant = _open_object(draw, place, PLAIN_NAMES[0])
     tag = {"const": PLAIN_NAMES[index]} if Feature.CONST in place.profile else {"enum": [PLAIN_NAMES[index]]}
-    properties = {DISCRIMINATOR: tag, **{k: v for k, v in rest["properties"].items() if k != DISCRIMINATOR}}
-    required = [DISCRIMINATOR, *(name for name in rest.get("required", []) if name != DISCRIMINATOR)]
+    properties = {DISCRIMINATOR: tag, **{k: v for k, v in variant["properties"].items() if k != DISCRIMINATOR}}
+    required = [DISCRIMINATOR, *(name for name in variant.get("required", []) if name != DISCRIMINATOR)]
     return {"type": "object", "properties": properties, "required": required}
 
 
 def _all_of(draw: Draw, place: _Place) -> Schema:
-    """Open objects over different names agree always."""
+    """Draw two open objects with different property names, which never contradict each other."""
     first, second = _open_object(draw, place, PLAIN_NAMES[0]), _open_object(draw, place, PLAIN_NAMES[1])
     properties = {name: body for name, body in second["properties"].items() if name not in first["properties"]}
     required = [name for name in second.get("required", []) if name in properties]
-    rest = {"type": "object", "properties": properties, **({"required": required} if required else {})}
-    return {"allOf": [first, rest]}
+    disjoint = {"type": "object", "properties": properties, **({"required": required} if required else {})}
+    return {"allOf": [first, disjoint]}
 
 
 def _all_of_split(draw: Draw, place: _Place) -> Schema:
-    """One scalar's keywords over two parts: the conjunction is the scalar. Anything else stands beside itself."""
-    whole = draw(_node(place.deeper()))
-    if whole.get("type") not in ("string", "integer", "number"):
-        return {"allOf": [whole, whole]}
-    second = {key: value for key, value in whole.items() if key != "type" and maybe(draw)}
-    return {"allOf": [{key: value for key, value in whole.items() if key not in second}, second or dict(whole)]}
+    """Split the keywords of a scalar schema between two parts. Any other schema is repeated."""
+    original = draw(_node(place.deeper()))
+    if original.get("type") not in ("string", "integer", "number"):
+        return {"allOf": [original, original]}
+    second = {key: value for key, value in original.items() if key != "type" and maybe(draw)}
+    return {"allOf": [{key: value for key, value in original.items() if key not in second}, second or dict(original)]}
 
 
 def _ref(draw: Draw, place: _Place) -> Schema:
@@ -305,8 +309,8 @@ def _ref(draw: Draw, place: _Place) -> Schema:
         return {"$ref": _pointer(place.profile, draw(st.sampled_from(finished)))}
     prefix = "d/" if maybe(draw, Feature.ESCAPED_NAMES in place.profile) else "d"
     name = f"{prefix}{len(state.definitions)}"
-    state.definitions[name] = None  # open: not to be used before a guard
-    # Nothing is reachable at first: only a guard inside the definition makes it finite wherever it is used again.
+    state.definitions[name] = None  # unfinished: only usable behind a guard
+    # Nothing is reachable at first: the definition is finite wherever it is used only if the guard is inside it.
     inner = replace(place.deeper(), open_names=(*place.open_names, name), reachable=(), entered=())
     state.definitions[name] = draw(_node(inner))
     return {"$ref": _pointer(place.profile, name)}
@@ -331,7 +335,7 @@ def _root(draw: Draw, profile: Profile, budget: Budget, satisfiable: bool) -> Sc
     if state.definitions:
         schema = {**schema, _definitions_key(profile): dict(state.definitions)}
         if "$ref" in schema and profile.dialect is Dialect.DRAFT7:
-            # Draft 7 ignores what stands beside $ref, and with it, for some readers, the definitions.
+            # Draft 7 ignores keywords beside $ref; some readers then ignore the definitions, too.
             schema = {"allOf": [{"$ref": schema.pop("$ref")}], **schema}
     return schema
 
@@ -341,11 +345,15 @@ def json_schemas(
     budget: Budget | int = Budget(),  # noqa: B008 (frozen)
     satisfiable: bool = True,
 ) -> st.SearchStrategy[Schema]:
-    """A strategy that draws JSON schemas.
+    """Return a strategy for JSON schemas that are valid according to their metaschema.
 
-    ``profile`` is what the schemas may use: a name out of ``PROFILES`` or a Profile. ``budget`` is how large they get:
-    a Budget, or a number of nodes. With ``satisfiable`` (the default) each schema has at least one finite instance;
-    without it about half of the schemas are made to contradict themselves. Every schema is valid by its metaschema.
-    Raises UsageError for an unknown profile or an impossible budget.
+    Args:
+        profile: features the schemas may use, as a name in ``PROFILES`` or a ``Profile``.
+        budget: maximum size, as a ``Budget`` or a number of nodes.
+        satisfiable: if true, each schema has at least one finite instance; if false, about half of the schemas
+            contradict themselves.
+
+    Raises:
+        UsageError: the profile is unknown or the budget is impossible.
     """
     return _root(as_profile(profile), as_budget(budget), satisfiable)

@@ -1,1 +1,1 @@
-"""What every other folder may use and what knows nothing of them: paths, deadlines, files, masking, validation."""
+"""Helpers without domain knowledge: paths, deadlines, files, masking, validation."""

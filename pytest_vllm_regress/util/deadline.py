@@ -1,4 +1,4 @@
-"""Deadlines: when a phase must have ended, by a clock that tests can replace."""
+"""Deadlines of phases, on a clock that tests can replace."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Clock = Callable[[], float]
 
 
 class HasDescriptor(Protocol):
-    """A socket, a pipe or the like."""
+    """An object with a file descriptor, such as a socket or a pipe."""
 
     def fileno(self) -> int: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Deadline:
-    """The moment (on ``clock``) by which a phase must have ended, and how long it was given in seconds."""
+    """The time ``at`` (on ``clock``) by which a phase must end, and the seconds that it was allowed."""
 
     phase: str
     allowed_s: float
@@ -33,7 +33,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left, never below zero."""
+        """Seconds left; 0 after the deadline."""
         return max(0.0, self.at - self.clock())
 
     @property
@@ -42,17 +42,17 @@ class Deadline:
 
 
 DeadlineFor = Callable[[str, float | None], Deadline]
-"""Makes the deadline of a phase; seconds other than None replace what the phase is given."""
+"""Return the deadline of a phase. Seconds, if given, replace the phase's default."""
 
 
-def wait_readable(deadline: Deadline, *ends: HasDescriptor, at_most_s: float = math.inf) -> bool:
-    """Sleep until one of ``ends`` can be read; False when the deadline, or ``at_most_s``, came first.
+def wait_readable(deadline: Deadline, *sources: HasDescriptor, at_most_s: float = math.inf) -> bool:
+    """Wait until one of ``sources`` is readable. Return False if the deadline or ``at_most_s`` passes first.
 
-    One that is closed, by another thread that has seen its end, counts as readable.
+    A source that another thread has closed counts as readable.
     """
     poll = select.poll()
-    for end in ends:
-        if (number := end.fileno()) < 0:
+    for source in sources:
+        if (descriptor := source.fileno()) < 0:
             return not deadline.passed
-        poll.register(number, select.POLLIN)
+        poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(min(deadline.left_s, at_most_s) * 1000)) and not deadline.passed

@@ -1,20 +1,26 @@
-"""Files, written whole or not at all, and read within bounds."""
+"""Write files atomically, read them within a size limit, and stay below a folder whose content somebody else chose."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
+
 
 def read_bounded(path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError) -> bytes:
-    """All of a regular file of at most ``limit`` bytes; ``what`` it is, for messages.
+    """Return the content of a regular file of at most ``limit`` bytes. ``what`` names the kind of file in messages.
 
-    Raises ``error`` for a longer one, for what is no file (a pipe would be waited for, a device has no end), and for what cannot be read.
+    Raises ``error`` for a larger file, for anything that is not a regular file (reading a pipe may block, a device may never end), and for
+    an unreadable one.
     """
     content = _read(path, limit + 1, error)
     if len(content) > limit:
@@ -23,17 +29,17 @@ def read_bounded(path: Path, limit: int, *, what: str = "a file", error: type[Us
 
 
 def peek(path: Path, limit: int) -> str:
-    """The first ``limit`` bytes of a regular file as text; empty where there is none, or it cannot be read."""
+    """Return the first ``limit`` bytes of a regular file as text; empty if it is missing or unreadable."""
     try:
         return _read(path, limit, UsageError).decode("utf-8", errors="replace")
     except UsageError:
         return ""
 
 
-def write_whole(path: Path, content: str) -> None:
-    """Put ``content`` into ``path``, or leave what was there. Who may read it is the umask's to say.
+def write_atomically(path: Path, content: str) -> None:
+    """Replace the content of ``path`` atomically. The umask decides who may read it.
 
-    Raises ``UsageError`` when the place cannot be written.
+    Raises ``UsageError`` if it cannot be written.
     """
     temporary: Path | None = None
     try:
@@ -49,19 +55,129 @@ def write_whole(path: Path, content: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError, ValueError):
                 temporary.unlink(missing_ok=True)
-        raise UsageError(f"{path}: cannot be written: {_why(error)}. Give another place, or make room there") from None
+        raise _unwritable(path, error) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``UsageError`` if ``write_atomically`` could not write a few pages to ``path`` now. Creates its folder, and leaves no file."""
+    if path.is_dir():
+        raise _unwritable(path, IsADirectoryError(errno.EISDIR, "Is a directory"))
+    probe = path.with_name(f".{secrets.token_hex(8)}.probe")
+    try:
+        write_atomically(probe, " " * _PROBE_BYTES)
+        probe.unlink()
+    except UsageError as error:
+        raise UsageError(str(error).replace(str(probe), str(path))) from None
+
+
+_PROBE_BYTES = 16 * 1024
+
+
+def append_line(path: Path, line: str, *, truncate: bool = False) -> None:
+    """Append a line to ``path`` and flush it to the disk. ``truncate``: remove earlier lines.
+
+    Raises ``UsageError`` if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb" if truncate else "ab") as stream:
+            stream.write(line.encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from None
+
+
+def read_lines(path: Path, offset: int, limit: int) -> tuple[list[bytes], int]:
+    """Return the complete lines of ``path`` from ``offset`` on, of ``limit`` bytes at most, and the offset where the last one ends.
+
+    A line without its newline is still being written and is left out. Without a file there are no lines. Raises ``UsageError`` for a file that
+    cannot be read.
+    """
+    if not path.exists():
+        return [], offset
+    try:
+        with open(path, "rb", opener=_open_nonblocking) as stream:
+            stream.seek(offset)
+            content = stream.read(limit)
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"{path}: cannot be read: {_reason(problem)}") from None
+    complete = content[: content.rfind(b"\n") + 1]
+    return complete.split(b"\n")[:-1], offset + len(complete)
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder where it is not there yet, readable by its user alone: so are folders above it that have to be made."""
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    for each in reversed(missing):
-        each.mkdir(mode=0o700, exist_ok=True)
+    """Create the folder and its missing parents, accessible to the user only. Existing folders keep their mode."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
     return path
 
 
+def parts_below(path: str) -> tuple[str, ...]:
+    """Return the parts of a relative path. Raises ``UsageError`` for an absolute one, and for a part that leaves its folder or names git's."""
+    parts = tuple(path.split("/"))
+    if wrong := [part for part in parts if part in ("", ".", "..") or "\0" in part or part.lower() == ".git"]:
+        raise UsageError(
+            f"the path {path[:200]!r} has the part {wrong[0][:50]!r}: allowed are the names of files and folders, which stay below the tree"
+        )
+    return parts
+
+
+def read_below(folder: Path, path: str, limit: int, *, link_text: bool = False) -> bytes | None:
+    """Return the content of a regular file below ``folder``; None if there is none: missing, a symbolic link, a pipe.
+
+    ``link_text``: return the target of a symbolic link as its content, as git stores it. Raises ``UsageError`` for a path that leaves the folder, for
+    a symbolic link in place of a folder on the way, and for more than ``limit`` bytes.
+    """
+    *folders, name = parts_below(path)
+    try:
+        with _open_folder(folder, folders) as parent:
+            try:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                descriptor = os.open(name, flags, dir_fd=parent)
+            except OSError as error:
+                if error.errno == errno.ELOOP and link_text:
+                    return os.fsencode(os.readlink(name, dir_fd=parent))
+                raise
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                os.close(descriptor)
+                return None
+            with os.fdopen(descriptor, "rb") as stream:
+                content = stream.read(limit + 1)
+    except OSError as error:
+        if error.errno in (*_LINK_ERRORS, errno.ENOENT, errno.ENXIO, errno.ENAMETOOLONG):
+            return None
+        raise UsageError(f"{folder / path}: cannot be read: {error.strerror}") from None
+    if len(content) > limit:
+        raise UsageError(f"{folder / path}: larger than {limit} bytes, which is the limit of a source file")
+    return content
+
+
+def create_below(folder: Path, path: str, content: bytes) -> None:
+    """Create a file below ``folder``, and the folders on the way. Raises ``UsageError`` for a path that leaves it, ``OSError`` if it exists."""
+    *folders, name = parts_below(path)
+    with _open_folder(folder, folders, create=True) as parent:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb") as stream:
+            stream.write(content)
+
+
+def distinct_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths without those that are the same file as an earlier one, through links of either kind. Missing files stay."""
+    files: dict[object, Path] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+        except (OSError, ValueError):
+            files.setdefault(path, path)
+        else:
+            files.setdefault((status.st_dev, status.st_ino), path)
+    return list(files.values())
+
+
 def size_of(path: Path) -> int:
-    """Bytes on disk of all files below ``path``; links are not followed."""
+    """Return the disk usage in bytes of all files below ``path``. Symbolic links are not followed."""
     total = 0
     for folder, _, files in os.walk(path):
         for name in files:
@@ -70,20 +186,49 @@ def size_of(path: Path) -> int:
     return total
 
 
+@contextlib.contextmanager
+def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """Yield a descriptor of the folder ``parts`` below ``folder``, opened part by part. Raises ``UsageError`` at a symbolic link."""
+    descriptor = os.open(folder, _FOLDER)
+    try:
+        for part in parts:
+            if create:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=descriptor)
+            try:
+                inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+            except OSError as error:
+                if error.errno in _LINK_ERRORS and stat.S_ISLNK(os.lstat(part, dir_fd=descriptor).st_mode):
+                    raise UsageError(
+                        f"{folder.joinpath(*parts)}: {part} is a symbolic link, and a tree may not lead out of itself. "
+                        "Replace it by the folder that it means"
+                    ) from None
+                raise
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
     try:
-        with open(path, "rb", opener=_without_waiting) as stream:
+        with open(path, "rb", opener=_open_nonblocking) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise error(f"{path}: not a regular file")
             return stream.read(limit)
     except (OSError, ValueError) as problem:
-        raise error(f"{path}: cannot be read: {_why(problem)}") from None
+        raise error(f"{path}: cannot be read: {_reason(problem)}") from None
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Opening a pipe that nobody writes to would wait for ever."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without blocking on a pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
 
 
-def _why(problem: OSError | ValueError) -> str:
+def _unwritable(path: Path, error: OSError | ValueError) -> UsageError:
+    return UsageError(f"{path}: cannot be written: {_reason(error)}. Choose another path, or free some space")
+
+
+def _reason(problem: OSError | ValueError) -> str:
     return (problem.strerror if isinstance(problem, OSError) else None) or str(problem)

@@ -1,4 +1,4 @@
-"""Whose something is: a process named so that it can be told apart from every other, in other containers, on other machines and after a reboot."""
+"""Identify a process uniquely: across pid reuse, containers, machines and reboots."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IN_TAG = re.compile(r"-(\d{1,10})\.(\d{1,20})\.(\d{1,20})-[0-9a-f]+$")
 
 
 class State(enum.Enum):
-    """What is known about an owner."""
+    """Whether an owner is alive, as far as can be proven."""
 
     ALIVE = "alive"
     GONE = "gone"
@@ -26,7 +26,7 @@ class State(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """A process: ``ticks`` is its start by the kernel's clock (which nobody sets back), ``namespace`` the pid namespace that ``pid`` is of."""
+    """A process. ``ticks`` is its start time in kernel clock ticks (never set back), ``namespace`` the pid namespace of ``pid``."""
 
     pid: int
     ticks: int
@@ -36,44 +36,47 @@ class Owner:
 
     @classmethod
     def me(cls) -> Owner:
-        """This process."""
+        """Return the current process."""
         pid = os.getpid()
         return cls(pid, start_ticks(pid) or 0, _namespace(pid), _boot_id(), socket.gethostname())
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Owner:
-        """What ``dataclasses.asdict`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        """Build from the output of ``dataclasses.asdict``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         return cls(
             int(plain["pid"]), int(plain["ticks"]), int(plain["namespace"]), str(plain["boot"]), str(plain["host"])
         )
 
     @classmethod
     def from_tag(cls, tag: str) -> Owner | None:
-        """The owner that a run's tag names; None for a tag that is no run's. For tags of living processes: those are of this boot and machine."""
-        found = _IN_TAG.search(tag)
-        return cls(int(found[1]), int(found[2]), int(found[3]), _boot_id(), socket.gethostname()) if found else None
+        """Return the owner named in the tag of a run; None for any other tag.
+
+        Assumes this boot and machine, so it is only for the tags of running processes.
+        """
+        match = _IN_TAG.search(tag)
+        return cls(int(match[1]), int(match[2]), int(match[3]), _boot_id(), socket.gethostname()) if match else None
 
     @property
     def since(self) -> float:
-        """When the process started, in seconds since the epoch. For one of this boot; early by a clock tick at most."""
+        """Start time in seconds since the epoch, early by at most one clock tick. Only valid for a process of this boot."""
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return booted + self.ticks / os.sysconf("SC_CLK_TCK")
 
     def tag(self, run: str, secret: str) -> str:
-        """A tag for the run that names this owner."""
+        """Return a tag for the run that contains this owner."""
         return f"{run}-{self.pid}.{self.ticks}.{self.namespace}-{secret}"
 
     def state(self) -> State:
-        """Alive or gone, where that can be proven."""
-        if self.boot != _boot_id():  # rebooted, unless the directory is shared with another machine
+        """Return whether the process is alive or gone, or unknown where neither can be proven."""
+        if self.boot != _boot_id():  # rebooted, or the directory is shared with another machine
             return State.GONE if self.host == socket.gethostname() else State.UNKNOWN
-        if self.namespace != _namespace(os.getpid()):  # a container's, or we are in one: the pid means nothing here
+        if self.namespace != _namespace(os.getpid()):  # one of the two is in a container: the pid is meaningless here
             return State.UNKNOWN
         return State.ALIVE if start_ticks(self.pid) == self.ticks else State.GONE
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None when there is none (a zombie has ended)."""
+    """Return the start time of a process in clock ticks since boot; None if it has ended. Zombies count as ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return None if fields[0] in (b"Z", b"X") else int(fields[19])
@@ -81,9 +84,9 @@ def start_ticks(pid: int) -> int | None:
 
 
 def same_namespace(pid: int) -> bool:
-    """The process counts pids as this one does."""
-    found = _namespace(pid)
-    return found != 0 and found == _namespace(os.getpid())
+    """Return whether the process is in this process's pid namespace."""
+    namespace = _namespace(pid)
+    return namespace != 0 and namespace == _namespace(os.getpid())
 
 
 def _namespace(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Where things are: the package's own files, and what is kept between runs."""
+"""Paths of the package's own files and of the cache."""
 
 from __future__ import annotations
 
@@ -7,93 +7,120 @@ import functools
 import hashlib
 import os
 import re
-import stat
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import overload
 
 import platformdirs
 
-from ..errors import UsageError
+from ..errors import Masked, UsageError
 from .files import private_folder
+from .project import check_steps, check_writers, is_private
 
 PACKAGE = Path(__file__).parents[1]
-"""The installed package."""
+"""Folder of the installed package."""
 DATA = PACKAGE / "data"
-"""Files that come with the package."""
+"""Data files of the package."""
 ARCHIVE = DATA / "project.zip"
-"""In a wheel, the files of the project beside the package. One file, because pytest reads the list of all that a plugin installed at every start."""
+"""Project files outside the package, in a wheel. One archive, because pytest reads the list of a plugin's installed files at every start."""
 _CHECKOUT = re.compile(r"(?<![\w.~])(?:/[\w.+@-]+)+/(?=(?:pytest_vllm_regress|cases)/)")
-"""Where a project lies, in front of its own files."""
+"""The path of a checkout, in front of one of its files."""
 
 
 def shipped(name: str) -> Path:
-    """A file or folder of the project, beside the package in a checkout; of a wheel's archive, unpacked into the cache at the first use."""
+    """Return a file or folder of the project: from the checkout, or from the wheel's archive, which is unpacked into the cache on first use."""
     return (_unpacked(ARCHIVE) if ARCHIVE.exists() else PACKAGE.parent) / name
 
 
 @functools.cache
 def _unpacked(archive: Path) -> Path:
-    """The folder with what is in ``archive``: a place for each content, whole or not there."""
+    """Return the folder with the content of ``archive``. Named by the archive's hash and created atomically."""
     name = Path("project", hashlib.sha256(archive.read_bytes()).hexdigest()[:16])
     for root in (cache_root(), writable_root()):
         if (root / name).is_dir():
+            check_steps(root, root / name)
             return root / name
-    place = writable_root() / name
-    with tempfile.TemporaryDirectory(dir=private_folder(place.parent)) as folder:
+    target = writable_root() / name
+    with tempfile.TemporaryDirectory(dir=private_folder(target.parent)) as folder:
         with zipfile.ZipFile(archive) as files:
-            files.extractall(whole := Path(folder, "whole"))
+            (whole := Path(folder, "whole")).mkdir(mode=0o755)
+            files.extractall(whole)
         try:
-            whole.rename(place)
+            whole.rename(target)
         except OSError:
-            if not place.is_dir():  # else another process was first
+            if not target.is_dir():  # otherwise another process was first
                 raise
-    return place
+    return target
 
 
 def cache_root() -> Path:
-    """Where everything that can be made again is kept: VLLM_REGRESS_CACHE, or the user's cache directory.
+    """Return the cache directory: VLLM_REGRESS_CACHE, or the user's default. Everything in it can be rebuilt.
 
-    It is made where it is not there yet, for its user alone: results, logs and interpreters are in it.
+    Creates it if necessary, accessible to the user only, because it holds results, logs and interpreters. Raises ``UsageError`` if somebody else
+    can change it, or the folder of the user's caches that it is in.
     """
-    given = os.environ.get("VLLM_REGRESS_CACHE")
-    root = Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
-    if homeless() is None:
-        with contextlib.suppress(OSError):  # who writes there says so
+    root = _cache_path()
+    if missing_home() is None:
+        with contextlib.suppress(OSError):  # whoever writes there reports the error
             private_folder(root)
+    if not os.environ.get("VLLM_REGRESS_CACHE"):
+        check_writers(root.parent, sticky=True)
+    check_writers(root)
     return root
 
 
+def _cache_path() -> Path:
+    given = os.environ.get("VLLM_REGRESS_CACHE")
+    return Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
+
+
 def writable_root() -> Path:
-    """For notes, locks and results: ``cache_root()``, or where that cannot be written a folder of this user's below the temporary one."""
+    """Return the directory for notes, locks and results: ``cache_root()``, or a folder in the temporary directory if that is read-only."""
     root = cache_root()
     if can_write(root):
         return root
-    place = Path(tempfile.gettempdir(), f"vllm-regress-{os.getuid()}")
-    place.mkdir(mode=0o700, exist_ok=True)
-    status = place.lstat()
-    if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+    fallback = Path(tempfile.gettempdir(), f"vllm-regress-{os.getuid()}")
+    if not is_private(fallback):
         raise UsageError(
-            f"{root} cannot be written, and {place} is not ours to write to instead. Set VLLM_REGRESS_CACHE to a place that can be written"
+            f"{root} cannot be written, and {fallback} is not a folder of this user that nobody else can write to. "
+            "Set VLLM_REGRESS_CACHE to a writable path"
         )
-    return place
+    return fallback
 
 
 def can_write(folder: Path) -> bool:
-    """A folder that is there and takes files: not of a read-only file system, nor of somebody else."""
+    """Return whether the folder exists and files can be created in it."""
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def homeless() -> str | None:
-    """Why the cache's place cannot be this user's, where nobody named it: there is no home directory. None where all is well."""
+def missing_home() -> str | None:
+    """Return why there is no default cache directory: the home directory is missing. None if there is one, or a variable sets the cache."""
     if os.environ.get("VLLM_REGRESS_CACHE") or os.environ.get("XDG_CACHE_HOME"):
         return None
-    home = Path("~").expanduser()
-    return None if home.is_absolute() and home.is_dir() else f"the home directory {home} is not there (HOME)"
+    return None if has_home() else f"the home directory {Path('~').expanduser()} does not exist (HOME)"
 
 
-def anywhere(text: str) -> str:
-    """``text`` without the folders of the machine that it comes from: the cache, the home and where a checkout lies."""
-    for folder, name in ((str(cache_root()), "CACHE"), (str(Path.home()), "~")):
+def has_home() -> bool:
+    """Return whether the user's home directory exists, or did when this process first asked: programs that we start may create it."""
+    return _exists(Path("~").expanduser())
+
+
+@functools.cache
+def _exists(home: Path) -> bool:
+    return home.is_absolute() and home.is_dir()
+
+
+@overload
+def strip_machine_paths(text: Masked) -> Masked: ...
+
+
+@overload
+def strip_machine_paths(text: str) -> str: ...
+
+
+def strip_machine_paths(text: str) -> str:
+    """Replace the paths of the cache and the home directory by names, and remove the path of a checkout."""
+    for folder, name in ((str(_cache_path()), "CACHE"), (str(Path.home()), "~")):
         text = text.replace(folder, name)
     return _CHECKOUT.sub("", text)

@@ -1,4 +1,7 @@
-"""The run directory: one short path below the system's temporary directory that holds all a run writes, and says whose run it is."""
+"""The run directory: a short path in the temporary directory that holds everything a run writes and records who owns the run.
+
+Scratch folders, which builds of environments use, are run directories, too, so that one mechanism finds the remains of killed processes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,30 +24,34 @@ from .owner import Owner, State
 
 PREFIX = "vr-"
 _OWNER = "run.json"
+_SHARED_MEMORY = "/dev/shm"
 _MAX_OWNER = 64 * 1024
 _MAX_SEGMENTS = 1024 * 1024
 _ROUNDS = 5
-"""Of a removal: what is killed in the middle of a write has written by the second one."""
+"""Attempts to remove a directory: a process that was killed while it wrote may add a file after the first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunDir:
-    """``path`` holds logs/ and ray/ (Ray's session directory: socket paths must stay short). ``tag`` marks every process of the run."""
+    """A run directory with logs/ and ray/ (Ray's session directory, whose socket paths must be short). ``tag`` marks every process of the run."""
 
     path: Path
     tag: str
 
     @classmethod
     def create(cls, controller: Owner | None = None) -> RunDir:
-        """A run of this process. ``controller``: the process that this one works for (as an xdist worker does); the run ends with either."""
+        """Create the directory of a run that this process owns.
+
+        ``controller`` is the process that this one works for, as an xdist worker does. The run is abandoned when either has ended.
+        """
         owner = Owner.me()
-        above = dataclasses.asdict(controller) if controller else None
+        parent = dataclasses.asdict(controller) if controller else None
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
         try:
             run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
-            (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": above}))
+            (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": parent}))
             (path / "logs").mkdir()
-        except BaseException:  # a full disk, an interrupt: without the note nobody knows whose it is
+        except BaseException:  # a full disk or an interrupt: without its owner the directory would never be removed
             shutil.rmtree(path, ignore_errors=True)
             raise
         return run
@@ -57,35 +65,45 @@ class RunDir:
         return self.path / "ray"
 
     def segments(self) -> tuple[Path, ...]:
-        """Shared-memory files that nannies noted and that are still there: the same files, not others of the same name."""
-        found: dict[Path, None] = {}
+        """Return the shared-memory files that nannies recorded and that still exist. Compares inodes, because names are reused."""
+        segments: dict[Path, None] = {}
         for line in peek(self.path / SEGMENTS, _MAX_SEGMENTS).splitlines():
-            number, _, name = line.partition(" ")
-            with contextlib.suppress(OSError, ValueError):
-                status = os.lstat(name)
-                if name.startswith("/dev/shm/") and str(status.st_ino) == number and status.st_uid == os.getuid():
-                    found[Path(name)] = None
-        return tuple(found)
+            inode, _, name = line.partition(" ")
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                if _is_segment(name, inode):
+                    segments[Path(name)] = None
+        return tuple(segments)
 
     def remove(self) -> None:
-        """Remove it. The note whose it is goes last, and only when all else is gone: when a removal is cut short, or a process that is
-        ending writes behind it, the next run finishes it."""
-        kept = self.path / _OWNER
+        """Remove the directory.
+
+        The record of the owner is removed last. If the removal is interrupted, or an ending process adds a file, the next run finishes it.
+        """
+        record = self.path / _OWNER
         for _ in range(_ROUNDS):
             with contextlib.suppress(OSError):
-                if not [each for each in self.path.iterdir() if each != kept and not _remove(each)]:
-                    note = peek(kept, _MAX_OWNER)
-                    kept.unlink(missing_ok=True)
+                if not [path for path in self.path.iterdir() if path != record and not _remove(path)]:
+                    content = peek(record, _MAX_OWNER)
+                    record.unlink(missing_ok=True)
                     try:
                         self.path.rmdir()
                     except OSError:
-                        kept.write_text(note)
+                        record.write_text(content)
                     else:
                         return
 
 
+def _is_segment(name: str, inode: str) -> bool:
+    """Return whether ``name`` is this user's regular file with this inode below /dev/shm. A path with ``..`` or with a link in it is none."""
+    if not name.startswith(_SHARED_MEMORY + "/"):
+        return False
+    status = os.lstat(name)
+    inside = os.path.realpath(name) == os.path.realpath(_SHARED_MEMORY) + name.removeprefix(_SHARED_MEMORY)
+    return inside and stat.S_ISREG(status.st_mode) and str(status.st_ino) == inode and status.st_uid == os.getuid()
+
+
 def _remove(path: Path) -> bool:
-    """Whether the file or folder is gone."""
+    """Remove a file or folder. Return whether it is gone."""
     with contextlib.suppress(OSError):
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink()
     return not os.path.lexists(path)
@@ -93,7 +111,7 @@ def _remove(path: Path) -> bool:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for files of the moment; should this process be killed, ``abandoned_runs`` finds it."""
+    """A temporary folder. It is a run directory, so that ``abandoned_runs`` finds it if this process is killed."""
     run = RunDir.create()
     try:
         yield run.path
@@ -103,21 +121,22 @@ def scratch() -> Iterator[Path]:
 
 @dataclasses.dataclass(frozen=True)
 class AbandonedRun:
-    """A run directory whose controller is gone."""
+    """A run directory whose owner has ended."""
 
     run: RunDir
     controller_pid: int
 
 
 def abandoned_runs() -> Iterator[AbandonedRun]:
-    """Run directories of this user whose controller provably no longer lives."""
+    """Yield this user's run directories whose owner, or the owner's controller, has provably ended."""
     for path in sorted(Path(tempfile.gettempdir()).glob(PREFIX + "*")):
         with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError, AttributeError):
             if path.is_symlink() or path.stat().st_uid != os.getuid():
                 continue
-            about = load_json(path / _OWNER, _MAX_OWNER)
-            owner, tag = Owner.from_json(about), str(about["tag"])
-            owners = [owner, *([Owner.from_json(above)] if (above := about.get("controller")) else [])]
-            gone = next((each for each in owners if each.state() is State.GONE), None)
-            if tag.startswith(f"{path.name}-") and gone is not None:
-                yield AbandonedRun(RunDir(path, tag), gone.pid)
+            record = load_json(path / _OWNER, _MAX_OWNER)
+            owners, tag = [Owner.from_json(record)], str(record["tag"])
+            if controller := record.get("controller"):
+                owners.append(Owner.from_json(controller))
+            ended = next((owner for owner in owners if owner.state() is State.GONE), None)
+            if tag.startswith(f"{path.name}-") and ended is not None:
+                yield AbandonedRun(RunDir(path, tag), ended.pid)

@@ -1,4 +1,4 @@
-"""Signals that end a command: SIGTERM counts as an interrupt."""
+"""Signals that end a command or a process."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM is a ``KeyboardInterrupt``: a cancelled CI job stops its pytest and prints what was found.
+    """Raise ``KeyboardInterrupt`` on SIGTERM, so that a cancelled CI job stops its pytest and prints its results.
 
-    A shell that starts a command in the background makes it ignore SIGINT, and all that it starts: then nothing here could stop its pytest.
+    Also restores SIGINT if it is ignored, as it is in a command that a shell started in the background: child processes inherit that, and pytest
+    could not be interrupted.
     """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     signal.signal(signal.SIGTERM, interrupt)
-    if before[signal.SIGINT] is signal.SIG_IGN:
+    if handlers[signal.SIGINT] is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def end_with_parent(parent: int) -> None:
-    """From now on this process is killed when its parent, of pid ``parent``, has ended, whatever it is doing (prctl PR_SET_PDEATHSIG, Linux)."""
+    """Have the kernel kill this process when its parent, with pid ``parent``, ends (prctl PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before we asked
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)

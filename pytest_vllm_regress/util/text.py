@@ -1,18 +1,61 @@
-"""Text for people: whatever it came from, nothing in it steers a terminal, hides, or pretends to be another line."""
+"""Make untrusted text safe to show: it cannot control the terminal, hide characters, forge lines, or have an effect in Markdown.
+
+GitHub links commits and issues and notifies people even in escaped text, but not in code.
+"""
 
 from __future__ import annotations
 
+import re
+from typing import overload
+
+from ..errors import Masked
+
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9,.;()'/+=-]*:?")
+_REFERENCE = re.compile(r"www\.|\b(?:GH|GHSA|CVE)-|\b[0-9a-f]{7,}\b|^[-+=]|^\d+[.)]$", re.I)
+"""Words that GitHub turns into a link (for example a commit id), and the start of a list."""
+_WORKFLOW_COMMAND = re.compile(r"^([^\S\n]*+):(?=:[A-Za-z][\w-]*+(?: [^\n]*?)?::)|#(?=#\[)", re.MULTILINE)
+"""Output that GitHub Actions would obey: ``::error::text`` at the start of a line, and ``##[error]text`` anywhere."""
+_COMMAND_IN_LINE = re.compile(r"(?:(?<![^\s|])|(?<=\\n)):(?=:[A-Za-z][\w-]*+(?: [^:]{0,200}+)?::)")
+"""A command that a table may wrap to the start of a line."""
+_MAX_HELD = 1 << 16
+_COLOUR = re.compile(r"(\x1b\[[0-9;]{0,40}m)")
+
 
 def printable(text: str) -> str:
-    """``text`` with everything as escapes that does not print: control characters, marks of direction, what has no width. Line breaks stay."""
-    if text.isprintable():
-        return text
-    return "\n".join(map(_printable_line, text.split("\n")))
+    """Escape non-printable characters: control characters, direction marks, zero-width characters. Keeps line breaks.
+
+    Commands of GitHub Actions are escaped, too.
+    """
+    return _without_commands(_printable_lines(text))
+
+
+def printable_output(text: str) -> str:
+    """Like ``printable``, for what a program has printed: keep its colours and tabs."""
+    pieces = _COLOUR.split(text.replace("\r\n", "\n"))
+    pieces[::2] = ("\t".join(map(_printable_lines, piece.split("\t"))) for piece in pieces[::2])
+    return _without_commands("".join(pieces))
+
+
+def split_output(text: str) -> tuple[str, str]:
+    """Split output that goes on: what ``printable_output`` can already judge, and the beginning of what it cannot."""
+    line = text.rfind("\n") + 1
+    begin = text.rfind("\x1b", max(line, len(text) - 48))
+    if text[line : line + 200].lstrip().startswith(":"):
+        at = line
+    elif begin >= 0 and not _COLOUR.match(text, begin):
+        at = begin
+    else:
+        at = len(text) - len(text[-2:]) + len(text[-2:].rstrip("\r#"))
+    return (text[:at], text[at:]) if len(text) - at < _MAX_HELD else (text, "")
 
 
 def one_line(text: str) -> str:
-    """As ``printable``, with line breaks as escapes too: for a name, or a cell of a table."""
-    return _printable_line(text).replace("\n", "\\n")
+    """Like ``printable``, but escape line breaks, too: for a name or a table cell."""
+    return _COMMAND_IN_LINE.sub("\\\\x3a", _without_commands(_printable_line(text).replace("\n", "\\n")))
+
+
+def _printable_lines(text: str) -> str:
+    return text if text.isprintable() else "\n".join(map(_printable_line, text.split("\n")))
 
 
 def _printable_line(line: str) -> str:
@@ -25,9 +68,52 @@ def _printable_character(character: str) -> str:
     return "    " if character == "\t" else ascii(character)[1:-1]
 
 
-def bounded(text: str, limit: int) -> str:
-    """``text``, or its two ends with a line between that counts what was left out; never longer than ``limit``."""
+def _without_commands(text: str) -> str:
+    if "::" not in text and "##[" not in text:
+        return text
+    return _WORKFLOW_COMMAND.sub(lambda sign: (sign[1] or "") + f"\\x{ord(sign[0][-1]):02x}", text)
+
+
+@overload
+def truncate_middle(text: Masked, limit: int) -> Masked: ...
+
+
+@overload
+def truncate_middle(text: str, limit: int) -> str: ...
+
+
+def truncate_middle(text: str, limit: int) -> str:
+    """Return ``text``, shortened to ``limit`` characters by replacing its middle with a line that counts what was left out."""
     if len(text) <= limit:
         return text
     half = max(0, (limit - 60) // 2)
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[len(text) - half :]}"
+
+
+def markdown_inline(text: str) -> str:
+    """Return ``text`` on one line. Anything but plain words becomes code, where Markdown, HTML, mentions and references have no effect."""
+    words = printable(text).split()
+    line = " ".join(words)
+    if all(map(_is_plain_word, words)):
+        return line
+    fence = "`" * (1 + _longest_backticks(line))
+    return f"{fence} {line} {fence}"
+
+
+def markdown_cell(text: str) -> str:
+    """Like ``markdown_inline``, for a cell of a table: the column separator is escaped, which is necessary even in code."""
+    return re.sub(r"\\(?=\|)", r"\\ ", markdown_inline(text)).replace("|", "\\|")
+
+
+def markdown_block(text: str, language: str = "") -> str:
+    """Return ``text`` as a block of code. The fence is longer than any row of backticks in it."""
+    fence = "`" * max(3, 1 + _longest_backticks(text))
+    return f"{fence}{language}\n{printable(text)}\n{fence}"
+
+
+def _is_plain_word(word: str) -> bool:
+    return _PLAIN_WORD.fullmatch(word) is not None and not _REFERENCE.search(word)
+
+
+def _longest_backticks(text: str) -> int:
+    return max(map(len, re.findall("`+", text)), default=0)

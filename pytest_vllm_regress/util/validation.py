@@ -1,6 +1,6 @@
-"""Checks a parsed document against a JSON schema of this package and words every problem: key, value, what is allowed.
+"""Validate a parsed document against a JSON schema of the package and describe each problem: key, value, what is allowed.
 
-A schema may carry ``x-allowed``: what is allowed, in words, where its own keywords would read badly.
+A schema may have ``x-allowed``, a description of what is allowed, for where its keywords would make a poor message.
 """
 
 from __future__ import annotations
@@ -17,54 +17,54 @@ from .paths import DATA
 MAX_SHOWN = 80
 MAX_PROBLEMS = 20
 MAX_ERRORS = 200
-"""Faults that are looked at: a file may have one in every byte."""
+"""Limit for the validation errors that are examined: a hostile file may have one in every byte."""
 MAX_KNOWN = 1000
 _PLAIN_VALUES = (int, float, bool, type(None))
 
 
 @functools.cache
 def load_schema(name: str) -> dict[str, Any]:
-    """A schema file of this package."""
-    loaded: dict[str, Any] = json.loads((DATA / "json_schemas" / name).read_text(encoding="utf-8"))
-    return loaded
+    """Load a schema file of the package."""
+    schema: dict[str, Any] = json.loads((DATA / "json_schemas" / name).read_text(encoding="utf-8"))
+    return schema
 
 
 def problems(document: object, schema_name: str) -> list[str]:
-    """What is wrong, in the order of the document; empty when nothing is. Of very many faults some are found, and each is cut to a bound."""
+    """Return the problems of a document, in its order; empty if it is valid. At most ``MAX_PROBLEMS``, each of bounded length."""
     errors = itertools.islice(_validator(schema_name).iter_errors(document), MAX_ERRORS)
     ordered = sorted(errors, key=lambda error: _key(error.absolute_path))
-    lines = itertools.chain.from_iterable(map(_word, ordered))
-    found: dict[str, None] = {}
+    lines = itertools.chain.from_iterable(map(_describe, ordered))
+    unique: dict[str, None] = {}
     for line in itertools.islice(lines, MAX_ERRORS):
-        found[line] = None
-        if len(found) > MAX_PROBLEMS:
-            return [*itertools.islice(found, MAX_PROBLEMS), "and more"]
-    return list(found)
+        unique[line] = None
+        if len(unique) > MAX_PROBLEMS:
+            return [*itertools.islice(unique, MAX_PROBLEMS), "and more"]
+    return list(unique)
 
 
 @functools.cache
 def _validator(schema_name: str) -> Any:
-    """jsonschema's, but for the time that it takes to find out whether values are unique."""
+    """Return jsonschema's validator with a faster ``uniqueItems``, whose own takes quadratic time."""
     from jsonschema import Draft202012Validator, validators
 
     kind: Any = validators.extend(Draft202012Validator, {"uniqueItems": _unique})  # type: ignore[no-untyped-call]  # jsonschema's
     return kind(load_schema(schema_name))
 
 
-def _unique(validator: object, wanted: bool, instance: object, schema: object) -> Iterator[Any]:
+def _unique(validator: object, enabled: bool, instance: object, schema: object) -> Iterator[Any]:
     from jsonschema import ValidationError
 
-    if wanted and isinstance(instance, list) and len({_identity(each) for each in instance}) < len(instance):
+    if enabled and isinstance(instance, list) and len({_identity(item) for item in instance}) < len(instance):
         yield ValidationError("has a value twice")
 
 
 def _identity(value: object) -> object:
-    """Equal for equal values; a list or a table is told from others by its text."""
+    """Return a hashable key that is equal for equal values."""
     return value if isinstance(value, str) else repr(value)
 
 
-def shown(value: object) -> str:
-    """A value for a message: one line, bounded, control characters escaped. Of a large one only the beginning is looked at."""
+def format_value(value: object) -> str:
+    """Format a value for a message: on one line, of bounded length, with control characters escaped. Reads only the beginning of a large value."""
     if isinstance(value, str):
         start = value[: MAX_SHOWN + 1]
         text = repr(start) if start.isprintable() else ascii(start)
@@ -74,27 +74,31 @@ def shown(value: object) -> str:
 
 
 def _beginning(value: object, depth: int = 4) -> object:
-    """The first few parts of a list or a table: enough to fill what is shown."""
+    """Return the first items of a list or a table, enough to fill a message."""
     if isinstance(value, str):
         return value[: MAX_SHOWN + 1]
     if isinstance(value, Mapping):
-        first = itertools.islice(value.items(), MAX_SHOWN if depth else 0)
-        return {_beginning(key, 0): _beginning(each, depth - 1) for key, each in first}
+        items = itertools.islice(value.items(), MAX_SHOWN if depth else 0)
+        return {_beginning(key, 0): _beginning(item, depth - 1) for key, item in items}
     if isinstance(value, (list, tuple)):
-        return [_beginning(each, depth - 1) for each in value[: MAX_SHOWN if depth else 0]]
+        return [_beginning(item, depth - 1) for item in value[: MAX_SHOWN if depth else 0]]
     return value
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """`` Did you mean ...?`` or nothing."""
-    close = difflib.get_close_matches(given[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1)
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean ...?`` for the closest known name; empty if none is close."""
+    close = difflib.get_close_matches(name[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1)
     return f" Did you mean {close[0]}?" if close else ""
 
 
 def _key(path: Iterable[str | int]) -> str:
     key = ""
     for part in path:
-        key += f"[{part}]" if isinstance(part, int) else ("." if key else "") + (part if _plain(part) else shown(part))
+        key += (
+            f"[{part}]"
+            if isinstance(part, int)
+            else ("." if key else "") + (part if _plain(part) else format_value(part))
+        )
     return key
 
 
@@ -102,14 +106,14 @@ def _plain(part: str) -> bool:
     return len(part) <= MAX_SHOWN and part.replace("-", "").replace("_", "").isalnum() and part.isascii()
 
 
-def _word(error: Any) -> Iterator[str]:
+def _describe(error: Any) -> Iterator[str]:
     key, schema = _key(error.absolute_path), error.schema
     if error.validator == "additionalProperties" and schema["additionalProperties"] is False:
-        known = schema["properties"]
+        properties = schema["properties"]
         for name in error.instance:
-            if name not in known:
+            if name not in properties:
                 place = _key([*error.absolute_path, name])
-                yield f"{place}: unknown key.{did_you_mean(name, known)} Allowed here: {', '.join(known)}"
+                yield f"{place}: unknown key.{did_you_mean(name, properties)} Allowed here: {', '.join(properties)}"
     elif error.validator == "required":
         for name in error.validator_value:
             if name not in error.instance:
@@ -118,7 +122,7 @@ def _word(error: Any) -> Iterator[str]:
         allowed = schema.get("x-allowed", "another name")
         yield f"{_key([*error.absolute_path, error.instance])}: not a name for a key here; allowed is {allowed}"
     else:
-        yield f"{key or 'the file'} = {shown(error.instance)}: {_allowed(error, schema)}"
+        yield f"{key or 'the file'} = {format_value(error.instance)}: {_allowed(error, schema)}"
 
 
 def _description(error: Any, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Versions, specifiers, requirements and markers in foreign text: parsed within bounds, or None. Nothing here raises for what a text holds."""
+"""Parse versions, specifiers, requirements and markers from untrusted text. Functions return None for invalid input and never raise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from packaging.version import InvalidVersion, Version
 
 MAX_VERSION = 200
 MAX_REQUIREMENT = 2000
-"""Characters. Beyond some thousand digits, or brackets, Python raises other errors than the ones for a wrong version or requirement."""
+"""Characters. For thousands of digits or brackets ``packaging`` raises errors other than its own."""
 
 
 def version_of(text: str) -> Version | None:
-    """The PEP 440 version that ``text`` is."""
+    """Return the PEP 440 version in ``text``."""
     try:
         return Version(text) if len(text) <= MAX_VERSION else None
     except InvalidVersion:
@@ -23,12 +23,12 @@ def version_of(text: str) -> Version | None:
 
 
 def is_version(text: str) -> bool:
-    """``text`` is a PEP 440 version."""
+    """Return whether ``text`` is a PEP 440 version."""
     return version_of(text) is not None
 
 
 def specifiers_of(text: str) -> SpecifierSet | None:
-    """The PEP 440 specifiers that ``text`` is."""
+    """Return the PEP 440 specifiers in ``text``."""
     try:
         return SpecifierSet(text) if len(text) <= MAX_REQUIREMENT else None
     except InvalidSpecifier:
@@ -36,7 +36,7 @@ def specifiers_of(text: str) -> SpecifierSet | None:
 
 
 def requirement_of(text: str) -> Requirement | None:
-    """The PEP 508 requirement that ``text`` is, on one line."""
+    """Return the PEP 508 requirement in ``text``, which must be one line."""
     if len(text) > MAX_REQUIREMENT or not text.isprintable():
         return None
     try:
@@ -46,7 +46,7 @@ def requirement_of(text: str) -> Requirement | None:
 
 
 def marker_holds(marker: str | Marker, environment: Mapping[str, str]) -> bool | None:
-    """Whether the marker holds there; None where that cannot be said."""
+    """Return whether the marker holds in the environment; None if it cannot be evaluated."""
     try:
         if isinstance(marker, str):
             if len(marker) > MAX_REQUIREMENT:

@@ -1,4 +1,4 @@
-"""A Ray cluster of three nodes on this machine, with a cache and a folder for temporary files of its own."""
+"""A Ray cluster of three nodes on this machine, with its own cache and temporary directory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from pytest_vllm_regress.util.sizes import GIB, MIB
 
 READY_S = 120.0
 AROUND = dict(os.environ)
-"""Before a Ray in this process puts its own there."""
+"""The environment before Ray in this process changes it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Known when this folder is named on the command line."""
+    """Add an option that is known when this folder is named on the command line."""
     parser.addoption(
         "--cluster-record", action="store_true", help="write what was measured to docs/records/cluster.json"
     )
@@ -43,80 +43,84 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @dataclasses.dataclass
 class Cluster:
-    """Three nodes with two cores each; ``ours`` are the variables of the nodes and of drivers."""
+    """Three nodes with two cores each. ``variables``: environment variables of the nodes and of drivers."""
 
-    made: Any
+    ray_cluster: Any
     nodes: list[Any]
-    ours: Mapping[str, str]
+    variables: Mapping[str, str]
 
     @property
     def address(self) -> str:
-        return str(self.made.address)
+        return str(self.ray_cluster.address)
 
     def command(self, cases: Path, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "pytest_vllm_regress", "--cases", str(cases), *arguments]
 
     def start(self, command: Sequence[str]) -> subprocess.Popen[str]:
-        """A driver: a process of its own, as users start it."""
+        """Start a driver in a process of its own, as users do."""
         return subprocess.Popen(
-            command, env=dict(self.ours), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command, env=dict(self.variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
 
     def run(self, command: Sequence[str], seconds: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=dict(self.ours), capture_output=True, text=True, timeout=seconds, check=False
+            command, env=dict(self.variables), capture_output=True, text=True, timeout=seconds, check=False
         )
 
     def raylet_above(self, pid: int) -> psutil.Process:
-        """The raylet of the node that a cell's process runs on."""
+        """Return the raylet of the node on which the process runs."""
         above = self.worker_above(pid).parent()
         assert above is not None
         return above
 
     def off_head(self, note: Path) -> list[int]:
-        """The processes noted there that run on other nodes than the head."""
-        head = self.made.head_node.all_processes["raylet"][0].process.pid
-        found = []
+        """Return those of the process ids in ``note`` that do not run on the head node."""
+        head = self.ray_cluster.head_node.all_processes["raylet"][0].process.pid
+        pids = []
         for pid in map(int, note.read_text().split() if note.exists() else ()):
             with contextlib.suppress(psutil.Error, StopIteration):
-                found += [pid] if self.raylet_above(pid).pid != head else []
-        return found
+                pids += [pid] if self.raylet_above(pid).pid != head else []
+        return pids
 
     def worker_above(self, pid: int) -> psutil.Process:
-        """The Ray worker that holds the lifeline of the cell process (its guard) above ``pid``, which is nobody's child."""
-        *_, cells = (each for each in psutil.Process(pid).parents() if "cell_process" in " ".join(each.cmdline()))
+        """Return the Ray worker that holds the lifeline of the guard above ``pid``. The guard is not its child."""
+        *_, cells = (
+            process for process in psutil.Process(pid).parents() if "runner.remote.guard" in " ".join(process.cmdline())
+        )
         lifeline = os.readlink(f"/proc/{cells.pid}/fd/0")
         assert lifeline.startswith("pipe:")
         workers = [worker for raylet in self.raylets() for worker in raylet.children() if worker != cells]
         return next(worker for worker in workers if lifeline in _open_files(worker.pid))
 
     def raylets(self) -> list[psutil.Process]:
-        """Those that live."""
-        found = []
-        for node in (self.made.head_node, *self.nodes):
+        """Return the live raylets."""
+        processes = []
+        for node in (self.ray_cluster.head_node, *self.nodes):
             with contextlib.suppress(psutil.Error, KeyError):
-                found.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
-        return found
+                processes.append(psutil.Process(node.all_processes["raylet"][0].process.pid))
+        return processes
 
     def left(self) -> list[str]:
-        """What is left of cells: processes with our tag or in our folders, and folders for temporary files."""
-        folder = self.ours["TMPDIR"]
-        found = [f"{each}: {sorted(file.name for file in each.rglob('*'))}" for each in Path(folder).glob("vr-*")]
+        """Return what batches left: processes in our folders, and run directories."""
+        folder = self.variables["TMPDIR"]
+        leftovers = [
+            f"{run_dir}: {sorted(file.name for file in run_dir.rglob('*'))}" for run_dir in Path(folder).glob("vr-*")
+        ]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if "RAY_RAYLET_PID" not in (around := process.environ()) and around.get("TMPDIR", "").startswith(
                     folder
                 ):
                     line = " ".join(process.cmdline())
-                    found += (
+                    leftovers += (
                         [f"{process.pid} {line[:200]}"]
-                        if "cell_process" in line or "vllm_regress_target" in line
+                        if "runner.remote.guard" in line or "vllm_regress_target" in line
                         else []
                     )
-        return found
+        return leftovers
 
     def wait_until_clean(self, seconds: float) -> None:
-        """Fails with what is left when the time is over."""
+        """Wait until nothing is left; fail with what is left after ``seconds``."""
         until = time.monotonic() + seconds
         while (left := self.left()) and time.monotonic() < until:
             time.sleep(0.1)
@@ -125,13 +129,13 @@ class Cluster:
 
 @pytest.fixture
 def last_node() -> Mapping[str, Any]:
-    """What the last node has that the others have not: arguments for Ray."""
+    """Arguments for Ray that only the last node gets."""
     return {}
 
 
 @pytest.fixture
 def own_cache() -> bool:
-    """Whether the nodes have a cache of their own; else it is the user's, with the environments that are built."""
+    """Whether the nodes have their own cache instead of the user's with its environments."""
     return True
 
 
@@ -145,41 +149,45 @@ def cluster(
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from ray.cluster_utils import Cluster as Made
 
-    tmp_path_factory.getbasetemp()  # pytest's own place for temporary files stays what it is
+    tmp_path_factory.getbasetemp()  # pytest keeps its own directory for temporary files
     root = Path(tempfile.mkdtemp(prefix="oray-"))  # short: Ray has sockets below it
     (root / "t").mkdir()
-    ours = {
+    variables = {
         "TMPDIR": str(root / "t"),
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",  # or they start behind all else that this machine does
+        "RAY_worker_niceness": "0",  # otherwise they start with a lower priority than everything else on this machine
         **({"VLLM_REGRESS_CACHE": str(root / "cache")} if own_cache else {}),
     }
-    for name, value in ours.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(tempfile, "tempdir", None)
-    each = {"num_cpus": 2, "memory": 7 * GIB, "object_store_memory": 80 * MIB}
-    made = Made()
+    node_options = {"num_cpus": 2, "memory": 7 * GIB, "object_store_memory": 80 * MIB}
+    ray_cluster = Made()
     try:
-        made.add_node(**each, include_dashboard=False)
-        yield Cluster(made, [made.add_node(**each), made.add_node(**{**each, **last_node})], AROUND | ours)
+        ray_cluster.add_node(**node_options, include_dashboard=False)
+        yield Cluster(
+            ray_cluster,
+            [ray_cluster.add_node(**node_options), ray_cluster.add_node(**{**node_options, **last_node})],
+            AROUND | variables,
+        )
     finally:
-        made.shutdown()
+        ray_cluster.shutdown()
         monkeypatch.undo()
         tempfile.tempdir = None
         wait_for(lambda: not _below(root), f"what ran below {root} has ended")
         shutil.rmtree(root, ignore_errors=True)
 
 
-def wait_for(met: Callable[[], object], what: str, seconds: float = READY_S) -> None:
-    """Until ``met`` says yes; fails where it does not in time."""
+def wait_for(met: Callable[[], object], description: str, seconds: float = READY_S) -> None:
+    """Wait until ``met`` returns true; fail after ``seconds``."""
     until = time.monotonic() + seconds
     while not met():
-        assert time.monotonic() < until, what
+        assert time.monotonic() < until, description
         time.sleep(0.1)
 
 
 def kill(process: psutil.Process) -> None:
-    """SIGKILL, and until it has ended."""
+    """Kill the process and wait until it has ended."""
     process.send_signal(signal.SIGKILL)
     with contextlib.suppress(psutil.Error):
         process.wait(10)
@@ -194,9 +202,9 @@ def _below(root: Path) -> list[int]:
 
 
 def _open_files(pid: int) -> set[str]:
-    found = set()
+    targets = set()
     with contextlib.suppress(OSError):
-        for each in Path(f"/proc/{pid}/fd").iterdir():
+        for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found.add(os.readlink(each))
-    return found
+                targets.add(os.readlink(link))
+    return targets

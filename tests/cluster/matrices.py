@@ -1,4 +1,4 @@
-"""Stand-in environments for a matrix on a cluster, and what its page says."""
+"""Stand-in environments for a matrix on a cluster, and the results that are expected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tests.conftest import MakeTarget
 
 LEFT_S = 10.0
-"""How long after the end what is ending may still be seen."""
+"""Seconds after the end of a run in which its processes may still be ending."""
 
 
 def environments(make_target: MakeTarget, old: int, new: int) -> list[str]:
@@ -21,13 +21,13 @@ def named(targets: list[str]) -> list[str]:
 
 
 def page(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["results"]
-    return found
+    results: list[dict[str, Any]] = json.loads(path.read_text())["results"]
+    return results
 
 
-def verdicts(found: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Sorted; a cell that is there twice is there twice."""
-    return sorted((each["environment"], each["case_id"], each["verdict"]) for each in found)
+def verdicts(results: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return sorted results, duplicates included."""
+    return sorted((result["environment"], result["case_id"], result["verdict"]) for result in results)
 
 
 def expected(targets: list[str], old: int, cases: int) -> list[tuple[str, str, str]]:

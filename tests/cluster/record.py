@@ -1,4 +1,4 @@
-"""What was measured on a cluster: docs/records/cluster.json, written with ``--cluster-record``."""
+"""Write measurements on a cluster to docs/records/cluster.json with ``--cluster-record``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORD = ROOT / "docs" / "records" / "cluster.json"
 
 
 def keep(config: pytest.Config, name: str, measured: Any) -> None:
-    """Put ``measured`` under ``name``, with the day and the machine, where that was asked for."""
+    """Record ``measured`` under ``name`` with the day and the machine, if --cluster-record is given."""
     if not config.getoption("cluster_record", False):
         return
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}

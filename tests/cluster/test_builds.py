@@ -1,4 +1,4 @@
-"""An environment that no node has: the nodes' keepers build it, from what the request says."""
+"""An environment that no node has is built by the nodes' environment builders from the request."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ NAME = "llguidance-1.7.6"
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(600)]
 
 
-def test_a_keeper_builds_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_an_environment_builder_builds_a_missing_environment(cluster: Cluster, tmp_path: Path) -> None:
     version_case(tmp_path / "cases", "one")
     result = tmp_path / "r.json"
     command = cluster.command(tmp_path / "cases", "matrix", "--on", cluster.address, "--env", NAME)
     done = cluster.run([*command, "--results", str(result)])
-    (found,) = page(result)
-    assert (found["environment"], found["verdict"]) == (NAME, "NOT_APPLICABLE"), done.stdout + done.stderr
-    assert found["node"]["node"]
-    assert [each.name for each in EnvironmentCache().listing()] == [NAME]  # the nodes' cache is this process's, too
+    (cell,) = page(result)
+    assert (cell["environment"], cell["verdict"]) == (NAME, "NOT_APPLICABLE"), done.stdout + done.stderr
+    assert cell["node"]["node"]
+    assert [environment.name for environment in EnvironmentCache().listing()] == [
+        NAME
+    ]  # the nodes' cache is this process's, too
     cluster.wait_until_clean(LEFT_S)

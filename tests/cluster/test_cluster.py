@@ -1,4 +1,4 @@
-"""The matrix on a cluster: the same verdicts as alone, and whatever is killed: the whole page, no cell twice, nothing left."""
+"""The matrix on a cluster: the same verdicts as on one machine, and complete results without leftovers whatever is killed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ CASES, OLD, NEW = 10, 3, 3
 
 
 @pytest.mark.sample
-def test_the_same_verdicts_as_alone(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+def test_the_cluster_gives_the_same_verdicts_as_one_machine(
+    cluster: Cluster, make_target: MakeTarget, tmp_path: Path
+) -> None:
     targets = environments(make_target, OLD, NEW)
     for number in range(CASES):
         version_case(tmp_path / "cases", f"case-{number}")
@@ -27,15 +29,15 @@ def test_the_same_verdicts_as_alone(cluster: Cluster, make_target: MakeTarget, t
         result = str(tmp_path / f"{name}.json")
         done = cluster.run(cluster.command(tmp_path / "cases", "matrix", *where, *named(targets), "--results", result))
         assert done.returncode == 0, done.stdout + done.stderr
-    here, there = page(tmp_path / "here.json"), page(tmp_path / "there.json")
-    assert verdicts(here) == verdicts(there) == expected(targets, OLD, CASES)
-    assert len({each["node"]["node"] for each in there}) > 1
-    assert all("node" not in each for each in here)
+    local, on_cluster = page(tmp_path / "here.json"), page(tmp_path / "there.json")
+    assert verdicts(local) == verdicts(on_cluster) == expected(targets, OLD, CASES)
+    assert len({cell["node"]["node"] for cell in on_cluster}) > 1
+    assert all("node" not in cell for cell in local)
     cluster.wait_until_clean(LEFT_S)
 
 
 @pytest.mark.parametrize("victim", ["worker", "raylet", "driver"])
-def test_whatever_is_killed_the_page_is_whole(
+def test_results_are_complete_whichever_process_is_killed(
     cluster: Cluster, make_target: MakeTarget, tmp_path: Path, victim: str
 ) -> None:
     targets = environments(make_target, 2, 2)
@@ -48,7 +50,7 @@ def test_whatever_is_killed_the_page_is_whole(
         tmp_path / "cases", "matrix", "--on", cluster.address, *named(targets), "--results", str(result)
     )
     driver = cluster.start(command)
-    journal = Path(cluster.ours["VLLM_REGRESS_CACHE"]) / "matrix"
+    journal = Path(cluster.variables["VLLM_REGRESS_CACHE"]) / "matrix"
     # A command talks to the cluster through the head's raylet here; another one is to die.
     wait_for(lambda: cluster.off_head(note) and list(journal.rglob("*.json")), "a cell is back, and the next one waits")
     probe = cluster.off_head(note)[0]
@@ -58,7 +60,7 @@ def test_whatever_is_killed_the_page_is_whole(
         wait_for(lambda: not psutil.pid_exists(probe), "the cells end with their driver", LEFT_S)
         cluster.wait_until_clean(LEFT_S)
         ran = len(first.read_text().split())
-        kept = [each.case_id for file in journal.rglob("*.json") for each in results.read(file).results]
+        kept = [result.case_id for file in journal.rglob("*.json") for result in results.read_results(file).results]
         flag.unlink()
         done = cluster.run(command)
         out = done.stdout + done.stderr
@@ -71,6 +73,6 @@ def test_whatever_is_killed_the_page_is_whole(
         wait_for(lambda: not psutil.pid_exists(probe), "its cells end", LEFT_S)
         flag.unlink()
         out, _ = driver.communicate(timeout=300)
-        assert "unfinished cells go elsewhere" in out, out
+        assert "unfinished cells are sent to another node" in out, out
     assert verdicts(page(result)) == expected(targets, 2, 3), out
     cluster.wait_until_clean(LEFT_S)

@@ -1,4 +1,4 @@
-"""What differs between nodes and what they hide: variables of the cluster, GPUs, a full disk, leftovers."""
+"""Differences between nodes: variables of the cluster, GPUs, a full disk, leftovers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_a_target_sees_neither_the_cluster_nor_the_harness(
     cluster: Cluster, make_target: MakeTarget, tmp_path: Path
 ) -> None:
-    """And it is as urgent as its node, whatever Ray makes of its workers."""
-    seen: dict[str, list[dict[str, Any]]] = {}
+    """The target also runs with its node's priority, regardless of the priority that Ray gives its workers."""
+    reports: dict[str, list[dict[str, Any]]] = {}
     for name, where, targets in (("there", ["--on", cluster.address], 3), ("here", ["--jobs", "1"], 1)):
         folder, result = tmp_path / name, tmp_path / f"{name}.json"
         folder.mkdir()
@@ -33,28 +33,28 @@ def test_a_target_sees_neither_the_cluster_nor_the_harness(
         arguments = [*where, *named(environments(make_target, 0, targets)), "--results", str(result)]
         done = cluster.run(cluster.command(tmp_path / f"cases-{name}", "matrix", *arguments))
         assert done.returncode == 0, done.stdout + done.stderr
-        seen[name] = [json.loads(file.read_text()) for file in folder.iterdir()]
+        reports[name] = [json.loads(file.read_text()) for file in folder.iterdir()]
     assert cluster.nodes[-1].node_id[:8] in {
-        each["node"]["node"].partition("/")[2] for each in page(tmp_path / "there.json")
+        cell["node"]["node"].partition("/")[2] for cell in page(tmp_path / "there.json")
     }
-    (here,) = seen["here"]
-    assert len(seen["there"]) == 3
-    for there in seen["there"]:
-        rays = {name for name in there["variables"] if name.startswith("RAY_")}
-        # The agent's own: where a Ray of the target puts its files, and that it tells nobody.
+    (local,) = reports["here"]
+    assert len(reports["there"]) == 3
+    for on_node in reports["there"]:
+        rays = {name for name in on_node["variables"] if name.startswith("RAY_")}
+        # The agent sets these: where the target's Ray puts its files, and that it sends no usage statistics.
         assert rays == {"RAY_TMPDIR", "RAY_USAGE_STATS_ENABLED"}
-        others = {name for name in here["variables"] if not name.startswith("RAY_")}
-        assert set(there["variables"]) - rays == others
+        others = {name for name in local["variables"] if not name.startswith("RAY_")}
+        assert set(on_node["variables"]) - rays == others
         same = {name for name in others if name.startswith(("PYTHON", "PATH", "LD_"))}
-        assert {name: there["variables"][name] for name in same} == {name: here["variables"][name] for name in same}
-        assert cluster.address not in "".join(there["variables"].values())
+        assert {name: on_node["variables"][name] for name in same} == {name: local["variables"][name] for name in same}
+        assert cluster.address not in "".join(on_node["variables"].values())
         if os.geteuid() == 0:
-            assert there["nice"] == here["nice"]
+            assert on_node["nice"] == local["nice"]
 
 
 @pytest.mark.parametrize("last_node", [{"num_gpus": 1}])
-def test_cells_on_gpus_go_where_gpus_are(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
-    """A GPU in Ray's books alone: no engine runs on one here, and each cell says so."""
+def test_batches_on_gpus_run_where_gpus_are(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    """The GPU exists only in Ray's resources: no engine can run on it, and each result says so."""
     targets = environments(make_target, 2, 2)
     version_case(tmp_path / "cases", "case-0")
     result = tmp_path / "r.json"
@@ -70,10 +70,10 @@ def test_cells_on_gpus_go_where_gpus_are(cluster: Cluster, make_target: MakeTarg
         str(result),
     )
     done = cluster.run(command)
-    found = page(result)
-    assert {each["environment"] for each in found} == set(targets), done.stdout + done.stderr
-    assert {each["node"]["node"].partition("/")[2] for each in found} == {cluster.nodes[-1].node_id[:8]}
-    assert {each["verdict"] for each in found} <= {"NOT_APPLICABLE", "INCONCLUSIVE"}
+    cells = page(result)
+    assert {cell["environment"] for cell in cells} == set(targets), done.stdout + done.stderr
+    assert {cell["node"]["node"].partition("/")[2] for cell in cells} == {cluster.nodes[-1].node_id[:8]}
+    assert {cell["verdict"] for cell in cells} <= {"NOT_APPLICABLE", "INCONCLUSIVE"}
     refused = cluster.run([*command, "--gpus", "2"])
     assert refused.returncode == 2
     assert "2 GPUs" in refused.stderr
@@ -81,7 +81,7 @@ def test_cells_on_gpus_go_where_gpus_are(cluster: Cluster, make_target: MakeTarg
 
 
 class TestFullDisk:
-    """One node's cache lies on a file system of 64 MiB."""
+    """The cache of one node is on a file system of 64 MiB."""
 
     @pytest.fixture
     def small_disk(self, tmp_path: Path) -> Iterator[Path]:
@@ -98,7 +98,7 @@ class TestFullDisk:
     def last_node(self, small_disk: Path) -> Mapping[str, Any]:
         return {"env_vars": {"VLLM_REGRESS_CACHE": str(small_disk / "cache")}}
 
-    def test_cells_go_elsewhere(self, cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    def test_batches_run_on_other_nodes(self, cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
         targets = environments(make_target, 3, 3)
         version_case(tmp_path / "cases", "case-0")
         result = tmp_path / "r.json"
@@ -108,24 +108,24 @@ class TestFullDisk:
             )
         )
         assert verdicts(page(result)) == expected(targets, 3, 1), done.stdout + done.stderr
-        assert "GiB free, and 1.0 are asked for; its 1 unfinished cells go elsewhere" in done.stdout
+        assert "GiB free, but 1.0 GiB are needed; its 1 unfinished cells are sent to another node" in done.stdout
         full = cluster.nodes[-1].node_id[:8]
-        assert full not in {each["node"]["node"].partition("/")[2] for each in page(result)}
+        assert full not in {cell["node"]["node"].partition("/")[2] for cell in page(result)}
         cluster.wait_until_clean(LEFT_S)
 
 
-def test_doctor_looks_on_every_node(cluster: Cluster) -> None:
-    """A run that was killed on the cluster's machine is found, once, and removed where that is asked for."""
+def test_doctor_checks_every_node(cluster: Cluster) -> None:
+    """A run that was killed on the cluster's machine is found once, and removed on request."""
     left = (
         "import os, signal; from pytest_vllm_regress.util.rundir import RunDir; "
         "print(RunDir.create().path, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    made = subprocess.run([sys.executable, "-c", left], env=dict(cluster.ours), capture_output=True, text=True)
-    folder = Path(made.stdout.strip())
+    leaver = subprocess.run([sys.executable, "-c", left], env=dict(cluster.variables), capture_output=True, text=True)
+    folder = Path(leaver.stdout.strip())
     doctor = [sys.executable, "-m", "pytest_vllm_regress", "doctor", "--on", cluster.address]
-    found = cluster.run([*doctor, "--json"])
-    (trace,) = json.loads(found.stdout)
-    assert found.returncode == 1, found.stderr
+    report = cluster.run([*doctor, "--json"])
+    (trace,) = json.loads(report.stdout)
+    assert report.returncode == 1, report.stderr
     assert (trace["what"], trace["name"], trace["removed"]) == ("run directory", str(folder), False)
     assert trace["node"].startswith(cluster.nodes[0].node_ip_address)
     assert cluster.run([*doctor, "--remove"]).returncode == 0

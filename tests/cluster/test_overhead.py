@@ -1,4 +1,4 @@
-"""What a batch of cells costs beside its cells, on a cluster and on this machine."""
+"""The overhead of a batch in addition to its cases, on a cluster and on this machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.runner.carrier import Carrier, LocalThreads
-from pytest_vllm_regress.runner.journal import Journal
-from pytest_vllm_regress.runner.on_ray.carrier import RayCarrier
-from pytest_vllm_regress.runner.runner import Job, Options, build_with_cache
+from pytest_vllm_regress.runner.batch import Batch, RunOptions
+from pytest_vllm_regress.runner.build import build_with_cache
+from pytest_vllm_regress.runner.executor import Executor
+from pytest_vllm_regress.runner.executors.ray import RayExecutor
+from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
+from pytest_vllm_regress.runner.journal import BatchFiles
 from tests.cluster.conftest import Cluster
 from tests.cluster.record import keep
 from tests.conftest import MakeTarget
@@ -25,34 +27,36 @@ AT_ONCE, BATCHES = 3, 9
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Seconds: until the first cell began, until the last answer was there, and all cells' own."""
+    """Seconds until the first case began, until the last result arrived, and spent in the cases themselves."""
 
     first: float
     all: float
     cells: float
 
     @classmethod
-    def of(cls, carrier: Carrier, jobs: Sequence[Job], journal: Journal) -> Run:
-        asked = time.time()
-        arrivals = [each for each in carrier.carry(jobs, Options(), journal) if each is not None]
+    def of(cls, executor: Executor, batches: Sequence[Batch], files: BatchFiles) -> Run:
+        requested = time.time()
+        updates = [update for update in executor.execute(batches, RunOptions(), files) if update is not None]
         answered = time.time()
-        found = {(each.environment, each.test): each for arrival in arrivals for each in arrival.run.results}.values()
-        assert {each.verdict for each in found} == {Verdict.FIXED}
-        assert len(found) == sum(len(job.cases) for job in jobs)
-        begun = min(each.started_at for each in found)
-        times = begun - asked, answered - asked, sum(each.duration_s for each in found)
+        results = {
+            (result.environment, result.test): result for update in updates for result in update.run.results
+        }.values()
+        assert {result.verdict for result in results} == {Verdict.FIXED}
+        assert len(results) == sum(len(batch.cases) for batch in batches)
+        started = min(result.started_at for result in results)
+        times = started - requested, answered - requested, sum(result.duration_s for result in results)
         return cls(*(round(seconds, 2) for seconds in times))
 
 
-def test_what_a_batch_costs_beside_its_cells(
+def test_overhead_of_a_batch_in_addition_to_its_cells(
     cluster: Cluster, make_target: MakeTarget, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """As many environments at a time here as there, on the same cores: what is more is the cluster's. Its start, with a keeper for each node, is
-    once a run; and what takes a second on a machine of its own takes longer on one that does much else."""
+    """The same number of environments run at a time on the same cores, so the difference is the cluster's overhead. Its start, with an environment
+    builder for each node, happens once a run. A busy machine increases both."""
     cases = tuple(version_case(tmp_path / "cases", f"case-{number}") for number in range(2))
-    jobs = [Job(str(make_target(vllm="0.8.5")), cases, {}) for _ in range(BATCHES)]
-    here = Run.of(LocalThreads(build_with_cache(print), AT_ONCE, print), jobs, Journal(tmp_path / "here", ()))
-    there = Run.of(RayCarrier(cluster.address, print), jobs, Journal(tmp_path / "there", ()))
-    costs = ((there.all - there.first) - (here.all - here.first)) / BATCHES
-    measured = {"jobs": dataclasses.asdict(here), "on": dataclasses.asdict(there), "each": round(costs, 2)}
+    batches = [Batch(str(make_target(vllm="0.8.5")), cases, {}) for _ in range(BATCHES)]
+    local = Run.of(ThreadsExecutor(build_with_cache(print), AT_ONCE, print), batches, BatchFiles(tmp_path / "here"))
+    on_cluster = Run.of(RayExecutor(cluster.address, print), batches, BatchFiles(tmp_path / "there"))
+    costs = ((on_cluster.all - on_cluster.first) - (local.all - local.first)) / BATCHES
+    measured = {"jobs": dataclasses.asdict(local), "on": dataclasses.asdict(on_cluster), "each": round(costs, 2)}
     keep(request.config, "batches", {"batches": BATCHES, "at_once": AT_ONCE, **measured})

@@ -1,4 +1,4 @@
-"""Real environments on a cluster: the case that two Rays meet in, one of the main job, and a matrix, with the verdicts that were proven alone."""
+"""Real environments on a cluster give the proven verdicts: a case that starts its own Ray, one of the main job, and a matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cluster.conftest import Cluster
 from tests.cluster.matrices import LEFT_S, named, page, verdicts
 from tests.cluster.record import keep
 from tests.helpers import ROOT
-from tests.helpers.built import need_built
+from tests.helpers.environments import require_environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.timeout(1800)]
 FAST = ["21360", "24478", "27701", "28806", "31501", "35230", "48416", "48852", "48922", "56556"]
@@ -35,8 +35,8 @@ def own_cache() -> bool:
         ("lmfe-124", "vllm-0.8.5"),
     ],
 )
-def test_the_same_verdict_as_alone(cluster: Cluster, tmp_path: Path, case: str, environment: str) -> None:
-    need_built(environment)
+def test_the_cluster_gives_the_proven_verdict(cluster: Cluster, tmp_path: Path, case: str, environment: str) -> None:
+    require_environment(environment)
     result = tmp_path / "r.json"
     done = cluster.run(
         cluster.command(
@@ -45,20 +45,20 @@ def test_the_same_verdict_as_alone(cluster: Cluster, tmp_path: Path, case: str, 
         seconds=1500,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = page(result)
+    cells = page(result)
     (alone,) = [
-        each.verdict
-        for each in proof.read(ROOT / "cases" / case / proof.FILE).environments
-        if each.environment == environment
+        proven.verdict
+        for proven in proof.read_proof(ROOT / "cases" / case / proof.FILE).environments
+        if proven.environment == environment
     ]
-    assert combine(Verdict(each["verdict"]) for each in found).value == alone, done.stdout
-    assert all(each["node"]["node"] for each in found)
+    assert combine(Verdict(cell["verdict"]) for cell in cells).value == alone, done.stdout
+    assert all(cell["node"]["node"] for cell in cells)
     cluster.wait_until_clean(LEFT_S)
 
 
 def test_ten_cases_in_six_environments(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     for environment in WIDE:
-        need_built(environment)
+        require_environment(environment)
     cases, seconds, pages = [f"vllm-{number}" for number in FAST], {}, {}
     for name, where in (("jobs", ["--jobs", "2"]), ("on", ["--on", cluster.address])):
         result, begun = tmp_path / f"{name}.json", time.monotonic()
@@ -66,8 +66,8 @@ def test_ten_cases_in_six_environments(cluster: Cluster, tmp_path: Path, request
         done = cluster.run(cluster.command(ROOT / "cases", "matrix", *arguments), seconds=1500)
         assert done.returncode == 0, done.stdout + done.stderr
         seconds[name], pages[name] = time.monotonic() - begun, page(result)
-    assert len({(each["environment"], each["case_id"]) for each in pages["on"]}) == len(FAST) * len(WIDE)
+    assert len({(cell["environment"], cell["case_id"]) for cell in pages["on"]}) == len(FAST) * len(WIDE)
     assert verdicts(pages["on"]) == verdicts(pages["jobs"])
-    assert len({each["node"]["node"] for each in pages["on"]}) > 1
+    assert len({cell["node"]["node"] for cell in pages["on"]}) > 1
     cluster.wait_until_clean(LEFT_S)
     keep(request.config, "matrix", {"cases": cases, "environments": WIDE} | {n: round(s) for n, s in seconds.items()})

@@ -1,4 +1,4 @@
-"""Real environments for pytester, which moves the home directory."""
+"""Fixtures for tests that use real environments with pytester, which changes the home directory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ UV_CACHE = os.environ.get("UV_CACHE_DIR", str(Path.home() / ".cache" / "uv"))
 
 @pytest.fixture
 def user_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caches of whoever runs the tests."""
+    """Use the caches of the user who runs the tests."""
     monkeypatch.setenv("VLLM_REGRESS_CACHE", CACHE)
     monkeypatch.setenv("UV_CACHE_DIR", UV_CACHE)

@@ -1,4 +1,4 @@
-"""Engines that cannot start: an error within the deadline, in vLLM's own words, and the next test unharmed."""
+"""An engine that cannot start fails within the deadline with vLLM's message and does not harm the next test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ pytestmark = pytest.mark.engine
 ENVIRONMENT = "vllm-0.8.5"
 
 TESTS = """
-    import socket
+    import os, socket
     import pytest
     from pytest_vllm_regress.engines import session
     from pytest_vllm_regress.errors import ChildError
@@ -42,7 +42,7 @@ TESTS = """
             taken.bind(("127.0.0.1", lease.number))
             taken.listen()
             monkeypatch.setattr(session, "lease_port", lambda: lease)
-            refused(request, "vllm_server", "ddress already in use")
+            refused(request, "vllm_server", f"process {os.getpid()} (")
 
     @pytest.mark.vllm_engine(generation="V1")
     def test_next_one_is_unharmed(vllm_engine):
@@ -51,7 +51,7 @@ TESTS = """
 
 
 @pytest.mark.usefixtures("user_caches")
-def test_errors_are_told_and_harm_nobody(pytester: pytest.Pytester) -> None:
+def test_start_errors_have_vllms_message_and_harm_no_other_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     arguments = (
         f"--vllm-env={ENVIRONMENT}",

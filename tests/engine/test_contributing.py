@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's way from a report to a proven case, word by word."""
+"""The commands of CONTRIBUTING.md turn a report into a proven case."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def test_the_guide_leads_to_a_proven_case(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     for kind, text in BLOCK.findall(SECTION):
         if kind == "python":
-            named = TEST_FILE.search(SECTION)
-            assert named
-            (tmp_path / named[1]).write_text(text)
+            match = TEST_FILE.search(SECTION)
+            assert match
+            (tmp_path / match[1]).write_text(text)
             continue
-        done = subprocess.run(
+        completed = subprocess.run(
             ["bash", "-ec", text], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
         )
-        assert done.returncode == 0, f"{text}{done.stdout[-4000:]}{done.stderr[-2000:]}"
+        assert completed.returncode == 0, f"{text}{completed.stdout[-4000:]}{completed.stderr[-2000:]}"
     proof = json.loads((tmp_path / "my-cases/vllm-17173/evidence.json").read_text())
-    assert [(each["environment"], each["verdict"]) for each in proof["environments"]] == [
+    assert [(entry["environment"], entry["verdict"]) for entry in proof["environments"]] == [
         ("vllm-0.8.4", "REPRODUCED"),
         ("vllm-0.8.5", "FIXED"),
     ]

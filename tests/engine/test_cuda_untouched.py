@@ -1,4 +1,4 @@
-"""The warm agent does not touch CUDA: a stand-in for libcuda counts who initializes it, or counts devices, which poisons a later fork."""
+"""The warm agent does not use CUDA, which would break its forks. A fake libcuda counts initializations and device queries."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_vllm_regress.engines.placement import Placement
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.helpers.built import need_built
-from tests.helpers.gpu_standins import A100, MACHINES, cuda_folder, nvml_folder
+from tests.helpers.environments import require_environment
+from tests.helpers.fake_gpus import A100, MACHINES, cuda_folder, nvml_folder
 from tests.integration.gpus.conftest import Answer, answer  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.engine
@@ -39,13 +39,16 @@ def warm(
     user_caches: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Warm]:
-    """``warm(environment)``: its agent as a run with --vllm-gpu has it, on a machine of eight GPUs; CUDA's calls go to tmp_path/cuda."""
+    """Return a function that starts an environment's warm agent as a run on GPUs does, on a machine with eight GPUs.
+
+    CUDA calls are logged to tmp_path/cuda.
+    """
     agents: list[Agent] = []
     answers = answer(MACHINES["8 alike"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", MACHINES["8 alike"].cards[2].uuid)
 
     def start(name: str, changes: Mapping[str, str] | None = None) -> Agent:
-        need_built(name)
+        require_environment(name)
         with EnvironmentCache().lease(resolve(name)) as python:
             target = inspect(name, python, "gpu")
             environment = {
@@ -68,7 +71,7 @@ def warm(
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_warming_makes_no_call_of_cuda(name: str, warm: Warm, tmp_path: Path) -> None:
+def test_warming_calls_no_cuda_function(name: str, warm: Warm, tmp_path: Path) -> None:
     agent = warm(name)
     assert agent.import_error is None
     calls = tmp_path / "cuda"
@@ -76,19 +79,19 @@ def test_warming_makes_no_call_of_cuda(name: str, warm: Warm, tmp_path: Path) ->
     assert calls.read_text() == ""
     assert agent.spawns == ""
     (tmp_path / "probe.py").write_text(PROBE)
-    child = agent.fork("probe", Deadline.after("start", 60))
+    child = agent.start_child("probe", Deadline.after("start", 60))
     assert child.start_method == "fork"
     child.request("call", Deadline.after("probe", 60), file=str(tmp_path / "probe.py"), function="touch", arguments={})
     child.kill()
-    assert "cuInit" in calls.read_text()  # what is counted, is counted
+    assert "cuInit" in calls.read_text()  # the fake does count calls
 
 
-def test_an_agent_that_touched_cuda_spawns_and_says_so(warm: Warm, tmp_path: Path) -> None:
-    """Importing vLLM 0.11.2 with the name of a MIG slice does it; a run never gives the agent one."""
-    need_built("vllm-0.11.2")
+def test_an_agent_that_initialized_cuda_spawns_and_says_so(warm: Warm, tmp_path: Path) -> None:
+    """Importing vLLM 0.11.2 with the name of a MIG slice initializes CUDA. A real run never gives the agent such a name."""
+    require_environment("vllm-0.11.2")
     agent = warm("vllm-0.11.2", {"CUDA_VISIBLE_DEVICES": A100.slice_uuid(0)})
     assert "cuInit" in (tmp_path / "cuda").read_text()
     assert agent.spawns == "importing vLLM initialized CUDA"
-    child = agent.fork("probe", Deadline.after("start", 120))
+    child = agent.start_child("probe", Deadline.after("start", 120))
     assert child.start_method == "spawn"
     child.kill()

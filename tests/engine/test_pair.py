@@ -1,4 +1,4 @@
-"""The pair vllm 0.8.4 and 0.8.5 for real: red on the one, green on the other, by the command users type."""
+"""The command that users run reproduces vllm-17173 on vLLM 0.8.4 and finds it fixed in 0.8.5."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_vllm_regress.cases.verdict import Verdict, combine
 pytestmark = pytest.mark.engine
 
 
-def test_lost_results_are_red_on_0_8_4_and_green_on_0_8_5(tmp_path: Path) -> None:
+def test_lost_results_are_reproduced_on_0_8_4_and_fixed_on_0_8_5(tmp_path: Path) -> None:
     environments = ["--env", "vllm-0.8.4", "--env", "vllm-0.8.5"]
     command = [
         sys.executable,
@@ -26,9 +26,9 @@ def test_lost_results_are_red_on_0_8_4_and_green_on_0_8_5(tmp_path: Path) -> Non
         "--results",
         str(tmp_path),
     ]
-    done = subprocess.run([*command, "--", "-k", "offline or async"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    run = results.merge(results.read(file) for file in tmp_path.glob("*.json"))
+    completed = subprocess.run([*command, "--", "-k", "offline or async"], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-2000:]
+    run = results.merge_results(results.read_results(file) for file in tmp_path.glob("*.json"))
     verdicts = {
         name: combine(r.verdict for r in run.results if r.environment == name) for name in ("vllm-0.8.4", "vllm-0.8.5")
     }

@@ -1,4 +1,4 @@
-"""``RAY_ADDRESS``: an engine uses the cluster that is there, and leaves it there."""
+"""With ``RAY_ADDRESS``, an engine uses the running cluster and leaves it running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
-from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.util.deadline import Deadline
 
 pytestmark = pytest.mark.engine
@@ -36,8 +36,8 @@ def target() -> Iterator[tuple[Session, Target]]:
 
 @contextlib.contextmanager
 def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
-    """A head node as docs/dialect.md says to start one: its address and its process."""
-    place = tempfile.mkdtemp(prefix="vr-")  # a short one: Ray's sockets lie below it
+    """Start a head node as described in docs/explanation/version-differences.md. Yield its address and its process."""
+    folder = tempfile.mkdtemp(prefix="vr-")  # a short path, because Ray creates sockets below it
     port = lease_port()
     command = [
         str(target.python),
@@ -51,17 +51,17 @@ def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
         "--num-gpus=2",
         "--include-dashboard=false",
         "--disable-usage-stats",
-        f"--temp-dir={place}",
+        f"--temp-dir={folder}",
         "--node-ip-address=127.0.0.1",
     ]
-    around = {
+    variables = {
         "PYTHONPATH": str(TARGET_SITE),
         "VLLM_REGRESS_DEVICE": "sim",
         "RAY_DISABLE_IMPORT_WARNING": "1",
         "PYTHONUNBUFFERED": "1",
     }
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **around}
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **variables}
     ) as started:
         head = psutil.Process(started.pid)
         try:
@@ -69,14 +69,16 @@ def cluster(target: Target) -> Iterator[tuple[str, psutil.Process]]:
             assert any("Ray runtime started" in line for line in started.stdout)
             yield f"127.0.0.1:{port.number}", head
         finally:
-            for each in [head, *head.children(recursive=True)]:
+            for process in [head, *head.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
-                    each.kill()
+                    process.kill()
             port.release()
-            shutil.rmtree(place, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_running_cluster_is_used_and_left(target: tuple[Session, Target], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_cluster_is_used_and_left_running(
+    target: tuple[Session, Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
     session, environment = target
     with cluster(environment) as (address, head):
         monkeypatch.setenv("RAY_ADDRESS", address)
@@ -85,7 +87,7 @@ def test_a_running_cluster_is_used_and_left(target: tuple[Session, Target], monk
             engine = session.engine(environment, spec, user="test", fresh=True)
             (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
             assert len(answer["outputs"][0]["token_ids"]) == 8
-            assert not DAEMONS & {each.name() for each in engine.child.processes()}
-            assert [each for each in head.children(recursive=True) if "RayWorkerWrapper" in "".join(each.cmdline())]
+            assert not DAEMONS & {process.name() for process in engine.child.processes()}
+            assert any("RayWorkerWrapper" in "".join(child.cmdline()) for child in head.children(recursive=True))
             assert engine.stop() == ()
-            assert {each.name() for each in head.children(recursive=True)} >= DAEMONS
+            assert {child.name() for child in head.children(recursive=True)} >= DAEMONS

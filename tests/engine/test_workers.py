@@ -1,4 +1,4 @@
-"""Two xdist workers on one environment: one engine for each spec, no port twice, nothing left. ``ROUNDS=20`` repeats it."""
+"""Two xdist workers use one environment: each spec has one engine, no port is used twice, and nothing is left. ``ROUNDS=20`` repeats it."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def test_two_workers_share_nothing_and_start_no_engine_twice(
     monkeypatch.setenv("NOTES", str(notes))
     monkeypatch.setenv("VLLM_REGRESS_TEST_MARK", str(notes))
     pytester.makepyfile(TESTS)
-    before = shared_memory.unused()
+    before = shared_memory.unmapped_files()
     result = pytester.runpytest_subprocess(
         "-n2", "--dist=loadgroup", "--vllm-env=vllm-0.8.5", "--vllm-leftovers=fail", "-p", "no:cacheprovider"
     )
     result.assert_outcomes(passed=18)
 
-    seen = [json.loads(line) for line in notes.read_text().splitlines()]
-    assert {line["worker"] for line in seen} == {"gw0", "gw1"}
-    engines = {(line["spec"], line["pid"]) for line in seen}
+    lines = [json.loads(line) for line in notes.read_text().splitlines()]
+    assert {line["worker"] for line in lines} == {"gw0", "gw1"}
+    engines = {(line["spec"], line["pid"]) for line in lines}
     assert len(engines) == len({spec for spec, _ in engines}) == 5
-    ports = {line["port"]: line["spec"] for line in seen if "port" in line}
+    ports = {line["port"]: line["spec"] for line in lines if "port" in line}
     assert sorted(set(ports.values())) == sorted(ports.values())
     assert not [port for port in ports if _answers(port)]
     assert not _marked(str(notes))
-    assert not shared_memory.left_since(before)
+    assert not shared_memory.leaked_since(before)
 
 
 def _answers(port: int) -> bool:
@@ -70,11 +70,11 @@ def _answers(port: int) -> bool:
 
 
 def _marked(mark: str) -> list[str]:
-    """Processes that were started by the run and live on."""
-    found = []
+    """Return the processes that the run started and that are still alive."""
+    alive = []
     for process in psutil.process_iter(["environ", "name", "status"]):
         if (process.info["environ"] or {}).get("VLLM_REGRESS_TEST_MARK") == mark and process.info[
             "status"
         ] != psutil.STATUS_ZOMBIE:
-            found.append(f"{process.pid} {process.info['name']}")
-    return found
+            alive.append(f"{process.pid} {process.info['name']}")
+    return alive

@@ -1,4 +1,4 @@
-"""Runs in a child: everything that can go wrong in one. ``later(name)`` lets it go wrong when the child is asked to stop."""
+"""Probe functions that misbehave in every way a child can. ``later(name)`` makes the child misbehave when it is stopped."""
 
 import atexit
 import ctypes
@@ -23,7 +23,7 @@ def hang():
 
 
 def hang_in_native_code():
-    ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+    ctypes.PyDLL(None).sleep(600)  # does not release the GIL
 
 
 def hang_deaf_to_term():
@@ -74,7 +74,7 @@ def zombies():
 
 
 def daemon():
-    """A grandchild in a session of its own, deaf to TERM, that holds our output open; then an answer as if nothing were."""
+    """Start a grandchild in its own session that ignores SIGTERM and keeps the output open, then answer normally."""
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
@@ -91,13 +91,13 @@ def eat_memory():
 
 
 def over_its_rlimit():
-    """What the kernel refuses: an exception in Python, if it gets that far."""
+    """Ask for more memory than the resource limit allows, which raises MemoryError."""
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     return len(bytearray(2 << 30))
 
 
 def fork_bomb():
-    """Every process forks, all out of their session, 400 in all should nobody stop them."""
+    """Fork in every process, each in its own session, up to 400 processes in total."""
     count = mmap.mmap(-1, 4096)
     while count[0] * 256 + count[1] < 400:
         count[0], count[1] = divmod(count[0] * 256 + count[1] + 1, 256)
@@ -143,13 +143,13 @@ def _flood(stream):
 
 
 def _write(data):
-    """To every socket this process holds: its channel is one."""
+    """Write to every socket of this process; one of them is its channel."""
     for fd in range(3, 64):
         try:
             if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                rest = memoryview(data)
+                remaining = memoryview(data)
                 os.set_blocking(fd, True)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
+                while remaining:
+                    remaining = remaining[os.write(fd, remaining) :]
         except OSError:
             pass

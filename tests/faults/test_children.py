@@ -1,4 +1,4 @@
-"""Children that misbehave, while they answer and while they stop: no vLLM, all of the harness."""
+"""Children that misbehave while they answer or stop, without vLLM."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.processes.agent import Agent
-from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.faults.ledger import Cell, cell
+from tests.faults.cells import Cell, cell
 
 pytestmark = pytest.mark.faults
 PROBE = Path(__file__).with_name("misbehaviour.py")
@@ -21,7 +21,7 @@ DEADLINE_S = 1.5
 SLOW_S = 30.0
 LIMITS = {"memory": 300.0 * 2**20, "processes": 60.0, "log": 8.0 * 2**20}
 HANG, CRASH, LIMIT, GARBAGE = "DeadlineExceeded", "ChildDied", "LimitExceeded", "ProtocolError"
-# What the request gives, what the stop gives, and the deadline in seconds: what ends by itself has time.
+# Error of the request, error of the stop, and the deadline in seconds. Faults that end by themselves have plenty of time.
 FAULTS: dict[str, tuple[str, str, float]] = {
     "hang": (HANG, HANG, DEADLINE_S),
     "hang_in_native_code": (HANG, HANG, DEADLINE_S),
@@ -32,7 +32,7 @@ FAULTS: dict[str, tuple[str, str, float]] = {
         "RemoteError",
         "no error",
         SLOW_S,
-    ),  # Python prints what a function for the exit raises, and goes on
+    ),  # Python prints exceptions of exit handlers and continues
     "garbage": (GARBAGE, GARBAGE, SLOW_S),
     "truncated": (f"{GARBAGE} or {CRASH}", f"{GARBAGE} or {CRASH}", SLOW_S),
     "oversized": (GARBAGE, GARBAGE, SLOW_S),
@@ -67,8 +67,8 @@ def ask(child: Child, function: str, seconds: float, **arguments: Any) -> Any:
     )
 
 
-def following(agent: Agent) -> None:
-    child = agent.fork("probe", Deadline.after("start", 20))
+def run_child(agent: Agent) -> None:
+    child = agent.start_child("probe", Deadline.after("start", 20))
     assert ask(child, "fine", 20) == 1
     child.stop(Deadline.after("stop", 10))
 
@@ -86,21 +86,23 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("fault", "phase", "method"), CELLS)
-def test_child(agent: Agent, cells: list[Cell], fault: str, phase: str, method: str) -> None:
-    assert agent._process is not None
-    spared = frozenset({agent._process.pid})
+def test_a_misbehaving_child_ends_in_time_and_leaves_nothing(
+    agent: Agent, cells: list[Cell], fault: str, phase: str, method: str
+) -> None:
+    assert agent.pid is not None
+    spared = frozenset({agent.pid})
     in_request, in_stop, seconds = FAULTS[fault]
     where = "child" if method == "fork" else "child, spawned"
-    with cell(cells, agent.run, where, fault.replace("_", " "), phase, spared=lambda: spared) as seen:
-        child = agent.fork("probe", Deadline.after("start", 20), start_method=method)
+    with cell(cells, agent.run, where, fault.replace("_", " "), phase, spared=lambda: spared) as recorder:
+        child = agent.start_child("probe", Deadline.after("start", 20), start_method=method)
         if phase == "request":
-            seen.call(lambda: ask(child, fault, seconds), seconds)
-            outcome = seen.outcome
-            seen.call(lambda: child.stop(Deadline.after("stop", SLOW_S)), SLOW_S)
-            seen.outcome = outcome
+            recorder.call(lambda: ask(child, fault, seconds), seconds)
+            outcome = recorder.outcome
+            recorder.call(lambda: child.stop(Deadline.after("stop", SLOW_S)), SLOW_S)
+            recorder.outcome = outcome
         else:
             ask(child, "later", 20, name=fault)
-            seen.call(lambda: child.stop(Deadline.after("stop", seconds)), seconds)
-        assert seen.outcome.partition(":")[0] in (in_request if phase == "request" else in_stop).split(" or ")
+            recorder.call(lambda: child.stop(Deadline.after("stop", seconds)), seconds)
+        assert recorder.outcome.partition(":")[0] in (in_request if phase == "request" else in_stop).split(" or ")
         assert child.log.stat().st_size <= LIMITS["log"]
-        seen.following(lambda: following(agent))
+        recorder.run_next(lambda: run_child(agent))

@@ -1,4 +1,4 @@
-"""pytest itself killed, ended and interrupted, with a child of ours at work."""
+"""pytest is killed, terminated or interrupted while one of its children is working."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.faults.ledger import GONE_S, Cell, cell
+from tests.faults.cells import GONE_S, Cell, cell
 
 pytestmark = pytest.mark.faults
 PROBE = """
@@ -38,7 +38,7 @@ def fine():
     return 1
 """
 TESTS = """
-def test_it(vllm_probe):
+def test_probe(vllm_probe):
     vllm_probe("{function}", timeout=300)
 """
 SIGNALS: dict[str, tuple[signal.Signals, ...]] = {
@@ -79,8 +79,8 @@ def environment(project: Path) -> dict[str, str]:
 def running(
     project: Path, target: Path, function: str, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], RunDir]]:
-    """A pytest whose child is at work, and its run."""
-    (project / "test_demo.py").write_text(TESTS.format(function=function))
+    """Start a pytest, wait until its child works, and yield both the process and its run directory."""
+    (project / "test_probe.py").write_text(TESTS.format(function=function))
     options = [*arguments, "--vllm-timeout-stop=300"]
     log = (project / "log").open("wb")
     process = subprocess.Popen(
@@ -88,7 +88,7 @@ def running(
     )
     try:
         wait_until(lambda: (project / "armed").exists(), process)
-        tag = next(found for found in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if found)
+        tag = next(tag for tag in map(tag_of, psutil.Process(process.pid).children(recursive=True)) if tag)
         yield process, RunDir(Path(tempfile.gettempdir(), "-".join(tag.split("-")[:2])), tag)
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -100,8 +100,8 @@ def running(
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert process.poll() is None and time.monotonic() < until, "pytest ended before its child was at work"
-        time.sleep(0.01)  # the child of another program's child: no event to wait for
+        assert process.poll() is None and time.monotonic() < until, "pytest ended before its child worked"
+        time.sleep(0.01)  # a grandchild of another program: there is no event to wait for
 
 
 def tag_of(process: psutil.Process) -> str:
@@ -111,10 +111,10 @@ def tag_of(process: psutil.Process) -> str:
 
 
 def next_run(project: Path, target: Path) -> Callable[[], None]:
-    """A run of another test in the same place."""
+    """Return a function that runs another test in the same project."""
 
     def run() -> None:
-        (project / "test_demo.py").write_text(TESTS.format(function="fine"))
+        (project / "test_probe.py").write_text(TESTS.format(function="fine"))
         done = subprocess.run(command(project, target), env=environment(project), capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -132,35 +132,39 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("where", "name", "phase"), CELLS)
-def test_pytest(project: Path, fixed_target: Path, cells: list[Cell], where: str, name: str, phase: str) -> None:
-    """With xdist the pytest that gets the signal is the one that its user started; the child is its worker's."""
+def test_an_interrupted_pytest_leaves_nothing(
+    project: Path, fixed_target: Path, cells: list[Cell], where: str, name: str, phase: str
+) -> None:
+    """With xdist, the signal goes to the pytest that the user started; the child belongs to one of its workers."""
     with (
         running(project, fixed_target, PHASES[phase], *WORKERS[where]) as (process, run),
-        cell(cells, run, where, name, phase) as seen,
+        cell(cells, run, where, name, phase) as recorder,
     ):
-        seen.files.append(run.path)
+        recorder.files.append(run.path)
         began = time.monotonic()
         for number in SIGNALS[name]:
             process.send_signal(number)
         status = process.wait(60)
         if WORKERS[where] and signal.SIGINT in SIGNALS[name]:
-            began = time.monotonic()  # what xdist waits for its workers, ten seconds, is not ours
-        seen.late_s = time.monotonic() - began
-        left = family.wait_gone(family.tagged(run.tag), GONE_S)
-        seen.late_s = max(seen.late_s, time.monotonic() - began)
+            began = time.monotonic()  # xdist itself waits ten seconds for its workers
+        recorder.late_s = time.monotonic() - began
+        left = process_tree.wait_until_gone(process_tree.with_tag(run.tag), GONE_S)
+        recorder.late_s = max(recorder.late_s, time.monotonic() - began)
         assert not left
-        seen.outcome = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        seen.following(next_run(project, fixed_target))
+        recorder.outcome = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        recorder.run_next(next_run(project, fixed_target))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_xdist_worker(project: Path, fixed_target: Path, cells: list[Cell], number: signal.Signals) -> None:
-    """A worker that dies is replaced by xdist; a stopped one hangs its pytest, which is then ended by its user."""
+def test_a_dead_or_stopped_xdist_worker_leaves_nothing(
+    project: Path, fixed_target: Path, cells: list[Cell], number: signal.Signals
+) -> None:
+    """xdist replaces a worker that dies. A stopped worker hangs its pytest until the user interrupts it."""
     fault = f"xdist worker {'killed' if number == signal.SIGKILL else 'stopped, then Ctrl-C'}"
     pytest_with_a_worker = running(project, fixed_target, "work", "-n1", "--max-worker-restart=0")
-    with pytest_with_a_worker as (process, run), cell(cells, run, "pytest", fault, "request") as seen:
-        seen.files.append(run.path)
-        worker = next(each for each in psutil.Process(process.pid).children() if family.below(each.pid))
+    with pytest_with_a_worker as (process, run), cell(cells, run, "pytest", fault, "request") as recorder:
+        recorder.files.append(run.path)
+        worker = next(child for child in psutil.Process(process.pid).children() if process_tree.descendants(child.pid))
         began = time.monotonic()
         worker.send_signal(number)
         if number == signal.SIGSTOP:
@@ -168,10 +172,10 @@ def test_xdist_worker(project: Path, fixed_target: Path, cells: list[Cell], numb
         status = process.wait(60)
         if number == signal.SIGSTOP:
             assert worker.is_running() is False or worker.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
-            began = time.monotonic()  # what xdist itself waits for its worker is not ours
+            began = time.monotonic()  # xdist itself waits for its worker
             with contextlib.suppress(psutil.Error):
-                worker.kill()  # xdist leaves a stopped worker; its end is the user's to bring about
-        assert not family.wait_gone(family.tagged(run.tag), GONE_S)
-        seen.late_s = time.monotonic() - began
-        seen.outcome = f"exit status {status}"
-        seen.following(next_run(project, fixed_target))
+                worker.kill()  # xdist leaves a stopped worker to the user
+        assert not process_tree.wait_until_gone(process_tree.with_tag(run.tag), GONE_S)
+        recorder.late_s = time.monotonic() - began
+        recorder.outcome = f"exit status {status}"
+        recorder.run_next(next_run(project, fixed_target))

@@ -1,4 +1,4 @@
-"""Real engines on the simulated device: each process killed or stopped, in each phase."""
+"""Engines on the simulated device: each process is killed or stopped in each phase."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.errors import ChildError
-from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.deadline import Deadline
-from tests.faults.ledger import Cell, Seen, cell
+from tests.faults.cells import Cell, CellRecorder, cell
 
 pytestmark = [pytest.mark.engine, pytest.mark.faults]
 SPEC = EngineSpec.create(tensor_parallel_size=2, executor="mp", generation="V1")
@@ -29,7 +29,7 @@ ROLES = ("engine process", "engine core", "worker", "nanny", "agent")
 
 
 class Rig:
-    """One warm agent, many engines."""
+    """A session with one warm agent for many engines."""
 
     def __init__(self) -> None:
         settings = Settings(environments=("vllm-0.8.5",), device="sim")
@@ -42,10 +42,10 @@ class Rig:
 
     @property
     def agents(self) -> frozenset[int]:
-        """The warm agents, which outlive their engines."""
-        return frozenset(agent._process.pid for agent in self.session._agents.values() if agent._process is not None)
+        """The process ids of the warm agents, which outlive their engines."""
+        return frozenset(agent.pid for agent in self.session.agents if agent.pid is not None)
 
-    def following(self) -> None:
+    def run_engine(self) -> None:
         engine = self.start()
         engine.check()
         engine.stop()
@@ -53,47 +53,47 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def rig() -> Iterator[Rig]:
-    made = Rig()
-    yield made
-    made.session.close()
+    rig = Rig()
+    yield rig
+    rig.session.close()
 
 
 def find(rig: Rig, role: str, nannies: frozenset[int]) -> psutil.Process | None:
-    """The process in ``role`` of the engine that came after ``nannies``, once it is there."""
+    """Return the process in ``role`` of the engine that started after ``nannies``, or None if it does not exist yet."""
     if role == "agent":
         return psutil.Process(min(rig.agents))
-    new = [each for agent in rig.agents for each in psutil.Process(agent).children() if each.pid not in nannies]
+    new = [child for agent in rig.agents for child in psutil.Process(agent).children() if child.pid not in nannies]
     chain: list[psutil.Process] = new[:1]
     for _ in ("engine process", "engine core", "worker"):
-        below = (
-            [each for each in chain[-1].children() if "resource_tracker" not in " ".join(each.cmdline())]
+        children = (
+            [child for child in chain[-1].children() if "resource_tracker" not in " ".join(child.cmdline())]
             if chain
             else []
         )
-        chain += below[:1] or []
-    at = {"nanny": 0, "engine process": 1, "engine core": 2, "worker": 3}[role]
-    return chain[at] if len(chain) > at else None
+        chain += children[:1]
+    depth = {"nanny": 0, "engine process": 1, "engine core": 2, "worker": 3}[role]
+    return chain[depth] if len(chain) > depth else None
 
 
 def nannies(rig: Rig) -> frozenset[int]:
-    return frozenset(each.pid for agent in rig.agents for each in psutil.Process(agent).children())
+    return frozenset(child.pid for agent in rig.agents for child in psutil.Process(agent).children())
 
 
 def wait_for(condition: Callable[[], psutil.Process | None], seconds: float = 25.0) -> psutil.Process:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            found = condition()
+            process = condition()
         except psutil.Error:
-            found = None
-        if found is not None:
-            return found
-        time.sleep(0.002)  # another program's process tree has no event to wait for
-    raise AssertionError("the process to harm never came")
+            process = None
+        if process is not None:
+            return process
+        time.sleep(0.002)  # there is no event for changes of another program's process tree
+    raise AssertionError("the process to harm never appeared")
 
 
 def busy(process: psutil.Process) -> Callable[[], psutil.Process | None]:
-    """The process, once it has worked for a while from now on."""
+    """Return a condition that yields the process once it has used some more processor time."""
     before = sum(process.cpu_times()[:2])
     return lambda: process if sum(process.cpu_times()[:2]) > before + 0.03 else None
 
@@ -101,31 +101,39 @@ def busy(process: psutil.Process) -> Callable[[], psutil.Process | None]:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.replace(" ", "-"))
 @pytest.mark.parametrize("phase", ["start", "idle", "request", "stop"])
-def test_process(rig: Rig, cells: list[Cell], phase: str, role: str, number: signal.Signals) -> None:
+def test_an_engine_with_a_dead_or_stopped_process_ends_in_time(
+    rig: Rig, cells: list[Cell], phase: str, role: str, number: signal.Signals
+) -> None:
     before = nannies(rig)
     agent = psutil.Process(min(rig.agents))
     fault = f"{role} {'killed' if number == signal.SIGKILL else 'stopped'}"
-    with cell(cells, rig.session.run, "engine on sim", fault, phase, spared=lambda: rig.agents) as seen:
+    with cell(cells, rig.session.run, "engine on sim", fault, phase, spared=lambda: rig.agents) as recorder:
         if phase == "start":
-            harm_at_start(rig, role, number, before, seen)
+            harm_at_start(rig, role, number, before, recorder)
         else:
             engine = rig.start()
-            harm(rig, engine, phase, role, number, before, seen)
-        if role == "agent":  # a stopped one is ended by its user; the next engine gets another
-            family.end([agent], grace_s=0)
-        seen.following(rig.following)
+            harm(rig, engine, phase, role, number, before, recorder)
+        if role == "agent":  # the user ends a stopped agent; the next engine gets a new one
+            process_tree.terminate([agent], grace_s=0)
+        recorder.run_next(rig.run_engine)
 
 
-def harm_at_start(rig: Rig, role: str, number: signal.Signals, before: frozenset[int], seen: Seen) -> None:
+def harm_at_start(rig: Rig, role: str, number: signal.Signals, before: frozenset[int], recorder: CellRecorder) -> None:
     allowed = 6.0
     thread = threading.Thread(target=lambda: wait_for(lambda: find(rig, role, before)).send_signal(number))
     thread.start()
-    seen.call(lambda: rig.start(allowed).stop(), allowed + (SECONDS["stop"] if role == "agent" else 0))
+    recorder.call(lambda: rig.start(allowed).stop(), allowed + (SECONDS["stop"] if role == "agent" else 0))
     thread.join()
 
 
 def harm(
-    rig: Rig, engine: Engine, phase: str, role: str, number: signal.Signals, before: frozenset[int], seen: Seen
+    rig: Rig,
+    engine: Engine,
+    phase: str,
+    role: str,
+    number: signal.Signals,
+    before: frozenset[int],
+    recorder: CellRecorder,
 ) -> None:
     victim = wait_for(lambda: find(rig, role, before))
     if phase == "request":
@@ -138,24 +146,23 @@ def harm(
 
         thread = threading.Thread(target=hit)
         thread.start()
-        seen.call(lambda: engine.generate(["a"] * 32, LONG), SECONDS["request"])
+        recorder.call(lambda: engine.generate(["a"] * 32, LONG), SECONDS["request"])
         thread.join()
     else:
         victim.send_signal(number)
         if phase == "idle":
-            seen.call(lambda: engine.generate("a", {"max_tokens": 1}), SECONDS["request"])
-    outcome = seen.outcome
-    seen.call(engine.stop, SECONDS["stop"])
+            recorder.call(lambda: engine.generate("a", {"max_tokens": 1}), SECONDS["request"])
+    outcome = recorder.outcome
+    recorder.call(engine.stop, SECONDS["stop"])
     if phase != "stop":
-        seen.outcome = outcome if outcome != "no error" else seen.outcome
-    assert not [each for each in family.below(os.getpid()) if each.pid == victim.pid and role != "agent"]
+        recorder.outcome = outcome if outcome != "no error" else recorder.outcome
+    assert role == "agent" or victim.pid not in {process.pid for process in process_tree.descendants(os.getpid())}
 
 
 def test_errors_name_the_phase(cells: list[Cell]) -> None:
-    """Every error of a target that was seen says in which phase it was."""
-    seen = [
-        each.outcome
-        for each in cells
-        if each.outcome.startswith(tuple(kind.__name__ for kind in ChildError.__subclasses__()))
+    outcomes = [
+        cell.outcome
+        for cell in cells
+        if cell.outcome.startswith(tuple(kind.__name__ for kind in ChildError.__subclasses__()))
     ]
-    assert all("[" in outcome for outcome in seen)
+    assert all("[" in outcome for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""What happens around the harness: disks that are full, clocks that go back, environments and checkpoints that vanish, two runs at once."""
+"""Faults outside the harness: full disks, a clock set back, deleted environments and checkpoints, two runs at once."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.faults.ledger import Cell, Seen, cell
+from tests.faults.cells import Cell, cell
 
 pytestmark = pytest.mark.faults
 PROBE = Path(__file__).with_name("misbehaviour.py")
@@ -51,147 +51,149 @@ def fine():
 
 @pytest.fixture
 def run() -> Iterator[RunDir]:
-    made = RunDir.create()
-    yield made
-    made.remove()
+    directory = RunDir.create()
+    yield directory
+    directory.remove()
 
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB."""
-    place = tmp_path / "full"
-    place.mkdir()
+    """Mount a file system of one MiB."""
+    folder = tmp_path / "full"
+    folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True, text=True
     )
     if mounted.returncode != 0:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def answers(agent: Agent) -> None:
-    child = agent.fork("probe", Deadline.after("start", 20))
+def run_child(agent: Agent) -> None:
+    child = agent.start_child("probe", Deadline.after("start", 20))
     assert child.request("call", Deadline.after("request", 20), file=str(PROBE), function="fine", arguments={}) == 1
     child.stop(Deadline.after("stop", 10))
 
 
 @pytest.mark.sample
 @pytest.mark.parametrize("function", ["fine", "flood_stdout"])
-def test_no_room_for_the_log(run: RunDir, cells: list[Cell], function: str) -> None:
-    """Every write to the child's log fails for want of space."""
+def test_a_full_log_disk_harms_no_child(run: RunDir, cells: list[Cell], function: str) -> None:
+    """Every write to the child's log fails because the disk is full."""
     agent = Agent(Path(sys.executable), run)
     agent.start(Deadline.after("import", 20))
     (run.logs / "agent-probe-1.log").symlink_to("/dev/full")
     try:
         with cell(
-            cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: own(agent)
-        ) as seen:
-            child = agent.fork("probe", Deadline.after("start", 20))
-            seen.call(
+            cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: pids(agent)
+        ) as recorder:
+            child = agent.start_child("probe", Deadline.after("start", 20))
+            recorder.call(
                 lambda: child.request(
                     "call", Deadline.after("request", 30), file=str(PROBE), function=function, arguments={}
                 ),
                 30,
             )
-            outcome = seen.outcome
-            seen.call(lambda: child.stop(Deadline.after("stop", 10)), 10)
-            seen.outcome = outcome
-            seen.following(lambda: answers(agent))
+            outcome = recorder.outcome
+            recorder.call(lambda: child.stop(Deadline.after("stop", 10)), 10)
+            recorder.outcome = outcome
+            recorder.run_next(lambda: run_child(agent))
     finally:
         agent.stop()
 
 
-def own(agent: Agent) -> frozenset[int]:
-    assert agent._process is not None
-    return frozenset({agent._process.pid})
+def pids(agent: Agent) -> frozenset[int]:
+    assert agent.pid is not None
+    return frozenset({agent.pid})
 
 
-def test_no_room_in_the_cache(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
+def test_a_full_cache_disk_fails_the_build(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
     recipe = resolve(LIGHT)
-    with cell(cells, run, "cache", "disk full", "build") as seen:
-        seen.call(lambda: EnvironmentCache(full_disk).ensure(recipe), 300)
-        assert seen.outcome.startswith(("BuildError", "UsageError"))
-        seen.files += [path for path in (full_disk / "environments").glob("*") if path.is_dir()]
-        seen.following(lambda: EnvironmentCache(tmp_path / "roomy").ensure(recipe) and None)
+    with cell(cells, run, "cache", "disk full", "build") as recorder:
+        recorder.call(lambda: EnvironmentCache(full_disk).ensure(recipe), 300)
+        assert recorder.outcome.startswith(("BuildError", "UsageError"))
+        recorder.files += [path for path in (full_disk / "environments").glob("*") if path.is_dir()]
+        recorder.run_next(lambda: EnvironmentCache(tmp_path / "roomy").ensure(recipe) and None)
 
 
-def test_no_room_for_a_checkpoint(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
-    with cell(cells, run, "cache", "disk full", "checkpoint") as seen:
-        seen.call(lambda: ensure_checkpoint("vision", full_disk), 30)
-        assert seen.outcome.startswith("UsageError") and "cannot be written" in seen.outcome
-        seen.files += list(full_disk.iterdir())
-        seen.following(lambda: ensure_checkpoint("vision", tmp_path) and None)
+def test_a_full_disk_fails_the_checkpoint(run: RunDir, cells: list[Cell], full_disk: Path, tmp_path: Path) -> None:
+    with cell(cells, run, "cache", "disk full", "checkpoint") as recorder:
+        recorder.call(lambda: ensure_checkpoint("vision", full_disk), 30)
+        assert recorder.outcome.startswith("UsageError") and "cannot be written" in recorder.outcome
+        recorder.files += list(full_disk.iterdir())
+        recorder.run_next(lambda: ensure_checkpoint("vision", tmp_path) and None)
 
 
 @pytest.mark.sample
-def test_clock_set_back(run: RunDir, cells: list[Cell], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wall clock goes back an hour while a child hangs."""
+def test_a_clock_set_back_does_not_extend_a_deadline(
+    run: RunDir, cells: list[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wall clock is set back an hour while a child hangs."""
     agent = Agent(Path(sys.executable), run)
     agent.start(Deadline.after("import", 20))
     real = time.time
     try:
-        with cell(cells, run, "child", "clock set back, hang", "request", spared=lambda: own(agent)) as seen:
-            child = agent.fork("probe", Deadline.after("start", 20))
+        with cell(cells, run, "child", "clock set back, hang", "request", spared=lambda: pids(agent)) as recorder:
+            child = agent.start_child("probe", Deadline.after("start", 20))
             timer = threading.Timer(0.3, lambda: monkeypatch.setattr(time, "time", lambda: real() - 3600))
             timer.start()
-            seen.call(
+            recorder.call(
                 lambda: child.request(
                     "call", Deadline.after("request", 1.5), file=str(PROBE), function="hang", arguments={}
                 ),
                 1.5,
             )
             timer.join()
-            assert seen.outcome.startswith("DeadlineExceeded")
-            seen.following(lambda: answers(agent))
+            assert recorder.outcome.startswith("DeadlineExceeded")
+            recorder.run_next(lambda: run_child(agent))
     finally:
         agent.stop()
 
 
-def test_two_builds_of_one_environment(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
+def test_one_of_two_concurrent_builds_waits(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
     environment = {**os.environ, "VLLM_REGRESS_CACHE": str(tmp_path)}
     command = [sys.executable, "-m", "pytest_vllm_regress", "env", "build", LIGHT]
-    with cell(cells, run, "cache", "two runs at once", "build") as seen:
-        both = [
+    with cell(cells, run, "cache", "two runs at once", "build") as recorder:
+        builds = [
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             for _ in range(2)
         ]
-        said = [process.communicate(timeout=300)[0] for process in both]
-        assert [process.returncode for process in both] == [0, 0], said
-        assert sum("built in" in text for text in said) == 1
-        seen.outcome = "one builds, the other waits"
-        seen.following(lambda: EnvironmentCache(tmp_path).ensure(resolve(LIGHT)) and None)
+        outputs = [process.communicate(timeout=300)[0] for process in builds]
+        assert [process.returncode for process in builds] == [0, 0], outputs
+        assert sum("built in" in text for text in outputs) == 1
+        recorder.outcome = "one builds, the other waits"
+        recorder.run_next(lambda: EnvironmentCache(tmp_path).ensure(resolve(LIGHT)) and None)
 
 
-def test_environment_deleted_while_in_use(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
+def test_an_environment_that_is_deleted_while_in_use_is_rebuilt(run: RunDir, cells: list[Cell], tmp_path: Path) -> None:
     probe = tmp_path / "probe.py"
-    probe.write_text("def look():\n    import lmformatenforcer\n    return lmformatenforcer.__name__\n")
+    probe.write_text("def name():\n    import lmformatenforcer\n    return lmformatenforcer.__name__\n")
     cache = EnvironmentCache(tmp_path / "cache")
 
-    def look(agent: Agent) -> None:
-        child = agent.fork("probe", Deadline.after("start", 20))
+    def import_package(agent: Agent) -> None:
+        child = agent.start_child("probe", Deadline.after("start", 20))
         try:
             assert (
-                child.request("call", Deadline.after("request", 30), file=str(probe), function="look", arguments={})
+                child.request("call", Deadline.after("request", 30), file=str(probe), function="name", arguments={})
                 == "lmformatenforcer"
             )
         finally:
             child.stop(Deadline.after("stop", 10))
 
-    def again() -> None:
+    def import_in_rebuilt_environment() -> None:
         agent = Agent(cache.ensure(resolve(LIGHT)), run, name="second")
         agent.start(Deadline.after("import", 60))
-        look(agent)
+        import_package(agent)
         agent.stop()
 
     with cache.lease(resolve(LIGHT)) as python:
         agent = Agent(python, run)
         agent.start(Deadline.after("import", 60))
-        with cell(cells, run, "cache", "environment deleted", "request", spared=lambda: own(agent)) as seen:
+        with cell(cells, run, "cache", "environment deleted", "request", spared=lambda: pids(agent)) as recorder:
             shutil.rmtree(python.parent.parent)
-            seen.call(lambda: look(agent), 60)
-            assert "lmformatenforcer" in seen.outcome
-            seen.following(again)
+            recorder.call(lambda: import_package(agent), 60)
+            assert "lmformatenforcer" in recorder.outcome
+            recorder.run_next(import_in_rebuilt_environment)
         agent.stop()
 
 
@@ -200,21 +202,21 @@ ENV = "vllm-0.8.5"
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Callable[..., Session]]:
-    """Sessions on the simulated device; the first one is kept warm."""
-    open_ones: list[Session] = []
+def make_session() -> Iterator[Callable[..., Session]]:
+    """Return a function that creates sessions on the simulated device. They are closed at the end of the module."""
+    sessions: list[Session] = []
 
     def make(**settings: str) -> Session:
-        found = Session(
+        session = Session(
             Settings(environments=(ENV,), device="sim", **settings),  # type: ignore[arg-type]
             lambda phase, seconds: Deadline.after(phase, seconds or 60),
         )
-        open_ones.append(found)
-        return found
+        sessions.append(session)
+        return session
 
     yield make
-    for each in open_ones:
-        each.close()
+    for session in sessions:
+        session.close()
 
 
 def start(session: Session) -> Engine:
@@ -226,71 +228,77 @@ def serve(session: Session) -> Server:
 
 
 def agents(session: Session) -> frozenset[int]:
-    return frozenset(agent._process.pid for agent in session._agents.values() if agent._process is not None)
+    return frozenset(agent.pid for agent in session.agents if agent.pid is not None)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("phase", ["start", "request"])
-def test_checkpoint_deleted(cells: list[Cell], made: Callable[..., Session], phase: str) -> None:
+def test_an_engine_survives_or_names_a_deleted_checkpoint(
+    cells: list[Cell], make_session: Callable[..., Session], phase: str
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        session = made(model=str(ensure_checkpoint("text", Path(folder))))
+        session = make_session(model=str(ensure_checkpoint("text", Path(folder))))
         session.target(ENV)
-        session._agent(session.target(ENV))
+        session.warm_agent(session.target(ENV))
         with cell(
             cells, session.run, "engine on sim", "checkpoint deleted", phase, spared=lambda: agents(session)
-        ) as seen:
+        ) as recorder:
             if phase == "start":
                 shutil.rmtree(session.settings.model or "")
-                seen.call(lambda: start(session).stop(), 60)
-                assert seen.outcome != "no error"
+                recorder.call(lambda: start(session).stop(), 60)
+                assert recorder.outcome != "no error"
             else:
                 engine = start(session)
                 shutil.rmtree(session.settings.model or "")
-                seen.call(engine.check, 60)
+                recorder.call(engine.check, 60)
                 engine.stop()
             ensure_checkpoint("text", Path(folder))
-            seen.following(lambda: following(session))
+            recorder.run_next(lambda: run_engine(session))
 
 
-def following(session: Session) -> None:
+def run_engine(session: Session) -> None:
     engine = start(session)
     engine.check()
     engine.stop()
 
 
 @pytest.mark.engine
-def test_port_stolen(cells: list[Cell], made: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another program takes the server's port after it was chosen and before the server listens."""
-    session = made()
-    session._agent(session.target(ENV))
+def test_a_stolen_port_fails_the_server(
+    cells: list[Cell], make_session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program takes the server's port between its choice and the server's start."""
+    session = make_session()
+    session.warm_agent(session.target(ENV))
     thief = socket.socket()
 
-    def stolen() -> PortLease:
+    def lease_stolen_port() -> PortLease:
         lease = lease_port()
         thief.bind(("127.0.0.1", lease.number))
         thief.listen()
         return lease
 
-    with cell(cells, session.run, "server on sim", "port stolen", "start", spared=lambda: agents(session)) as seen:
+    with cell(cells, session.run, "server on sim", "port stolen", "start", spared=lambda: agents(session)) as recorder:
         with monkeypatch.context() as patch:
-            patch.setattr(sessions, "lease_port", stolen)
-            seen.call(lambda: serve(session).stop(), 60)
+            patch.setattr(sessions, "lease_port", lease_stolen_port)
+            recorder.call(lambda: serve(session).stop(), 60)
         thief.close()
-        assert seen.outcome != "no error"
-        seen.following(lambda: serve(session).stop() and None)
+        assert recorder.outcome != "no error"
+        recorder.run_next(lambda: serve(session).stop() and None)
 
 
 @pytest.mark.engine
 @pytest.mark.parametrize("number", [None, 9], ids=["asked-to-stop", "killed"])
-def test_ray_left_running(cells: list[Cell], made: Callable[..., Session], tmp_path: Path, number: int | None) -> None:
+def test_rays_daemons_are_ended(
+    cells: list[Cell], make_session: Callable[..., Session], tmp_path: Path, number: int | None
+) -> None:
     """Ray's daemons outlive the process that started them."""
     probe = tmp_path / "probe.py"
     probe.write_text(RAY)
-    session = made()
+    session = make_session()
     target = session.target(ENV)
-    session._agent(target)
+    session.warm_agent(target)
 
-    def call(function: str, seen: Seen | None = None, **arguments: object) -> None:
+    def call(function: str, **arguments: object) -> None:
         child = session.probe(target)
         try:
             child.request(
@@ -300,19 +308,19 @@ def test_ray_left_running(cells: list[Cell], made: Callable[..., Session], tmp_p
             child.stop(Deadline.after("stop", 20))
 
     fault = f"Ray left running, its driver {'asked to stop' if number is None else 'killed'}"
-    with cell(cells, session.run, "probe with Ray", fault, "request", spared=lambda: agents(session)) as seen:
-        seen.call(lambda: call("start", number=number), 90)
-        seen.following(lambda: call("fine"))
-    place = session.run.path
+    with cell(cells, session.run, "probe with Ray", fault, "request", spared=lambda: agents(session)) as recorder:
+        recorder.call(lambda: call("start", number=number), 90)
+        recorder.run_next(lambda: call("fine"))
+    folder = session.run.path
     session.close()
-    assert not place.exists()
+    assert not folder.exists()
 
 
 ENGINE = """
 import pytest
 
 @pytest.mark.vllm_engine(tensor_parallel_size=2, executor="mp", generation="V1")
-def test_it(vllm_engine):
+def test_generate(vllm_engine):
     vllm_engine.generate("a")
 """
 FILLED = 'mount -t tmpfs -o size=1m none /dev/shm && { dd if=/dev/zero of=/dev/shm/fill bs=4k count=300 2>/dev/null; exec "$@"; }'
@@ -327,14 +335,14 @@ FILLED = 'mount -t tmpfs -o size=1m none /dev/shm && { dd if=/dev/zero of=/dev/s
     ],
     ids=["full /dev/shm", "few open files"],
 )
-def test_an_engine_that_cannot_start_names_what_is_short(
+def test_an_engine_that_cannot_start_names_the_missing_resource(
     tmp_path: Path, around: tuple[str, ...], named: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """vLLM says "See root cause above" in both, where nothing stands above."""
+    """vLLM itself says "See root cause above" in both cases, although there is nothing above."""
     if around[0] == "unshare" and subprocess.run([*around, "true"], capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     (tmp_path / "test_engine.py").write_text(ENGINE)
-    ours = [
+    command = [
         sys.executable,
         "-m",
         "pytest",
@@ -344,5 +352,5 @@ def test_an_engine_that_cannot_start_names_what_is_short(
         "--vllm-env=vllm-0.8.5",
         "--vllm-device=sim",
     ]
-    done = subprocess.run([*around, *ours, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([*around, *command, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and named in done.stdout, done.stdout[-4000:]

@@ -1,6 +1,6 @@
-"""What several tests use."""
+"""Helpers that several test modules share."""
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-"""The checkout."""
+"""Root of the checkout."""

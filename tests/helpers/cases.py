@@ -1,4 +1,4 @@
-"""Cases for tests: a valid ``case.toml`` of which a test names only what it is about."""
+"""Cases for tests: a valid ``case.toml`` in which a test sets only what it is about."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_vllm_regress.cases.model import CASE_FILE, Case, load_case
+from pytest_vllm_regress.cases.loading import CASE_FILE, load_case
+from pytest_vllm_regress.cases.model import Case
 
 
 @dataclasses.dataclass(frozen=True)
 class CaseFile:
-    """What a case says. ``affected``: versions of vLLM, or of several packages; ``omits`` makes a ``[control]``.
+    """Content of a case file. ``affected``: versions of vLLM, or of several packages; ``omits`` adds a ``[control]``.
 
-    ``old`` and ``new`` are the evidence environments with the failure and without. Further lines: ``keys`` at the top, ``symptom``
+    ``old`` and ``new`` are the evidence environments with and without the failure. Additional lines: ``keys`` at the top, ``symptom``
     and ``control`` in these tables, ``tables`` at the end.
     """
 
@@ -36,10 +37,11 @@ class CaseFile:
     tables: str = ""
 
     def text(self) -> str:
-        """The content of ``case.toml``. JSON's strings and lists of them are TOML's too."""
+        """Return the content of ``case.toml``. JSON strings and lists of them are valid TOML."""
         affected = {"vllm": self.affected} if isinstance(self.affected, str) else self.affected
         control = ["[control]", f"omits = {json.dumps(self.omits)}", self.control] if self.omits else []
         lines = (
+            "format = 1",
             *_pairs({name: getattr(self, name) for name in ("id", "title", "family", "upstream", "devices")}),
             self.keys,
             "[affected]",
@@ -55,7 +57,7 @@ class CaseFile:
         return "".join(f"{line}\n" for line in lines if line)
 
     def write(self, cases: Path, files: Mapping[str, str] | None = None) -> Case:
-        """Write it as ``cases/<id>/case.toml``, with ``files`` (name to content) beside it; what an earlier one left there is overwritten."""
+        """Write ``cases/<id>/case.toml`` and ``files`` (name to content) beside it, overwriting existing ones."""
         folder = cases / self.id
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in {CASE_FILE: self.text(), **(files or {})}.items():

@@ -1,4 +1,4 @@
-"""Stands in for the package lmformatenforcer in a target: takes JSON strings of the letters a and b, and goes wrong where the schema says so."""
+"""Stub of the package lmformatenforcer: accepts JSON strings of the letters a and b, and fails in the way the schema's title names."""
 
 import os
 import time
@@ -13,6 +13,12 @@ class JsonSchemaParser:
         elif fault == "eat":
             self.held = [b"x" * 2**20 + bytes([n % 256]) for n in range(2000)]
             time.sleep(600)
+        elif fault == "multiply":
+            for _ in range(200):
+                if os.fork() == 0:
+                    time.sleep(60)
+                    os._exit(0)
+            time.sleep(60)
         elif fault == "die":
             os.abort()
         elif fault == "no memory":
@@ -55,7 +61,7 @@ class TokenEnforcer:
         parser = self.parser
         for letter in self.data.decoder(taken):
             parser = parser.add_character(letter)
-        found = [
+        allowed = [
             number for number, text, _ in self.data.tokens if len(text) == 1 and text in parser.get_allowed_characters()
         ]
-        return [*found, self.data.eos] if parser.can_end() else found
+        return [*allowed, self.data.eos] if parser.can_end() else allowed

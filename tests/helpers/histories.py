@@ -1,4 +1,4 @@
-"""A history with a failure in it, and a stand-in that runs its commits by reading their code."""
+"""A Git history with a failure, and a fake runner that reads the code of a commit instead of running it."""
 
 from __future__ import annotations
 
@@ -7,49 +7,51 @@ from pathlib import Path
 
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.runner import runner as runs
-from tests.helpers.repositories import Maker
+from pytest_vllm_regress.runner.batch import Batch, RunOutcome
+from tests.helpers.repositories import RepositoryBuilder
 
 BROKEN, WORKS = "broken = True\n", "broken = False\n"
 
 
-def mended_by_a_merge(place: Path) -> Maker:
-    """A failure that is there from the first commit and mended on a branch that is merged."""
-    made = Maker(place)
-    made.commit("first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": BROKEN})
-    made.git("tag", "v0.1")
-    made.commit("docs (#2)", {"docs/a.md": ""})
-    made.commit("a kernel (#3)", {"csrc/k.cu": ""})
-    made.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
-    made.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
-    made.git("checkout", "--quiet", "-b", "mend")
-    made.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
-    made.commit("mended", {"vllm/core/engine.py": WORKS})
-    made.git("checkout", "--quiet", "main")
-    made.commit("tests (#6)", {"tests/t.py": ""})
-    made.merge("mend", "Merge pull request #7 from mend")
-    made.commit("after (#8)", {"vllm/more.py": ""})
-    made.git("tag", "v0.2")
-    return made
+def mended_by_a_merge(place: Path) -> RepositoryBuilder:
+    """A failure from the first commit on, fixed on a branch that is merged."""
+    builder = RepositoryBuilder(place)
+    builder.commit("first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": BROKEN})
+    builder.git("tag", "v0.1")
+    builder.commit("docs (#2)", {"docs/a.md": ""})
+    builder.commit("a kernel (#3)", {"csrc/k.cu": ""})
+    builder.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
+    builder.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
+    builder.git("checkout", "--quiet", "-b", "mend")
+    builder.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
+    builder.commit("mended", {"vllm/core/engine.py": WORKS})
+    builder.git("checkout", "--quiet", "main")
+    builder.commit("tests (#6)", {"tests/t.py": ""})
+    builder.merge("mend", "Merge pull request #7 from mend")
+    builder.commit("after (#8)", {"vllm/more.py": ""})
+    builder.git("tag", "v0.2")
+    return builder
 
 
 class StandIn:
-    """Runs a commit by reading its code. ``chance``: whether a broken one shows it, by the number of the run."""
+    """Fake runner that reads the code of a commit. ``chance``: whether a broken commit shows the failure, by run number."""
 
-    def __init__(self, made: Maker, chance: Callable[[int], bool] = lambda run: True, interrupt_at: int = -1) -> None:
-        self.made = made
+    def __init__(
+        self, builder: RepositoryBuilder, chance: Callable[[int], bool] = lambda run: True, interrupt_at: int = -1
+    ) -> None:
+        self.builder = builder
         self.ran: list[str] = []
         self.chance = chance
         self.interrupt_at = interrupt_at
 
-    def run(self, jobs: Sequence[runs.Job]) -> runs.Outcome:
+    def run(self, jobs: Sequence[Batch]) -> RunOutcome:
         (job,) = jobs
         if len(self.ran) == self.interrupt_at:
-            return runs.Outcome(RunResult(), interrupted=True)
+            return RunOutcome(RunResult(), interrupted=True)
         commit = job.environment.partition("@")[2]
         self.ran.append(commit)
-        files = self.made.git("ls-tree", "-r", "--name-only", commit).splitlines()
-        code = self.made.git("show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}")
+        files = self.builder.git("ls-tree", "-r", "--name-only", commit).splitlines()
+        code = self.builder.git("show", f"{commit}:{next(name for name in files if name.endswith('engine.py'))}")
         if "import nothing" in code:
             verdict, symptom = Verdict.INCONCLUSIVE, "[import] ModuleNotFoundError: No module named 'nothing'"
         else:
@@ -57,5 +59,5 @@ class StandIn:
                 (Verdict.REPRODUCED if "True" in code and self.chance(len(self.ran)) else Verdict.FIXED),
                 "",
             )
-        seen = TestResult("demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom)
-        return runs.Outcome(RunResult((seen,)))
+        result = TestResult("demo", "t", verdict, "as seen", "sim", job.environment, symptom=symptom)
+        return RunOutcome(RunResult((result,)))

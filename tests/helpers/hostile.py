@@ -1,4 +1,4 @@
-"""Texts that a result file may hold and that no output may obey."""
+"""Hostile texts that a result file may contain and that must have no effect in any output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = (
 
 
 def run() -> RunResult:
-    """One result for each text, the text in every field that takes any."""
+    """Return a run with one result for each text; the text is in every field that accepts any text."""
     return RunResult(
         tuple(
             TestResult(

@@ -1,4 +1,4 @@
-"""Cases made worse in the four ways in which a case goes wrong, and what notices each. No engine runs: what engines did is kept beside each case."""
+"""Mutants of cases, worsened in four ways, and what detects them. No engine runs: the stored observations are judged."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_vllm_regress.cases import lint, proof, rejudge
-from pytest_vllm_regress.cases.impostors import UNRELATED, Trial, in_its_own_way
-from pytest_vllm_regress.cases.judgement import judge
-from pytest_vllm_regress.cases.model import Case, Range, load_case
+from pytest_vllm_regress.cases.impostors import UNRELATED_MESSAGE, Trial, impostor_of_kind
+from pytest_vllm_regress.cases.loading import load_case
+from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.results import TestResult
-from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import CaseFileError, Kind
+from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
+from pytest_vllm_regress.errors import CaseFileError, Kind, Masked
 
 _AT_WORK = ("vllm_at_work", "at_work")
 
 
-def every_way(case: Case, cases: tuple[Case, ...], folder: Path) -> dict[str, tuple[str, ...]]:
-    """By what was done to the case what noticed it."""
+def mutant_detections(case: Case, cases: tuple[Case, ...], folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return what detected each mutant, by its description."""
     return {
         "pattern made `.*`": tuple(pattern_made_wide(case, cases)),
         "control taken away": tuple(control_taken_away(case, folder / "control")),
@@ -31,22 +31,22 @@ def every_way(case: Case, cases: tuple[Case, ...], folder: Path) -> dict[str, tu
     }
 
 
-def seen(case: Case) -> tuple[TestResult, ...]:
-    """What the case's proof saw."""
-    return tuple(result for run in rejudge.kept(case) for result in run.results)
+def stored_results(case: Case) -> tuple[TestResult, ...]:
+    """Return the results stored with the case's proof."""
+    return tuple(result for run in rejudge.load_observations(case) for result in run.results)
 
 
 def pattern_made_wide(case: Case, cases: tuple[Case, ...], pattern: str = ".*") -> Iterator[str]:
-    """The static check, and an impostor that fails in the case's own way with words that are not its own."""
+    """A pattern that matches anything: detected by the static check, and by an impostor with the case's kind and unrelated text."""
     mutant = dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, pattern=pattern))
-    if lint.meaningless(mutant) and lint.warnings(mutant, cases) and not lint.meaningless(case):
-        yield "`validate` refuses the pattern"
+    if lint.pattern_problem(mutant) and lint.lint_case(mutant, cases) and not lint.pattern_problem(case):
+        yield "`validate` rejects the pattern"
     if not any(_forged(case)) and all(_forged(mutant)):
-        yield "an impostor of its kind and phase earns the verdict"
+        yield "an impostor with its kind and phase produces the verdict"
 
 
 def control_taken_away(case: Case, folder: Path) -> Iterator[str]:
-    """The table and the calls go; what is seen then has neither a leg nor a mechanism."""
+    """Without the [control] table and the vllm_at_work calls, observations have neither a control leg nor a mechanism."""
     copied = _copy(case, folder)
     text = copied.read_text()
     copied.write_text(re.sub(r"(?ms)^\[control\]$.*?(?=^\[|\Z)", "", text))
@@ -55,60 +55,63 @@ def control_taken_away(case: Case, folder: Path) -> Iterator[str]:
     try:
         mutant = load_case(copied)
     except CaseFileError:
-        yield "the case file is refused"
+        yield "the case file is rejected"
         return
-    bare = [dataclasses.replace(each, control="", observation=_without_mechanism(each)) for each in seen(case)]
-    _, wrong = proof.prove(mutant, [bare], lambda name: "0" * 16)
+    results = [
+        dataclasses.replace(result, control="", observation=_without_mechanism(result))
+        for result in stored_results(case)
+    ]
+    _, wrong = proof.make_proof(mutant, [results], lambda name: "0" * 16)
     if any("nothing shows that its mechanism was at work" in line for line in wrong):
-        yield "`validate` refuses the proof"
+        yield "`validate` rejects the proof"
 
 
 def range_turned_round(case: Case) -> Iterator[str]:
-    """What was seen, judged by the other versions; and the versions of the proof."""
+    """The complement of the range: detected by judging again, and by the versions of the proof."""
     mutant = dataclasses.replace(case, affected=tuple(map(_inverted, case.affected)))
-    again = rejudge.judge_again(mutant, rejudge.kept(case))
-    wrong = sorted({each.now.verdict.value for each in again if each.changed and not each.now.expected})
+    again = rejudge.rejudge_case(mutant, rejudge.load_observations(case))
+    wrong = sorted({result.now.verdict.value for result in again if result.changed and not result.now.expected})
     if wrong:
         yield f"`judge` says {' and '.join(wrong)}"
-    if lint.contradictions(mutant, proof.read(case.directory / proof.FILE)):
-        yield "`validate --check` refuses"
+    if lint.range_contradictions(mutant, proof.read_proof(case.directory / proof.FILE)):
+        yield "`validate --check` fails"
 
 
 def assertion_weakened(case: Case, folder: Path) -> Iterator[str]:
-    """Every assertion holds, whatever is seen: the proof is of other code; and of a wrong result nothing is left to see."""
+    """Assertions that always hold: detected because the code changed, and because a wrong result no longer shows."""
     copied = _copy(case, folder)
     weakened = _Weakened()
     for test in copied.parent.glob("test_*.py"):
         test.write_text(ast.unparse(weakened.visit(ast.parse(test.read_text()))))
-    assert weakened.times, f"{case.id}: nothing to weaken was found"
+    assert weakened.times, f"{case.id}: found nothing to weaken"
     mutant = load_case(copied)
-    if any("has changed since" in line for line in proof.check(mutant)):
-        yield "`validate --check` refuses the old proof"
+    if any("has changed since" in line for line in proof.check_proof(mutant)):
+        yield "`validate --check` rejects the old proof"
     if Kind.WRONG_RESULT not in case.symptom.kinds:
         return
-    passed = [_passed(mutant, each) for each in seen(case)]
-    _, wrong = proof.prove(mutant, [passed], lambda name: "0" * 16)
+    passed = [_passed(mutant, result) for result in stored_results(case)]
+    _, wrong = proof.make_proof(mutant, [passed], lambda name: "0" * 16)
     if any(f"was {Verdict.UNEXPECTEDLY_FIXED.value}" in line for line in wrong):
-        yield "`validate` makes no new one"
+        yield "`validate` does not prove it again"
 
 
 def _forged(case: Case) -> Iterator[str]:
-    """What impostors that fail with the kind and in the phase of the case are blamed for, in the first environment of each side."""
+    """Yield the problems of impostors with the case's kind and phase, in the first environment of each side."""
     kind, phase = case.symptom.kinds[0], case.symptom.phases[0]
-    parts = dict.fromkeys(case.symptom.parts_for(kind), f"ValueError: {UNRELATED}")
-    observed = Observation(kind, phase, UNRELATED, parts)
+    parts = dict.fromkeys(case.symptom.parts_for(kind), Masked(f"ValueError: {UNRELATED_MESSAGE}"))
+    observed = Observation(kind, phase, UNRELATED_MESSAGE, parts)
     for names in (case.evidence.affected[:1], case.evidence.fixed[:1]):
-        for result in [each for each in seen(case) if each.environment in names][:1]:
-            decision = judge(case, None, result.versions, observed, Observation(Kind.PASSED, phase))
-            yield Trial(case.id, names[0], "t", in_its_own_way(case), decision.verdict, decision.reason).fault
+        for result in [result for result in stored_results(case) if result.environment in names][:1]:
+            decision = judge_observation(case, None, result.versions, observed, Observation(Kind.PASSED, phase))
+            yield Trial(case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason).fault
 
 
 def _inverted(affected: Range) -> Range:
-    """The versions above the range; of one without an upper bound those below."""
+    """Return the versions above the range, or those below if it has no upper bound."""
     clauses = affected.specifier.replace(" ", "").split(",")
-    upper = next((each for each in clauses if each.startswith("<")), None)
+    upper = next((clause for clause in clauses if clause.startswith("<")), None)
     if upper is None:
-        lower = next(each for each in clauses if each.startswith(">"))
+        lower = next(clause for clause in clauses if clause.startswith(">"))
         return Range(affected.package, lower.replace(">=", "<") if "=" in lower else lower.replace(">", "<="))
     return Range(affected.package, upper.replace("<=", ">") if "=" in upper else upper.replace("<", ">="))
 
@@ -124,17 +127,17 @@ def _without_mechanism(result: TestResult) -> Observation | None:
 
 
 def _passed(case: Case, result: TestResult) -> TestResult:
-    """The same test, had none of its assertions failed."""
+    """Return the result as if no assertion of the test had failed."""
     observed = result.observation
     if observed is None or observed.kind is not Kind.WRONG_RESULT:
         return result
     observed = dataclasses.replace(observed, kind=Kind.PASSED, parts={})
-    decision = judge(case, result.variant, result.versions, observed)
+    decision = judge_observation(case, result.variant, result.versions, observed)
     return dataclasses.replace(result, verdict=decision.verdict, reason=decision.reason, observation=observed)
 
 
 class _Weakened(ast.NodeTransformer):
-    """Assertions hold, failures are not told, and nobody asks whether the engine lives on. ``times``: how often that changed something."""
+    """Make assertions hold and remove calls of fail() and check(). ``times``: number of changes."""
 
     times = 0
 

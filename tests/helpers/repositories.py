@@ -1,4 +1,4 @@
-"""Small git repositories, made commit by commit on days of the test's choice."""
+"""Small git repositories, built commit by commit, with dates that the test chooses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ IDENTITY = {
 }
 
 
-class Maker:
-    """A repository and its work tree. Each commit is one day younger than the one before."""
+class RepositoryBuilder:
+    """A repository with its working tree. Each commit is dated one day after the previous one."""
 
     def __init__(self, place: Path, first_day: int = 1) -> None:
         self.place = place
@@ -35,7 +35,7 @@ class Maker:
         return done.stdout.strip()
 
     def commit(self, subject: str, files: Mapping[str, str | None] = {}) -> str:
-        """Write files (None removes one) and commit; returns the commit's id."""
+        """Write files (None removes one) and commit. Returns the commit's id."""
         for name, content in files.items():
             file = self.place / name
             if content is None:
@@ -48,16 +48,16 @@ class Maker:
         self._day += 1
         return self.git("rev-parse", "HEAD")
 
-    def grow(self, trees: Iterable[Mapping[str, str]]) -> None:
-        """A commit of main for each tree, "commit 0" and so on, all on one day: hundreds in the time of one."""
+    def commit_trees(self, trees: Iterable[Mapping[str, str]]) -> None:
+        """Add a commit to main for each tree, named "commit 0" and so on, all dated the same day. Much faster than ``commit``."""
         day = f"C <c@example.invalid> {1740830400 + self._day * 86400} +0000"
-        told = []
+        stream = []
         for number, files in enumerate(trees):
-            told.append(f"commit refs/heads/main\ncommitter {day}\ndata <<.\ncommit {number}\n.\ndeleteall\n")
-            told += [
+            stream.append(f"commit refs/heads/main\ncommitter {day}\ndata <<.\ncommit {number}\n.\ndeleteall\n")
+            stream += [
                 f"M 644 inline {name}\ndata {len(content.encode())}\n{content}\n" for name, content in files.items()
             ]
-        subprocess.run(["git", "fast-import", "--quiet"], cwd=self.place, input="".join(told), text=True, check=True)
+        subprocess.run(["git", "fast-import", "--quiet"], cwd=self.place, input="".join(stream), text=True, check=True)
         self._day += 1
 
     def merge(self, branch: str, subject: str) -> str:

@@ -1,4 +1,4 @@
-"""Cases that need no vLLM: what their probe finds in a stand-in interpreter decides, and some wait until a file is gone."""
+"""Cases without vLLM: their probe inspects a fake interpreter, and some wait until a file is removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def variables(folder):
 
 
 def version_case(cases: Path, name: str, *, flag: Path | None = None, note: Path | None = None) -> Case:
-    """REPRODUCED on "vllm" below 0.8.5, FIXED on others. It ends when ``flag`` is gone; each of its runs leaves a line in ``note``."""
+    """Create a case that is REPRODUCED on "vllm" below 0.8.5 and FIXED on others. It ends when ``flag`` is removed.
+
+    Each run appends a line to ``note``.
+    """
     given = f"flag={str(flag or '')!r}, note={str(note or '')!r}"
     test = f"""
 import pytest
@@ -39,9 +42,9 @@ import pytest
 
 @pytest.mark.vllm_case({name!r})
 def test_version(vllm_probe, vllm_at_work):
-    found = vllm_probe("version", {given})
-    vllm_at_work("a version was told", bool(found))
-    assert found != "0.8.4", "expected another version than 0.8.4"
+    version = vllm_probe("version", {given})
+    vllm_at_work("the probe returned a version", bool(version))
+    assert version != "0.8.4", "expected another version than 0.8.4"
 """
     files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
     return CaseFile(name, pattern="expected another version", old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(
@@ -50,14 +53,14 @@ def test_version(vllm_probe, vllm_at_work):
 
 
 def variables_case(cases: Path, name: str, folder: Path) -> Case:
-    """FIXED, wherever it runs; each run writes the variables and the niceness that a target has into a file in ``folder``."""
+    """Create a case that is always FIXED; each run writes the variables and the niceness of its target to a file in ``folder``."""
     test = f"""
 import pytest
 
 
 @pytest.mark.vllm_case({name!r})
 def test_variables(vllm_probe, vllm_at_work):
-    vllm_at_work("variables were told", vllm_probe("variables", folder={str(folder)!r}) > 0)
+    vllm_at_work("the probe wrote variables", vllm_probe("variables", folder={str(folder)!r}) > 0)
 """
     files = {"probe.py": PROBE, f"test_{name.replace('-', '_')}.py": test}
     return CaseFile(name, old=["vllm-0.8.4"], new=["vllm-0.8.5"]).write(cases, files)

@@ -1,4 +1,4 @@
-"""Files of others: whatever they hold, they are read, or refused in words of bounded length."""
+"""Files from elsewhere are read or rejected with a message of bounded length, whatever they contain."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from pytest_vllm_regress.audit.matching import find, notes, relevant
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.audit.sarif import to_sarif
 from pytest_vllm_regress.audit.target import audit
-from pytest_vllm_regress.cases.model import find_cases, load_case
-from pytest_vllm_regress.cases.results import RunResult, TestResult, merge, read, write
+from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.results import RunResult, TestResult, merge_results, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.fuzz import artefact
@@ -30,7 +30,7 @@ from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
 from tests.helpers import ROOT
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 CASE = tomllib.loads((ROOT / "cases" / "vllm-16140" / "case.toml").read_text())
 MAX_MESSAGE = 20_000
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -50,34 +50,30 @@ VALUES = st.recursive(
 
 @st.composite
 def mutated(draw: st.DrawFn, document: Any) -> Any:
-    """``document`` with values replaced, removed or added, anywhere."""
+    """Draw ``document`` with values replaced, removed or added anywhere."""
     changed = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
-        place = changed
-        while isinstance(place, (dict, list)) and place:
-            key = (
-                draw(st.sampled_from(sorted(place)))
-                if isinstance(place, dict)
-                else draw(st.integers(0, len(place) - 1))
-            )
+        node = changed
+        while isinstance(node, (dict, list)) and node:
+            key = draw(st.sampled_from(sorted(node))) if isinstance(node, dict) else draw(st.integers(0, len(node) - 1))
             action = draw(st.sampled_from(["descend", "replace", "remove", "add"]))
-            if action == "descend" and isinstance(place[key], (dict, list)):
-                place = place[key]
+            if action == "descend" and isinstance(node[key], (dict, list)):
+                node = node[key]
                 continue
             if action == "remove":
-                del place[key]
-            elif action == "add" and isinstance(place, dict):
-                place[draw(st.text(max_size=10))] = draw(VALUES)
+                del node[key]
+            elif action == "add" and isinstance(node, dict):
+                node[draw(st.text(max_size=10))] = draw(VALUES)
             else:
-                place[key] = draw(VALUES)
+                node[key] = draw(VALUES)
             break
     return changed
 
 
 def as_toml(value: Any) -> str:
-    """A TOML value; JSON's strings are TOML's but for surrogates."""
+    """Return a value as TOML. Its strings are those of JSON, except for surrogates."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {as_toml(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{json.dumps(key)} = {as_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(as_toml, value)) + "]"
     if value is None:
@@ -87,7 +83,7 @@ def as_toml(value: Any) -> str:
 
 @given(mutated(CASE) | VALUES)
 @same_folder
-def test_case_files(tmp_path: Path, document: Any) -> None:
+def test_a_case_file_is_loaded_or_rejected(tmp_path: Path, document: Any) -> None:
     file = tmp_path / "case.toml"
     text = (
         "\n".join(f"{json.dumps(key)} = {as_toml(value)}" for key, value in document.items())
@@ -112,7 +108,7 @@ def test_case_files(tmp_path: Path, document: Any) -> None:
 
 @given(st.binary(max_size=400))
 @same_folder
-def test_case_files_of_any_bytes(tmp_path: Path, content: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_case_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "case.toml").write_bytes(content)
     with pytest.raises(CaseFileError):
         load_case(tmp_path / "case.toml")
@@ -158,21 +154,21 @@ RUNS = st.builds(
 @given(RUNS)
 @same_folder
 def test_result_files_are_read_as_they_were_written(tmp_path: Path, run: RunResult) -> None:
-    write(tmp_path / "run.json", run)
-    again = read(tmp_path / "run.json")
+    write_results(tmp_path / "run.json", run)
+    again = read_results(tmp_path / "run.json")
     assert again.to_json() == run.to_json()
     assert again.as_expected == run.as_expected
-    assert merge([again, again]).to_json() == merge([again]).to_json()
+    assert merge_results([again, again]).to_json() == merge_results([again]).to_json()
 
 
 @given(st.data())
 @same_folder
-def test_damaged_result_files(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_result_file_is_read_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
     good = RunResult((TestResult("a", "t", Verdict.FIXED, "why", "sim", "e", {"vllm": "0.8.4"}),)).to_json()
     document = data.draw(mutated(good) | VALUES)
     (tmp_path / "run.json").write_text(json.dumps(document))
     try:
-        run = read(tmp_path / "run.json")
+        run = read_results(tmp_path / "run.json")
     except UsageError as error:
         assert str(tmp_path / "run.json") in str(error)
         assert len(str(error)) < MAX_MESSAGE
@@ -183,7 +179,7 @@ def test_damaged_result_files(tmp_path: Path, data: st.DataObject) -> None:
 
 @given(st.data())
 @same_folder
-def test_damaged_findings(tmp_path: Path, data: st.DataObject) -> None:
+def test_a_damaged_finding_is_read_or_rejected(tmp_path: Path, data: st.DataObject) -> None:
     good = artefact.load(next((ROOT / "docs" / "findings").glob("*.json"))).to_json()
     (tmp_path / "finding.json").write_text(json.dumps(data.draw(mutated(good) | VALUES)))
     try:
@@ -197,7 +193,7 @@ def test_damaged_findings(tmp_path: Path, data: st.DataObject) -> None:
 
 @given(RUNS, st.integers(20, 200))
 @settings(deadline=None)
-def test_reports_hold_any_text_as_text(run: RunResult, width: int) -> None:
+def test_reports_escape_any_text(run: RunResult, width: int) -> None:
     html, markdown, junit = page(run, CASES), markdown_text(run), junit_xml(run)
     table = "\n".join(lines(run, width))
     parsed = ElementTree.fromstring(junit.encode("utf-8", "replace"))
@@ -219,7 +215,7 @@ def test_reports_hold_any_text_as_text(run: RunResult, width: int) -> None:
 @example(b'{"default": {"vllm": {"version": 1}}, "packages": {"a": 1}, "install": [{"metadata": 1}]}')
 @example(b"a @ file:///x.whl\nvllm @ https://[::1\n")
 @settings(deadline=None)
-def test_lists_of_packages(content: bytes) -> None:
+def test_a_list_of_packages_is_parsed_or_rejected(content: bytes) -> None:
     try:
         inventory = parse_list(content, "list")
     except UsageError as error:
@@ -233,5 +229,5 @@ def test_lists_of_packages(content: bytes) -> None:
 
 @given(st.lists(st.text(max_size=12).filter(lambda word: "\0" not in word), max_size=4))
 @settings(deadline=None, max_examples=50)
-def test_the_command_ends_with_a_known_code(words: list[str]) -> None:
+def test_the_command_exits_with_0_or_2(words: list[str]) -> None:
     assert cli.main(["show", *words]) in (0, 2)

@@ -1,4 +1,4 @@
-"""Frames, however the stream is cut and whatever it holds."""
+"""Frames arrive correctly however the stream is split; other bytes are a protocol violation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FRAMES = st.lists(st.dictionaries(st.text(), JSON, max_size=4), max_size=6)
 
 @contextlib.contextmanager
 def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
-    """A raw end to write to, and a framed one to read from."""
+    """Yield a raw socket to write to and a ``FrameSocket`` to read from."""
     raw, end = socket.socketpair()
     framed = FrameSocket(end)
     try:
@@ -34,22 +34,22 @@ def pair() -> Iterator[tuple[socket.socket, FrameSocket]]:
 
 
 @given(FRAMES, st.data())
-def test_frames_arrive_whole_and_in_order_however_they_are_cut(
+def test_frames_arrive_whole_and_in_order_however_they_are_split(
     frames: list[dict[str, object]], data: st.DataObject
 ) -> None:
     stream = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    got = []
+    received = []
     with pair() as (raw, framed):
         for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
             raw.sendall(stream[start:stop])
             while (frame := framed.pop()) is not None:
-                got.append(frame)
-    assert got == frames
+                received.append(frame)
+    assert received == frames
 
 
 @given(FRAMES)
-def test_what_is_sent_is_received(frames: list[dict[str, object]]) -> None:
+def test_sent_frames_are_received(frames: list[dict[str, object]]) -> None:
     with pair() as (raw, framed):
         sender = FrameSocket(raw)
         for frame in frames:
@@ -58,7 +58,7 @@ def test_what_is_sent_is_received(frames: list[dict[str, object]]) -> None:
 
 
 @given(st.binary(max_size=2000))
-def test_any_bytes_are_frames_or_a_violation(stream: bytes) -> None:
+def test_arbitrary_bytes_are_frames_or_a_violation(stream: bytes) -> None:
     with pair() as (raw, framed):
         raw.sendall(stream)
         raw.shutdown(socket.SHUT_WR)
@@ -73,20 +73,20 @@ def test_any_bytes_are_frames_or_a_violation(stream: bytes) -> None:
 
 
 @given(st.integers(0, 3), st.integers(0, 3))
-def test_descriptors_come_with_their_frame_and_are_closed(sent: int, taken: int) -> None:
+def test_descriptors_arrive_with_their_frame_and_are_closed(sent: int, taken: int) -> None:
     descriptors = [os.open("/dev/null", os.O_RDONLY) for _ in range(sent)]
     with pair() as (raw, framed):
         FrameSocket(raw).send({"n": sent}, descriptors)
         assert framed.pop() == {"n": sent}
         try:
-            got = framed.take_fds(taken)
+            received = framed.take_fds(taken)
             assert taken <= sent
         except ProtocolViolation:
             assert taken > sent
-            got = []
-        for each in got:
-            os.close(each)
+            received = []
+        for descriptor in received:
+            os.close(descriptor)
         left = list(framed._fds)
-    for each in descriptors:
-        os.close(each)
-    assert not any(os.path.exists(f"/proc/self/fd/{each}") for each in left)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    assert not any(os.path.exists(f"/proc/self/fd/{number}") for number in left)

@@ -1,4 +1,4 @@
-"""Hostile files for every reader: what they hold is read, or refused in words, in time and memory in proportion to their length."""
+"""Every reader of files reads or rejects hostile content, in time and memory proportional to the file's length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.audit.package_lists import read_list
 from pytest_vllm_regress.audit.target import read_target
-from pytest_vllm_regress.bisection.search import Notes
+from pytest_vllm_regress.bisection.search_log import SearchLog
 from pytest_vllm_regress.cases import impostors, proof, results
-from pytest_vllm_regress.cases.model import load_case
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.checkpoints.forge import architectures_of
-from pytest_vllm_regress.conformance.record import read_faults, read_record
+from pytest_vllm_regress.conformance.record import read_faults
+from pytest_vllm_regress.conformance.record_file import read_record
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.installed import open_environment
 from pytest_vllm_regress.environments.locks import read_lock
@@ -36,15 +37,15 @@ cheap = settings(
 
 
 def marker(path: Path) -> None:
-    """A file where the cache has what it knows of an environment."""
-    place = path.parent / "environments" / "x"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "vllm-regress.json").write_bytes(path.read_bytes())
+    """Put the file where the cache stores information about an environment, and read it."""
+    folder = path.parent / "environments" / "x"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "vllm-regress.json").write_bytes(path.read_bytes())
     EnvironmentCache(path.parent).listing()
 
 
 def environment(path: Path) -> None:
-    """A file where a virtual environment has its settings, and one that names folders."""
+    """Use the file as settings, path file and metadata of a virtual environment, and read it."""
     site = path.parent / "env" / "lib" / "python3.11" / "site-packages"
     (site / "a.dist-info").mkdir(parents=True, exist_ok=True)
     for file in (path.parent / "env" / "pyvenv.cfg", site / "a.pth", site / "a.dist-info" / "METADATA"):
@@ -54,42 +55,42 @@ def environment(path: Path) -> None:
 
 
 def checkpoint(path: Path) -> None:
-    """A file where a checkpoint says what it is."""
+    """Use the file as a checkpoint's configuration, and read it."""
     (path.parent / "config.json").write_bytes(path.read_bytes())
     architectures_of(str(path.parent))
 
 
 def overlay(path: Path) -> None:
-    """A file where an overlay says what it was made from."""
+    """Use the file as an overlay's description, and read it."""
     (path.parent / "env" / "bin").mkdir(parents=True, exist_ok=True)
     (path.parent / "env" / ABOUT).write_bytes(path.read_bytes())
     about(path.parent / "env" / "bin" / "python")
 
 
 def abandoned(path: Path) -> None:
-    """A file where a run directory says whose it is."""
+    """Use the file as a run directory's owner, and read it."""
     run = path.parent / "vr-x"
     run.mkdir(exist_ok=True)
     (run / "run.json").write_bytes(path.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "gettempdir", lambda: str(path.parent))
-        for each in rundir.abandoned_runs():
-            each.run.segments()
+        for abandoned_run in rundir.abandoned_runs():
+            abandoned_run.run.segments()
 
 
 READERS: dict[str, Callable[[Path], object]] = {
     "case": load_case,
     "environments": load,
-    "results": results.read,
-    "evidence": proof.read,
+    "results": results.read_results,
+    "evidence": proof.read_proof,
     "artefact": artefact.load,
     "corpus": lambda path: list(corpus.read(path.parent)),
     "list": read_list,
-    "bisection": lambda path: Notes(path, ("a",)),
+    "bisection": lambda path: SearchLog(path, ("a",)),
     "record": read_record,
     "cache": marker,
     "environment": environment,
-    "impostors": impostors.read,
+    "impostors": impostors.read_trials,
     "faults": read_faults,
     "lock": read_lock,
     "checkpoint": checkpoint,
@@ -123,7 +124,7 @@ FILES = (
 @example(content=b"9" * 5000)
 @example(content=b"")
 @cheap
-def test_whatever_a_file_holds_it_is_read_or_refused_in_words(tmp_path: Path, name: str, content: bytes) -> None:
+def test_any_content_is_read_or_rejected_with_a_message(tmp_path: Path, name: str, content: bytes) -> None:
     file = tmp_path / "file.json"
     file.write_bytes(content)
     try:
@@ -133,11 +134,11 @@ def test_whatever_a_file_holds_it_is_read_or_refused_in_words(tmp_path: Path, na
 
 
 IN_FOLDERS = {"cache", "environment", "corpus", "checkpoint", "overlay", "run"}
-NO_FILES: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"))
+NOT_REGULAR: tuple[Callable[[Path], None], ...] = (os.mkfifo, lambda path: path.symlink_to("/dev/zero"))
 
 
-@pytest.mark.parametrize("make", NO_FILES, ids=["pipe", "device"])
-def test_what_is_no_file_in_a_folder_is_passed_over_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("make", NOT_REGULAR, ids=["pipe", "device"])
+def test_pipes_and_devices_in_a_folder_are_ignored_at_once(tmp_path: Path, make: Callable[[Path], None]) -> None:
     run = tmp_path / "vr-x"
     (run / "env" / "bin").mkdir(parents=True)
     for name in ("run.json", "shared-memory", "config.json", f"env/{ABOUT}", "test_x.py", "case.md"):
@@ -152,9 +153,34 @@ def test_what_is_no_file_in_a_folder_is_passed_over_at_once(tmp_path: Path, make
         proof.code_fingerprint(run)
 
 
+def test_notes_of_shared_memory_name_only_regular_files_below_dev_shm(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    with tempfile.TemporaryDirectory(prefix="vr_test_", dir="/dev/shm") as folder:
+        own, link, linked_folder = Path(folder, "own"), Path(folder, "link"), Path(folder, "folder")
+        own.write_text("")
+        link.symlink_to(victim)
+        linked_folder.symlink_to(tmp_path)
+        names = [
+            f"/dev/shm/../..{victim}",
+            f"/dev/shm/./..//..{victim}",
+            f"{linked_folder}/victim",
+            f"{folder}/../../..{victim}",
+            f"/dev/shm{folder}/../..{victim}",
+            str(link),
+            str(linked_folder),
+            folder,
+            str(victim),
+        ]
+        inodes = {os.lstat(link).st_ino, os.lstat(linked_folder).st_ino, os.stat(folder).st_ino, victim.stat().st_ino}
+        lines = [f"{inode} {name}" for inode in sorted(inodes) for name in names]
+        (tmp_path / "shared-memory").write_text("\n".join([*lines, f"{own.stat().st_ino} {own}", "x", "1 /dev/shm/\0"]))
+        assert rundir.RunDir(tmp_path, "x").segments() == (own,)
+
+
 @pytest.mark.parametrize("name", sorted(READERS.keys() - IN_FOLDERS))
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
-    for make in NO_FILES:
+def test_pipes_and_devices_are_rejected_at_once(tmp_path: Path, name: str) -> None:
+    for make in NOT_REGULAR:
         file = tmp_path / "file.json"
         make(file)
         with pytest.raises(RegressError):
@@ -163,8 +189,8 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["results", "evidence", "artefact", "list", "case", "environments"])
-def test_time_and_memory_stay_in_proportion(tmp_path: Path, name: str) -> None:
-    """A file that is wrong in every place, as large as it may be, or a megabyte."""
+def test_time_and_memory_are_bounded_for_invalid_files(tmp_path: Path, name: str) -> None:
+    """The file is invalid everywhere and has the maximum size, or one megabyte."""
     limit = {"evidence": 200_000, "case": 60_000, "environments": 300_000}.get(name, 900_000)
     toml = name in ("case", "environments")
     parts = ['{"a": [1, "x", {"b": null}]}'] * (limit // 32)

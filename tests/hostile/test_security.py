@@ -1,4 +1,4 @@
-"""What SECURITY.md promises, where the code itself can be searched or fed with hostile files."""
+"""Promises of SECURITY.md that can be tested by searching the code or with hostile files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.model import MAX_BYTES, find_cases
-from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.loading import MAX_BYTES, load_all_cases
+from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import sidecars as sidecar
@@ -34,13 +34,13 @@ UNSAFE_KEYWORDS = {("shell", True), ("allow_pickle", True), ("trust_remote_code"
 
 
 def unsafe(tree: ast.AST) -> Iterator[str]:
-    """Everything that would run, or unpickle, what it is given."""
+    """Yield everything that would execute or unpickle its input."""
     for node in ast.walk(tree):
-        named: list[str] = []
+        modules: list[str] = []
         if isinstance(node, ast.Import):
-            named = [alias.name for alias in node.names]
+            modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            named = [node.module or ""]
+            modules = [node.module or ""]
         elif isinstance(node, ast.Call):
             if isinstance(node.func, ast.Name) and node.func.id in CALLS:
                 yield f"line {node.lineno}: {node.func.id}()"
@@ -53,13 +53,13 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
             for keyword in node.keywords:
                 if isinstance(keyword.value, ast.Constant) and (keyword.arg, keyword.value.value) in UNSAFE_KEYWORDS:
                     yield f"line {node.lineno}: {keyword.arg}=True"
-        for name in named:
+        for name in modules:
             if name.split(".")[0] in RUNS_DATA:
                 yield f"line {node.lineno}: import {name}"  # type: ignore[attr-defined]  # an import statement has a line
 
 
 @pytest.mark.parametrize("path", CONTROLLER, ids=lambda path: path.name)
-def test_the_controller_runs_and_unpickles_nothing_it_is_given(path: Path) -> None:
+def test_the_controller_neither_executes_nor_unpickles_its_input(path: Path) -> None:
     assert not list(unsafe(ast.parse(path.read_text())))
 
 
@@ -74,7 +74,7 @@ def test_the_controller_runs_and_unpickles_nothing_it_is_given(path: Path) -> No
         "np.load(x, allow_pickle=True)",
     ],
 )
-def test_the_search_finds_what_it_is_for(code: str) -> None:
+def test_the_search_finds_unsafe_code(code: str) -> None:
     assert list(unsafe(ast.parse(code)))
 
 
@@ -93,31 +93,31 @@ def test_every_package_of_every_lock_has_a_hash() -> None:
 def test_locks_are_installed_with_hashes_and_without_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    commands: list[list[str]] = []
 
-    def note(arguments: list[object], **_: object) -> str:
-        asked.append([str(each) for each in arguments])
+    def record(arguments: list[object], **_: object) -> str:
+        commands.append([str(argument) for argument in arguments])
         return ""
 
-    monkeypatch.setattr("pytest_vllm_regress.environments.uv.run", note)
+    monkeypatch.setattr("pytest_vllm_regress.environments.uv.run", record)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
     file = load(ROOT / "environments.toml")
     for recipe in file.recipes.values():
         if recipe.lock is not None:
             installing.install(recipe, recipe.lock, tmp_path / "bin" / "python", lambda line: None)
     sidecar.ensure_sidecar("ray-2.31.0", tmp_path / "bin" / "python")
-    installs = [each for each in asked if "install" in each]
+    installs = [command for command in commands if "install" in command]
     assert len(installs) > 5
-    assert all({"--require-hashes", "--no-deps", "-r"} <= set(each) for each in installs)
+    assert all({"--require-hashes", "--no-deps", "-r"} <= set(command) for command in installs)
 
 
 @pytest.mark.parametrize("name", ["../ray-2.31.0", "/etc/passwd", "..", "", ".", "a/../ray-2.31.0", "none"])
-def test_sidecars_are_named_not_found_by_path(name: str, tmp_path: Path) -> None:
+def test_sidecars_are_selected_by_name_not_by_path(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown sidecar"):
         sidecar.ensure_sidecar(name, tmp_path)
 
 
-# Files of others.
+# Files from elsewhere.
 
 CASE = (ROOT / "cases" / "vllm-17173" / "case.toml").read_text()
 
@@ -129,9 +129,9 @@ CASE = (ROOT / "cases" / "vllm-17173" / "case.toml").read_text()
         ('id = "vllm-17173"', 'id = "a/b"'),
         ('id = "vllm-17173"', 'id = "a\\nb"'),
         ('id = "vllm-17173"', 'id = "{}"'.format("a" * 65)),
-        ("n results asked, one returned", "\\u001b[2J\\u001b[31mred"),
-        ("n results asked, one returned", "\\u202egnp.exe"),
-        ("n results asked, one returned", "x" * 201),
+        ("n results requested, one returned", "\\u001b[2J\\u001b[31mred"),
+        ("n results requested, one returned", "\\u202egnp.exe"),
+        ("n results requested, one returned", "x" * 201),
         ("https://github.com/vllm-project/vllm/issues/17173", "javascript:alert(1)"),
         ("https://github.com/vllm-project/vllm/issues/17173", 'https://example.org/\\"><script>'),
         ("https://github.com/vllm-project/vllm/issues/17173", "file:///etc/passwd"),
@@ -152,15 +152,15 @@ def test_hostile_case_files_are_refused_in_plain_words(
     assert before in CASE
     (folder / "case.toml").write_text(CASE.replace(before, after))
     with pytest.raises(CaseFileError) as caught:
-        find_cases(tmp_path / "cases")
+        load_all_cases(tmp_path / "cases")
     assert str(folder / "case.toml") in str(caught.value)
     assert len(str(caught.value)) < 5000
     assert cli.main(["--cases", str(tmp_path / "cases"), "list"]) == 2
-    said = capsys.readouterr().err
-    assert not re.search(r"[^\x20-\x7e\n]", said.replace(str(tmp_path), ""))
+    printed = capsys.readouterr().err
+    assert not re.search(r"[^\x20-\x7e\n]", printed.replace(str(tmp_path), ""))
 
 
-def test_case_files_elsewhere_are_not_followed(tmp_path: Path) -> None:
+def test_links_out_of_the_case_folder_are_not_followed(tmp_path: Path) -> None:
     outside = tmp_path / "outside.toml"
     outside.write_text(CASE)
     for name, target in (("link", outside), ("fifo", None)):
@@ -171,7 +171,7 @@ def test_case_files_elsewhere_are_not_followed(tmp_path: Path) -> None:
         else:
             os.mkfifo(folder / "case.toml")
         with pytest.raises(CaseFileError, match=r"leads out of|not a regular file"):
-            find_cases(tmp_path / name)
+            load_all_cases(tmp_path / name)
 
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\x1b]0;title\x07\x00\u202e\ud800 ]]> | **b** `c` @x [l](javascript:x) ../../etc/passwd \"' & &amp; \r\n# h"
@@ -179,25 +179,25 @@ RESULT = TestResult("../../etc/passwd", HOSTILE, Verdict.REGRESSED, HOSTILE, "si
                     HOSTILE, HOSTILE, not_expected_because=HOSTILE)  # fmt: skip
 
 
-def test_hostile_results_stay_text(tmp_path: Path) -> None:
-    write(tmp_path / "out.json", RunResult((RESULT,), (HOSTILE,)))
-    run = read(tmp_path / "out.json")
+def test_hostile_texts_in_results_stay_text(tmp_path: Path) -> None:
+    write_results(tmp_path / "out.json", RunResult((RESULT,), (HOSTILE,)))
+    run = read_results(tmp_path / "out.json")
     assert run.results[0].reason == RESULT.reason
     html, markdown, junit, table = page(run), markdown_text(run), junit_xml(run), "\n".join(lines(run))
     assert "<script>alert" not in html
     assert 'href="javascript:' not in html
-    assert "<script" not in re.sub(r"(`+).*?\1", "", markdown)  # but as code, where it is text
+    assert "<script" not in re.sub(r"(`+).*?\1", "", markdown)  # inside code it is plain text
     ElementTree.fromstring(junit)
     for text in (html, markdown, junit, table):
         assert not re.search(r"[\x00\x07\x1b]", text)
 
 
-def test_oversized_fields_are_cut_or_refused(tmp_path: Path) -> None:
-    write(
+def test_oversized_fields_are_truncated_or_rejected(tmp_path: Path) -> None:
+    write_results(
         tmp_path / "large.json",
         RunResult((TestResult("a", "t", Verdict.FIXED, "x" * 10**6, "sim", "e", dossier="y" * 10**7),)),
     )
-    run = read(tmp_path / "large.json")
+    run = read_results(tmp_path / "large.json")
     assert len(run.results[0].dossier) <= MAX_DOSSIER
     plain = json.loads((tmp_path / "large.json").read_text())
     for key, value in (
@@ -209,7 +209,7 @@ def test_oversized_fields_are_cut_or_refused(tmp_path: Path) -> None:
         bad = {**plain, "results": [{**plain["results"][0], key: value}]}
         (tmp_path / "bad.json").write_text(json.dumps(bad))
         with pytest.raises(UsageError, match=rf"results\[0\]\.{key}") as caught:
-            read(tmp_path / "bad.json")
+            read_results(tmp_path / "bad.json")
         assert len(str(caught.value)) < 1000
 
 
@@ -217,7 +217,7 @@ def test_oversized_fields_are_cut_or_refused(tmp_path: Path) -> None:
     "content",
     ["[" * 10**6, '{"schema": 1e999}', '{"schema": NaN}', "\x00", '{"schema": 1, "schema": 2}', '{"a":' * 10**5],
 )
-def test_documents_that_are_traps(tmp_path: Path, content: str) -> None:
+def test_malicious_documents_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "trap.json").write_text(content)
     with pytest.raises(UsageError, match=r"trap\.json"):
-        read(tmp_path / "trap.json")
+        read_results(tmp_path / "trap.json")

@@ -1,4 +1,4 @@
-"""Hostile texts for every printer: nothing steers, hides or links, no secret gets out, and time and memory stay in proportion."""
+"""Every output escapes hostile texts and masks secrets, in time and memory proportional to the text's length."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pytest_vllm_regress.audit.preflight import Concern
 from pytest_vllm_regress.audit.sarif import to_sarif
 from pytest_vllm_regress.audit.target import audit
 from pytest_vllm_regress.cases import results
-from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.context import print_columns, say, warn
 from pytest_vllm_regress.environments.installed import Package
-from pytest_vllm_regress.plugin.evidence import harmless
+from pytest_vllm_regress.plugin.evidence import sanitize
 from pytest_vllm_regress.reporting.html import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
@@ -38,7 +38,7 @@ from pytest_vllm_regress.reporting.table import lines, print_table
 from pytest_vllm_regress.util.masking import mask
 from tests.helpers import ROOT
 
-CASE = next(case for case in find_cases(ROOT / "cases") if case.id == "vllm-17173")
+CASE = next(case for case in load_all_cases(ROOT / "cases") if case.id == "vllm-17173")
 SECRET = "Tr0ub4dor"
 cheap = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=40
@@ -76,7 +76,7 @@ SECRETS = st.sampled_from(
 
 
 def run(text: str) -> RunResult:
-    """A run that has the text in every field that takes any."""
+    """Return a run with the text in every field that accepts any text."""
     result = TestResult(
         text,
         text,
@@ -112,19 +112,19 @@ def command(text: str) -> str:
 
 
 def sarif(text: str) -> str:
-    """A finding of a case that is the text wherever it may be, and a concern that is nothing else."""
+    """Return SARIF of a finding and a concern that contain the text wherever possible."""
     hostile = dataclasses.replace(CASE, title=text, workaround=text)
     vllm = Package("vllm", "0.8.4", Path("/x/vllm-0.8.4.dist-info"))
-    found = audit(Inventory(text, (vllm,)), [hostile], None, ())
-    assert found.findings
+    result = audit(Inventory(text, (vllm,)), [hostile], None, ())
+    assert result.findings
     concern = Concern("no-driver", text)
-    return json.dumps(to_sarif([dataclasses.replace(found, concerns=(concern,))]))
+    return json.dumps(to_sarif([dataclasses.replace(result, concerns=(concern,))]))
 
 
 PRINTERS: dict[str, Callable[[str], str]] = {
     "terminal": terminal,
     "command": command,
-    "pytest": harmless,
+    "pytest": sanitize,
     "page": lambda text: page(run(text)),
     "markdown": lambda text: markdown_text(run(text)),
     "junit": lambda text: junit_xml(run(text)),
@@ -132,8 +132,8 @@ PRINTERS: dict[str, Callable[[str], str]] = {
 }
 
 
-class Seen(HTMLParser):
-    """The tags of a page."""
+class Tags(HTMLParser):
+    """Collects the tags of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -144,21 +144,21 @@ class Seen(HTMLParser):
         self.tags.append(tag)
 
 
-PLAIN = Seen(page(run("plain"))).tags
+PLAIN = Tags(page(run("plain"))).tags
 
 
 @given(HOSTILE)
 @example(STEERING)
 @cheap
-def test_no_printer_lets_out_what_steers_hides_or_marks_up(text: str) -> None:
-    shown = {name: printer(text) for name, printer in PRINTERS.items()}
-    for name, printed in shown.items():
-        assert not [each for each in printed if not each.isprintable() and each not in "\n\t"], name
-    assert "\t" not in "".join(printed for name, printed in shown.items() if name != "pytest")
-    tags = Seen(shown["page"]).tags
+def test_no_output_contains_control_characters_or_markup(text: str) -> None:
+    outputs = {name: printer(text) for name, printer in PRINTERS.items()}
+    for name, output in outputs.items():
+        assert not [letter for letter in output if not letter.isprintable() and letter not in "\n\t"], name
+    assert "\t" not in "".join(output for name, output in outputs.items() if name != "pytest")
+    tags = Tags(outputs["page"]).tags
     assert tags.count("script") == PLAIN.count("script") and set(tags) <= set(PLAIN)
-    assert len(ElementTree.fromstring(shown["junit"]).findall(".//testcase")) == 1
-    blocks = MarkdownIt("commonmark").enable("table").parse(shown["markdown"])
+    assert len(ElementTree.fromstring(outputs["junit"]).findall(".//testcase")) == 1
+    blocks = MarkdownIt("commonmark").enable("table").parse(outputs["markdown"])
     inline = {piece.type for block in blocks for piece in block.children or ()}
     assert inline <= {"text", "code_inline", "softbreak", "strong_open", "strong_close", "text_special"}
     assert not {"heading_open", "html_block", "fence", "code_block", "hr"} & {block.type for block in blocks}
@@ -166,32 +166,32 @@ def test_no_printer_lets_out_what_steers_hides_or_marks_up(text: str) -> None:
 
 @given(HOSTILE, SECRETS)
 @cheap
-def test_no_secret_gets_out(tmp_path: Path, before: str, form: str) -> None:
-    """What a result file holds is hidden when it is read; what is said, where it is said."""
+def test_no_secret_is_printed(tmp_path: Path, before: str, form: str) -> None:
+    """Secrets in a result file are masked when it is read; other secrets are masked when they are printed."""
     text = f"{before.encode(errors='replace').decode()} {form.format(SECRET)}"
     assert SECRET not in mask(text)
     for name in ("command", "pytest"):
         assert SECRET not in PRINTERS[name](text), name
     file = tmp_path / "results.json"
-    results.write(file, dataclasses.replace(run("plain"), problems=(text,)))
+    results.write_results(file, dataclasses.replace(run("plain"), problems=(text,)))
     document = json.loads(file.read_text())
     (result,) = document["results"]
     result |= dict.fromkeys(("reason", "symptom", "dossier", "test", "command"), text)
     file.write_text(json.dumps(document))
-    found = results.read(file)
-    for shown in (page(found), markdown_text(found), junit_xml(found), "\n".join(lines(found, 80))):
-        assert SECRET not in shown
+    loaded = results.read_results(file)
+    for output in (page(loaded), markdown_text(loaded), junit_xml(loaded), "\n".join(lines(loaded, 80))):
+        assert SECRET not in output
 
 
 @pytest.mark.parametrize("form", ["password={}", "https://me:{}@x", "\x1b]0;--api-key {}"])
-def test_no_secret_gets_out_of_an_error(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_secret_is_printed_in_an_error(form: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["audit", form.format(SECRET)]) == 2
     out, err = capsys.readouterr()
     assert err and SECRET not in out + err and "\x1b" not in out + err
 
 
 def cost(printer: Callable[[str], str], text: str) -> tuple[float, int]:
-    """Seconds of processor time and bytes of memory that printing the text takes at most."""
+    """Return the processor time (seconds) and the peak memory (bytes) of printing the text."""
     tracemalloc.start()
     began = time.process_time()
     try:
@@ -203,8 +203,8 @@ def cost(printer: Callable[[str], str], text: str) -> tuple[float, int]:
 
 @pytest.mark.parametrize("name", PRINTERS)
 @pytest.mark.parametrize("part", ["x", "\n", "`[|<", STEERING], ids=["letters", "lines", "markup", "steering"])
-def test_time_and_memory_stay_in_proportion(name: str, part: str) -> None:
-    """Eight times the text takes about eight times as much; sixty-four times, were it not linear."""
+def test_time_and_memory_grow_linearly(name: str, part: str) -> None:
+    """Eight times the text takes about eight times as much; quadratic behaviour would take sixty-four times."""
     short, long = ((part * size)[:size] for size in (200, 1_600))
     PRINTERS[name](short)
     few, many = (cost(PRINTERS[name], text) for text in (short, long))

@@ -1,4 +1,4 @@
-"""tox.ini, environments.toml and the workflows agree; workflows are pinned, call tox alone and may do nothing but read."""
+"""tox.ini, environments.toml and the workflows agree. Workflows are pinned, only call tox, and have read permissions only."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def tox_environments() -> dict[str, set[str]]:
+    """Return the versions of vLLM in tox.ini by device."""
     return {device: set(versions.split(",")) for versions, device in FACTORS.findall((ROOT / "tox.ini").read_text())}
 
 
 def sections() -> set[str]:
+    """Return the names of the tox environments without the vLLM ones."""
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "tox.ini")
     names = {name.removeprefix("testenv:") for name in parser.sections() if name.startswith("testenv:")}
@@ -52,7 +54,8 @@ def test_tox_has_every_environment_and_no_other() -> None:
     recipes = load(ROOT / "environments.toml").recipes
     plain = {"sim": re.compile(r"vllm-([\d.]+)"), "cpu": re.compile(r"vllm-cpu-([\d.]+)")}
     listed = {
-        device: {found[1] for name in recipes if (found := form.fullmatch(name))} for device, form in plain.items()
+        device: {match[1] for name in recipes if (match := pattern.fullmatch(name))}
+        for device, pattern in plain.items()
     }
     named = tox_environments()
     assert {device: named[device] for device in ("sim", "cpu")} == listed
@@ -69,7 +72,7 @@ def test_tox_names_resolve_to_locked_environments() -> None:
             assert recipe.lock is not None
 
 
-def test_every_python_that_the_package_names_is_tested() -> None:
+def test_every_python_of_the_classifiers_is_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = re.findall(r"Python :: 3\.(\d+)", " ".join(project["classifiers"]))
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())["jobs"]
@@ -77,8 +80,8 @@ def test_every_python_that_the_package_names_is_tested() -> None:
 
 
 @pytest.mark.parametrize("order", ["tox first", "venv first"])
-def test_tox_and_the_readmes_own_environment_do_not_meet(tmp_path: Path, order: str) -> None:
-    """Both commands, in any order, twice: tox writes nothing where the README has its virtual environment."""
+def test_tox_leaves_the_virtual_environment_of_the_readme_alone(tmp_path: Path, order: str) -> None:
+    """Both commands run in either order, twice."""
     shutil.copy(ROOT / "tox.ini", tmp_path)
     (tmp_path / "pyproject.toml").write_text(TINY)
     (tmp_path / "tiny.py").touch()
@@ -86,12 +89,13 @@ def test_tox_and_the_readmes_own_environment_do_not_meet(tmp_path: Path, order: 
     tox = [sys.executable, "-m", "tox", "run", "-qq", "-e", "lint", *settings]
     venv = [sys.executable, "-m", "venv", "--without-pip", ".venv"]
     for command in [tox, venv, tox, venv] if order == "tox first" else [venv, tox, venv, tox]:
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        completed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert completed.returncode == 0, completed.stdout + completed.stderr
     assert (tmp_path / ".venv" / "bin" / "python").exists()
 
 
 def steps(workflow: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps of all jobs."""
     for job in workflow["jobs"].values():
         yield from job["steps"]
 
@@ -106,7 +110,7 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
     for job in workflow["jobs"].values():
         assert job["timeout-minutes"] <= 120
         assert "permissions" not in job
-        matrix = job.get("strategy", {}).get("matrix", {})  # an expression where another job has made it
+        matrix = job.get("strategy", {}).get("matrix", {})  # an expression if another job creates it
         assert isinstance(matrix, str) or set(matrix.get("env", [])) <= named
     for step in steps(workflow):
         if "uses" in step:
@@ -122,23 +126,23 @@ def test_workflows_are_pinned_read_only_and_call_tox(path: Path) -> None:
     assert all(re.search(r"# v\d", line) for line in path.read_text().splitlines() if "uses:" in line)
 
 
-def test_the_job_on_gpus_sees_the_machine_and_keeps_its_records() -> None:
-    """tox hides variables; what a run on GPUs goes by must pass. Its results are kept however it ends."""
+def test_the_gpu_job_gets_its_variables_and_always_uploads_its_results() -> None:
+    """tox hides environment variables except those in pass_env."""
     parser = configparser.ConfigParser(interpolation=None)
     parser.read(ROOT / "tox.ini")
-    hidden = {"CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NCCL_*", "VLLM_CACHE_ROOT"}
-    assert hidden | {"NVIDIA_VISIBLE_DEVICES"} <= set(parser["testenv"]["pass_env"].split())
+    needed = {"CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NCCL_*", "VLLM_CACHE_ROOT"}
+    assert needed | {"NVIDIA_VISIBLE_DEVICES"} <= set(parser["testenv"]["pass_env"].split())
     job = yaml.safe_load((ROOT / ".github" / "workflows" / "gpu.yml").read_text())["jobs"]["gpu"]
-    (run,) = [each for each in job["steps"] if "--vllm-report" in each.get("run", "")]
+    (run,) = [step for step in job["steps"] if "--vllm-report" in step.get("run", "")]
     assert "/results/" in run["run"]
     assert "if" not in run and not run.get("continue-on-error")
-    (kept,) = [each for each in job["steps"] if "upload-artifact" in each.get("uses", "")]
-    assert kept["if"] == "always()"
-    assert "results/" in kept["with"]["path"].split()
+    (upload,) = [step for step in job["steps"] if "upload-artifact" in step.get("uses", "")]
+    assert upload["if"] == "always()"
+    assert "results/" in upload["with"]["path"].split()
 
 
-def test_room() -> None:
-    assert [slots.room(*each) for each in ((2, 24), (8, 64), (64, 30), (1, 1))] == [2, 8, 5, 1]
+def test_slots_depend_on_cores_and_memory() -> None:
+    assert [slots.room(*machine) for machine in ((2, 24), (8, 64), (64, 30), (1, 1))] == [2, 8, 5, 1]
 
 
 def test_slots_are_shared_and_given_back(tmp_path: Path) -> None:

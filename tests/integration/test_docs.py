@@ -1,9 +1,8 @@
-"""The documentation says what the code does: generated parts are as the code gives them, commands exist, links lead somewhere."""
+"""The documentation agrees with the code: generated parts are up to date, commands exist, and links lead somewhere."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import shlex
 from pathlib import Path
@@ -14,91 +13,115 @@ import typer
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.conformance.record_file import read_record
 from pytest_vllm_regress.environments.sources import PROJECTS
 from tests.helpers import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
+"""With the number of words that each takes."""
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
 def commands(page: Path) -> list[str]:
-    """Every line of a shell example that calls vllm-regress."""
+    """Return the arguments of every vllm-regress command in the shell examples of a page."""
     blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     lines = [line.strip() for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     return [line.partition("vllm-regress")[2] for line in lines if re.match(r"(\S*/)?vllm-regress ", line)]
 
 
 @pytest.mark.parametrize(
-    ("script", "name"), [("reference", "reference"), ("verdicts", "verdicts"), ("bisections", "bisect")]
+    ("script", "name"),
+    [("reference", "reference/api"), ("verdicts", "generated/verdicts"), ("bisections", "generated/bisections")],
 )
-def test_what_is_generated_is_as_the_code_gives_it(script: str, name: str) -> None:
+def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
-    assert builder(f"build_{script}").built(page) == page, f"run `python docs/build_{script}.py`"
+    assert builder(f"build_{script}").build_page(page) == page, f"run `python docs/build_{script}.py`"
 
 
-def test_commits_that_were_found_are_those_that_cases_name() -> None:
-    cases = {case.id: case for case in find_cases(ROOT / "cases")}
-    found = builder("build_bisections").recorded()
-    assert found
-    for each in found:
-        case = cases[each["case"]]
-        assert each["changes"], case.id
-        for change in each["changes"]:
+def test_bisected_commits_are_the_ones_that_the_cases_name() -> None:
+    cases = {case.id: case for case in load_all_cases(ROOT / "cases")}
+    bisections = builder("build_bisections").recorded()
+    assert bisections
+    for bisection in bisections:
+        case = cases[bisection["case"]]
+        assert bisection["changes"], case.id
+        for change in bisection["changes"]:
             named = case.fixed_by if change["kind"] == "fix" else case.broken_by
-            address = f"{PROJECTS[each['package']].repository}/commit/{change['commit']}"
+            address = f"{PROJECTS[bisection['package']].repository}/commit/{change['commit']}"
             assert change["confirmed"], case.id
             assert proof.names_commit(named, change["pull_request"] or address, change["commit"]), (case.id, named)
 
 
 def test_verdicts_by_version_contradict_no_proof() -> None:
-    recorded, shown = (getattr(builder("build_verdicts"), name)() for name in ("recorded", "shown"))
-    for case in find_cases(ROOT / "cases"):
-        assert shown[case.id], f"{case.id}: no verdict in docs/verdicts.md"
-        for each in proof.read(case.directory / proof.FILE).environments:
-            assert recorded.get(case.id, {}).get(each.environment, each.verdict) == each.verdict, (case.id, each)
+    script = builder("build_verdicts")
+    recorded, combined = script.recorded(), script.combined()
+    for case in load_all_cases(ROOT / "cases"):
+        assert combined[case.id], f"{case.id}: no verdict in docs/generated/verdicts.md"
+        for proven in proof.read_proof(case.directory / proof.FILE).environments:
+            assert recorded.get(case.id, {}).get(proven.environment, proven.verdict) == proven.verdict, case.id
 
 
 def builder(name: str) -> Any:
-    """A script of docs/."""
+    """Import a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as as_a_script:
-        as_a_script.syspath_prepend(ROOT / "docs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs")
         spec.loader.exec_module(module)
     return module
 
 
 @pytest.mark.parametrize("command", sorted({command for page in PAGES for command in commands(page)}))
-def test_every_command_of_the_documentation_exists(command: str) -> None:
-    """It is parsed, not run: a name, an option or a value that does not exist is an error."""
+def test_every_command_in_the_documentation_can_be_parsed(command: str) -> None:
+    """The command is not run. An unknown name, option or value is an error."""
     group: Any = typer.main.get_command(cli.app)
     arguments = shlex.split(command, comments=True)
-    if arguments[0] == "--cases":
-        del arguments[:2]
+    while arguments[0].startswith("-"):  # options of vllm-regress itself
+        assert arguments[0] in OPTIONS_BEFORE_A_COMMAND
+        del arguments[: OPTIONS_BEFORE_A_COMMAND[arguments[0]]]
     if "--" in arguments:
         arguments = arguments[: arguments.index("--")]
     parent = typer.Context(group)
     while hasattr(group, "get_command"):
         name = arguments.pop(0)
-        found = group.get_command(parent, name)
-        assert found is not None, f"no command {name}"
-        parent, group = typer.Context(found, parent=parent, info_name=name), found
+        command_object = group.get_command(parent, name)
+        assert command_object is not None, f"no command {name}"
+        parent, group = typer.Context(command_object, parent=parent, info_name=name), command_object
     group.make_context(name, arguments, parent=parent)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
-def test_no_result_of_a_gpu_without_a_record() -> None:
-    """Where a GPU's record is committed the pages must say so, and as long as there is none they say that."""
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#\s]+\.md)", index.read_text())}
+    assert [page for page in PAGES if page.is_relative_to(ROOT / "docs") and page not in {*linked, index}] == []
+
+
+def test_pages_claim_no_result_on_a_gpu_without_a_record() -> None:
+    """The pages say that no run on a GPU is recorded exactly as long as that is true."""
     records = ROOT / "docs" / "records"
-    conformance = json.loads((records / "conformance.json").read_text())
-    on_gpus = [each for each in conformance if each["device"] == "gpu"]
-    assert all(each["gpu"] for each in on_gpus)
-    shown = bool(on_gpus) or any(records.glob("gpu*.json"))
-    said = {"README.md": "no run on a GPU is recorded yet", "docs/devices.md": "No release was run on a GPU yet"}
-    assert {page: words in (ROOT / page).read_text() for page, words in said.items()} == dict.fromkeys(said, not shown)
+    on_gpus = [run for run in read_record(records / "conformance.json").values() if run.device == "gpu"]
+    assert all(run.gpu for run in on_gpus)
+    recorded = bool(on_gpus) or any(records.glob("gpu*.json"))
+    statements = {
+        "README.md": "no run on a GPU is recorded yet",
+        "docs/reference/devices.md": "No release was run on a GPU yet",
+    }
+    present = {page: words in " ".join((ROOT / page).read_text().split()) for page, words in statements.items()}
+    assert present == dict.fromkeys(statements, not recorded)

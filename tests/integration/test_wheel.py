@@ -1,4 +1,4 @@
-"""The built wheel in environments of their own, outside the checkout: what pytest and the command do there, and where they write."""
+"""The built wheel, installed outside the checkout: what pytest and the command do there, and where they write."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.util.paths import cache_root
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT, interpreters
-from tests.helpers.built import need_built
+from tests.helpers.environments import require_environment
 from tests.integration.plugin.conftest import DEMO, PROBE, TEST
 
 NO_TESTS = 5
@@ -26,7 +26,7 @@ REPOSITORY = "https://example.org/owner/name"
 
 @dataclasses.dataclass(frozen=True)
 class Guest:
-    """An installation of the wheel and an empty project: ``home``, ``cache`` and ``temporary`` are all it may write to by itself."""
+    """An installation of the wheel and an empty project. It may write only to ``home``, ``cache`` and ``temporary``."""
 
     bin: Path
     project: Path
@@ -51,7 +51,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as it is built for publishing."""
+    """Build the wheel as for publishing."""
     root = tmp_path_factory.mktemp("wheel")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_REGRESS_REPOSITORY", REPOSITORY)
@@ -62,8 +62,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=["3.11", "3.12", "3.13"])
 def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder ``bin`` of a virtual environment that holds the wheel and what it depends on."""
-    python = interpreters.python(request.param)
+    """Return the folder ``bin`` of a virtual environment with the wheel and its dependencies."""
+    python = interpreters.find_python(request.param)
     if python is None:
         pytest.skip(f"there is no Python {request.param} here")
     place = tmp_path_factory.mktemp("venv") / "venv"
@@ -80,20 +80,20 @@ def guest(installed: Path, tmp_path: Path) -> Guest:
     return guest
 
 
-def test_pytest_in_an_empty_project(guest: Guest) -> None:
-    said = {}
+def test_pytest_works_in_an_empty_project(guest: Guest) -> None:
+    outputs = {}
     for option in OPTIONS:
-        done = guest.run("pytest", option, "-p", "no:cacheprovider")
-        assert done.returncode in (0, NO_TESTS), f"{option}: {done.stdout}{done.stderr}"
-        assert not done.stderr or option == "--version", f"{option}: {done.stderr}"
-        said[option] = " ".join(done.stdout.split())
-    assert "(default: 90 % of the machine's" in said["--help"]
-    assert "vllm_engine" in said["--fixtures"]
-    assert "vllm_case(id" in said["--markers"]
+        completed = guest.run("pytest", option, "-p", "no:cacheprovider")
+        assert completed.returncode in (0, NO_TESTS), f"{option}: {completed.stdout}{completed.stderr}"
+        assert not completed.stderr or option == "--version", f"{option}: {completed.stderr}"
+        outputs[option] = " ".join(completed.stdout.split())
+    assert "(default: 90 % of the machine's" in outputs["--help"]
+    assert "vllm_engine" in outputs["--fixtures"]
+    assert "vllm_case(id" in outputs["--markers"]
 
 
-def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -> None:
-    """Help, the shipped cases, an audit, one case: all in order, and nothing is written but below the cache."""
+def test_the_command_writes_only_below_the_cache(guest: Guest, make_target: MakeTarget) -> None:
+    """Help, the shipped cases, an audit and one case, run in an empty folder."""
     assert "Exit codes" in guest.run("vllm-regress", "--help").stdout
     assert "vllm-17173" in guest.run("vllm-regress", "list").stdout
     affected = make_target(vllm="0.8.4")
@@ -117,19 +117,19 @@ def test_the_command_in_an_empty_folder(guest: Guest, make_target: MakeTarget) -
 @pytest.mark.engine
 @pytest.mark.parametrize("installed", ["3.12"], indirect=True)
 def test_a_shipped_case_on_a_real_vllm(guest: Guest) -> None:
-    """A parser case: vLLM is imported, no engine started. The report is where it was asked for, and nothing else is written."""
-    need_built(NEWEST)
+    """A parser case imports vLLM and starts no engine. Only the requested report is written."""
+    require_environment(NEWEST)
     guest = dataclasses.replace(guest, cache=cache_root())
     out = guest.home.parent / "out.json"
-    done = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--results", out)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (result,) = {(each.verdict.value, each.versions["vllm"]) for each in read(out).results}
+    completed = guest.run("vllm-regress", "run", "--env", NEWEST, "vllm-47901", "--results", out)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    (result,) = {(result.verdict.value, result.versions["vllm"]) for result in read_results(out).results}
     assert result == ("REPRODUCED", NEWEST.removeprefix("vllm-"))
     assert [path for folder in (guest.project, guest.home, guest.temporary) for path in folder.rglob("*")] == []
 
 
-def test_what_an_index_page_shows(wheel: Path) -> None:
-    """Addresses, the Pythons that are tested, a README none of whose links ends on the index's own page; and types for who uses it."""
+def test_the_metadata_suits_an_index_page(wheel: Path) -> None:
+    """It has project URLs, the tested Pythons, a README with absolute links only, and type information."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA") and name.count("/") == 1)
         metadata = archive.read(name).decode()
@@ -144,9 +144,19 @@ def test_what_an_index_page_shows(wheel: Path) -> None:
     assert f"{REPOSITORY}/raw/main/docs/page.png" in links
 
 
-def test_an_extra_means_a_vllm_of_today() -> None:
-    """Without bounds a resolver answers a release that nobody means."""
-    asked = ["pip", "compile", "--quiet", "--no-annotate", "--no-header", "--python-version", "3.12", "--extra", "gpu"]
-    locked = uv.run([*asked, ROOT / "pyproject.toml"], doing="resolving the extra")
+def test_the_extra_gpu_resolves_to_a_recent_vllm() -> None:
+    """Without lower bounds, resolvers chose very old releases."""
+    command = [
+        "pip",
+        "compile",
+        "--quiet",
+        "--no-annotate",
+        "--no-header",
+        "--python-version",
+        "3.12",
+        "--extra",
+        "gpu",
+    ]
+    locked = uv.run([*command, ROOT / "pyproject.toml"], doing="resolving the extra")
     (vllm,) = (line for line in locked.splitlines() if line.startswith("vllm=="))
     assert int(vllm.partition("==")[2].split(".")[1]) >= 22

@@ -1,4 +1,4 @@
-"""The shape of the package: no import cycle, nothing imports the plugin, target code stays within its means."""
+"""The structure of the package: import order without cycles, sizes of modules and folders, restrictions of target code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
     *("util", "checkpoints", "dialogue", "environments", "gpus", "processes", "engines"),
-    *("cases", "reporting", "runner", "bisection", "audit", "conformance", "fuzz"),
+    *("cases", "reporting", "runner", "bisection", "validation", "audit", "conformance", "fuzz"),
     *("plugin", "cli"),
 )
-"""The folders of the package from the ground up: each may import those before it, and none behind it."""
+"""The folders of the package in import order: each may import only folders before it."""
 FOREIGN = {
     "sim": {"vllm", "torch", "numpy"},
     "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"},
@@ -39,18 +39,20 @@ def name_of(path: Path, root: Path = PACKAGE) -> str:
 def imports(path: Path, root: Path = PACKAGE) -> set[str]:
     """Modules of the package that the file imports: lazily too, for type checking too, and as names of their package (``from ..a import b``)."""
     package = root.name
-    known = {name_of(each, root) for each in root.rglob("*.py")}
-    here = name_of(path, root).split(".") + (["__init__"] if path.name == "__init__.py" else [])
-    found = set()
+    known = {name_of(module_path, root) for module_path in root.rglob("*.py")}
+    own_parts = name_of(path, root).split(".") + (["__init__"] if path.name == "__init__.py" else [])
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name in known}
+            modules |= {alias.name for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom):
-            stem = ".".join(filter(None, [*(here[: len(here) - node.level] if node.level else []), node.module or ""]))
+            stem = ".".join(
+                filter(None, [*(own_parts[: len(own_parts) - node.level] if node.level else []), node.module or ""])
+            )
             if stem.partition(".")[0] == package:
-                named = {f"{stem}.{alias.name}" for alias in node.names}
-                found |= (named & known) | ({stem} if named - known else set())
-    return found
+                names = {f"{stem}.{alias.name}" for alias in node.names}
+                modules |= (names & known) | ({stem} if names - known else set())
+    return modules
 
 
 def cycle(graph: dict[str, set[str]]) -> list[str]:
@@ -84,18 +86,18 @@ def test_no_cycle_even_counting_lazy_imports() -> None:
     assert cycle({name_of(p): imports(p) - {name_of(p)} for p in MODULES}) == []
 
 
-def test_the_root_is_for_users_alone() -> None:
+def test_no_module_imports_the_public_names() -> None:
     """Its names lead up into every folder: a module inside that took one from there would close a cycle."""
     inside = [p for p in MODULES if p != PACKAGE / "__init__.py"]
     assert [name_of(p) for p in inside if PACKAGE.name in imports(p)] == []
 
 
 @pytest.mark.parametrize("path", [p for p in OURS if p.parent != PACKAGE], ids=name_of)
-def test_folders_import_downwards_only(path: Path) -> None:
+def test_folders_import_only_lower_folders(path: Path) -> None:
     assert upwards(path) == []
 
 
-def test_every_folder_has_a_floor_and_room() -> None:
+def test_every_folder_has_a_place_in_the_import_order() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - set(GROUND)
     assert folders == set(FLOORS)
     crowded = {
@@ -115,7 +117,7 @@ TURNED_ROUND = (
 
 
 @pytest.mark.parametrize("line", TURNED_ROUND)
-def test_an_import_that_is_turned_round_is_seen(tmp_path: Path, line: str) -> None:
+def test_an_upward_import_is_detected(tmp_path: Path, line: str) -> None:
     root = tmp_path / "sample"
     for folder in ("util", "cli"):
         (root / folder).mkdir(parents=True)
@@ -137,7 +139,7 @@ def test_nothing_imports_the_plugin() -> None:
     "path", sorted(TARGET.rglob("*.py")), ids=lambda p: name_of(p).partition("vllm_regress_target")[2] or "root"
 )
 def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
-    """But for what vLLM itself loads (sim) and what drives one backend (grammars): those import that package, and what came with it."""
+    """Only parts that vLLM itself loads (sim) and drivers of one backend (grammars) import that package and its dependencies."""
     allowed = set(sys.stdlib_module_names) | FOREIGN.get(path.parent.name, set())
     for node in ast.parse(path.read_text(), feature_version=(3, 9)).body:
         if isinstance(node, ast.Import):
@@ -147,11 +149,11 @@ def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=lambda p: p.name)
-def test_modules_have_one_role(path: Path) -> None:
+def test_modules_have_at_most_400_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 400
 
 
-def test_folders_have_room() -> None:
+def test_folders_have_at_most_14_modules() -> None:
     counted = Counter(path.parent for path in [*MODULES, *TESTS] if path.name != "__init__.py")
     assert {folder: count for folder, count in counted.items() if count > 14} == {}
 
@@ -163,18 +165,22 @@ def test_children_are_never_trusted_with_pickle() -> None:
     assert not re.search(r"^\s*(import|from) _?pickle|\bloads?\(", writer.read_text(), re.MULTILINE)
 
 
-def test_what_pytest_keeps_to_itself_is_named_in_one_module() -> None:
-    """Private names of pytest may be gone in its next release."""
-    theirs = {name for kind in (pytest.Function, pytest.Config, pytest.Session, pytest.CallInfo) for name in dir(kind)}
-    private = {name for name in theirs | {"_id"} if name.startswith("_") and not name.startswith("__")}
+def test_private_names_of_pytest_are_used_in_one_module() -> None:
+    """The next release of pytest may remove its private names."""
+    of_pytest = {
+        name for kind in (pytest.Function, pytest.Config, pytest.Session, pytest.CallInfo) for name in dir(kind)
+    }
+    private = {name for name in of_pytest | {"_id"} if name.startswith("_") and not name.startswith("__")}
 
     def names(node: ast.AST) -> list[str]:
         if isinstance(node, ast.ImportFrom) and not node.level:
             return [*(node.module or "").split("."), *(alias.name for alias in node.names)]
         if isinstance(node, ast.Import):
             return [part for alias in node.names for part in alias.name.split(".")]
-        ours = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-        return [node.attr] if isinstance(node, ast.Attribute) and not ours and node.attr in private else []
+        of_self = (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+        )
+        return [node.attr] if isinstance(node, ast.Attribute) and not of_self and node.attr in private else []
 
     using = {
         path.stem

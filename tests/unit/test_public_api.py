@@ -16,33 +16,33 @@ from tests.helpers import ROOT
 
 HEAVY = {"pytest", "httpx", "numpy", "hypothesis", "jsonschema", "psutil", "rich", "typer"}
 USERS_TEST = "".join(
-    block.partition("```")[0] for block in (ROOT / "docs" / "reference.md").read_text().split("```python\n")[1:]
+    block.partition("```")[0] for block in (ROOT / "docs" / "reference" / "api.md").read_text().split("```python\n")[1:]
 )
 
 
-def test_every_name_is_there() -> None:
+def test_every_public_name_can_be_loaded() -> None:
     for name in pytest_vllm_regress.__all__:
         value = getattr(pytest_vllm_regress, name)
         assert getattr(value, "__name__", name) == name or not isinstance(value, type)
     assert dir(pytest_vllm_regress) == sorted(pytest_vllm_regress.__all__)
 
 
-def test_what_a_type_checker_sees_is_what_is_there() -> None:
+def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(pytest_vllm_regress.__file__).read_text())
     checked = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
+    module_of = {
         alias.name: node.module
         for node in checked.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.asname is None
     }
-    assert seen == pytest_vllm_regress._HOME
-    assert sorted(pytest_vllm_regress.__all__) == sorted(seen)
+    assert module_of == pytest_vllm_regress._MODULE_OF
+    assert sorted(pytest_vllm_regress.__all__) == sorted(module_of)
 
 
-def test_an_unknown_name_says_which_are_known() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'Motor'; public are .*Engine"):
+def test_an_unknown_name_lists_the_public_names() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Motor'; the public names are .*Engine"):
         pytest_vllm_regress.Motor  # noqa: B018
     with pytest.raises(ImportError, match="Motor"):
         exec("from pytest_vllm_regress import Motor")
@@ -59,8 +59,8 @@ def test_an_unknown_name_says_which_are_known() -> None:
 )
 def test_importing_costs_nothing_that_is_not_used(statement: str, allowed: set[str]) -> None:
     program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert HEAVY & set(json.loads(said.stdout)) <= allowed
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert HEAVY & set(json.loads(output.stdout)) <= allowed
 
 
 def test_a_users_test_file_is_checked_strictly(tmp_path: Path) -> None:

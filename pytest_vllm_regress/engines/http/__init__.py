@@ -1,1 +1,1 @@
-"""A server as tests ask it: the addresses of vLLM's HTTP API, worded once for all versions."""
+"""Requests to a server over vLLM's HTTP API, with the same methods for all versions."""

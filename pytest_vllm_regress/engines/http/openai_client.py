@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OpenAIClients(Transport):
-    """Clients that know address and key, give up at the request's deadline, and never ask twice: a retry would hide what is looked for."""
+    """OpenAI clients with the server's address and key and the deadline of requests. They never retry, because a retry would hide the failure."""
 
     _blocking: OpenAI | None = None
 
@@ -21,25 +21,26 @@ class OpenAIClients(Transport):
     def openai(self) -> OpenAI:
         """``openai.OpenAI`` for this server, closed with it: ``server.openai.chat.completions.create(model=server.model, messages=...)``.
 
-        What it asks goes past dossiers, and its errors are openai's own; a script that could not be said shows at the next call of the server
-        itself. Raises ``UsageError`` where the package openai is not installed.
+        Its requests have no dossiers, and its errors are openai's own. A script that could not be followed is reported at the next call of the server
+        itself. Raises ``UsageError`` if the package openai is not installed.
         """
         if self._blocking is None:
             package = _package()
-            self._blocking = package.OpenAI(**self._arguments(package.DefaultHttpxClient))
+            self._blocking = package.OpenAI(**self._arguments(package.DefaultHttpxClient, self.listener.guard))
         return self._blocking
 
     @property
     def async_openai(self) -> AsyncOpenAI:
-        """``openai.AsyncOpenAI``, a new one each time, for the event loop that uses it: ``async with server.async_openai as client``. Else as
-        ``openai``."""
+        """A new ``openai.AsyncOpenAI`` for the event loop that uses it: ``async with server.async_openai as client``. Otherwise like ``openai``."""
         package = _package()
-        client: AsyncOpenAI = package.AsyncOpenAI(**self._arguments(package.DefaultAsyncHttpxClient))
+        client: AsyncOpenAI = package.AsyncOpenAI(
+            **self._arguments(package.DefaultAsyncHttpxClient, self.listener.guard_async)
+        )
         return client
 
-    def _arguments(self, transport: Any) -> dict[str, Any]:
+    def _arguments(self, client: Any, guard: Any) -> dict[str, Any]:
         seconds = self._deadline("request", None).allowed_s
-        http = transport(trust_env=False, timeout=seconds)
+        http = client(trust_env=False, timeout=seconds, event_hooks={"request": [guard]})
         return {
             "base_url": self.base_url,
             "api_key": self.api_key,
@@ -49,7 +50,7 @@ class OpenAIClients(Transport):
         }
 
     def _close_openai(self) -> None:
-        """Close the connections of the clients that were handed out."""
+        """Close the client that ``openai`` returned."""
         if self._blocking is not None:
             self._blocking.close()
             self._blocking = None

@@ -1,4 +1,4 @@
-"""Pooling over HTTP: vectors, classes and scores of texts, and their order."""
+"""Pooling requests to a server: vectors, classes, scores and rankings of texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TASKS = {"/v1/embeddings": ("embed",), "/classify": ("classify",), "/pooling": 
 
 @dataclasses.dataclass(frozen=True)
 class Ranked:
-    """A document that was ranked: its ``index`` among those given, its ``score``, its ``text``."""
+    """A ranked document: its ``index`` in the request, its ``score`` and its ``text``."""
 
     index: int
     score: float
@@ -23,28 +23,28 @@ class Ranked:
 
 
 class PoolingRequests(Transport):
-    """What a server that pools is asked. Errors of every call: as of ``chat``, and ``Unsupported`` where this vLLM has no such address, or has it for
-    servers of other tasks only."""
+    """Requests to a server with a pooling task. Errors as in ``chat``, and ``Unsupported`` if this vLLM does not have the address, or only for other
+    tasks."""
 
     def embed(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[list[float]]:
-        """The vector of each text, in their order; for servers with ``task="embed"``."""
-        return [list(each["embedding"]) for each in self._each("/v1/embeddings", texts, timeout, options)]
+        """Return the vector of each text, in order. For servers with ``task="embed"``."""
+        return [list(result["embedding"]) for result in self._pooled("/v1/embeddings", texts, timeout, options)]
 
     def classify(
         self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any
     ) -> list[list[float]]:
-        """The probability of each class for each text; for servers with ``task="classify"``."""
-        return [list(each["probs"]) for each in self._each("/classify", texts, timeout, options)]
+        """Return the probability of each class for each text. For servers with ``task="classify"``."""
+        return [list(result["probs"]) for result in self._pooled("/classify", texts, timeout, options)]
 
     def pool(self, texts: str | Sequence[str], *, timeout: float | None = None, **options: Any) -> list[Any]:
-        """What /pooling gives for each text: with ``task="token_embed"`` a vector for each token, else what the server's task is."""
-        return [each["data"] for each in self._each("/pooling", texts, timeout, options)]
+        """Return the result of /pooling for each text: one vector per token with ``task="token_embed"``, otherwise that of the server's task."""
+        return [result["data"] for result in self._pooled("/pooling", texts, timeout, options)]
 
     def score(self, text: str, others: Sequence[str], *, timeout: float | None = None, **options: Any) -> list[float]:
-        """How alike ``text`` and each of ``others`` are, in the order of those; for servers with ``task="embed"`` or ``task="score"``."""
+        """Return the similarity of ``text`` and each of ``others``, in order. For servers with ``task="embed"`` or ``task="score"``."""
         body = {"text_1": text, "text_2": list(others), **options}
-        data = self._asked("/score", body, timeout, tasks=_SCORING)["data"]
-        return [float(each["score"]) for each in _in_order(data)]
+        data = self._request_json("/score", body, timeout, tasks=_SCORING)["data"]
+        return [float(result["score"]) for result in _in_order(data)]
 
     def rerank(
         self,
@@ -56,23 +56,23 @@ class PoolingRequests(Transport):
         timeout: float | None = None,
         **options: Any,
     ) -> list[Ranked]:
-        """The documents, the best first, all or ``top_n`` of them; for servers with ``task="score"`` or ``task="embed"``.
+        """Return the documents, best first, all or ``top_n`` of them. For servers with ``task="score"`` or ``task="embed"``.
 
-        ``api``: whether /rerank (Jina's), /v1/rerank or /v2/rerank (Cohere's) is asked.
+        ``api``: use /rerank (Jina's), /v1/rerank or /v2/rerank (Cohere's).
         """
         body = {"query": query, "documents": list(documents), **({} if top_n is None else {"top_n": top_n}), **options}
-        results = self._asked(f"{_DIRECTORY[api]}/rerank", body, timeout, tasks=_SCORING)["results"]
+        results = self._request_json(f"{_DIRECTORY[api]}/rerank", body, timeout, tasks=_SCORING)["results"]
         return [
-            Ranked(int(each["index"]), float(each["relevance_score"]), str(each["document"]["text"]))
-            for each in results
+            Ranked(int(result["index"]), float(result["relevance_score"]), str(result["document"]["text"]))
+            for result in results
         ]
 
-    def _each(
+    def _pooled(
         self, path: str, texts: str | Sequence[str], timeout: float | None, options: dict[str, Any]
     ) -> list[dict[str, Any]]:
-        several = [texts] if isinstance(texts, str) else list(texts)
-        return _in_order(self._asked(path, {"input": several, **options}, timeout, tasks=_TASKS[path])["data"])
+        inputs = [texts] if isinstance(texts, str) else list(texts)
+        return _in_order(self._request_json(path, {"input": inputs, **options}, timeout, tasks=_TASKS[path])["data"])
 
 
 def _in_order(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(data, key=lambda each: int(each["index"]))
+    return sorted(data, key=lambda result: int(result["index"]))

@@ -1,39 +1,55 @@
-"""HTTP with a server that a child process holds: requests under deadlines, and what their failures are taken for."""
+"""HTTP requests to a server in a child process: their deadlines, and the errors that their failures are reported as."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import httpx
 
 from ...dialogue.script import ScriptWatch
-from ...errors import Unsupported
-from ...processes.child import Child
-from ...util import masking
+from ...errors import PortTaken, Unsupported
+from ...processes.child_handle import Child, Loan
 from ...util.deadline import Deadline, DeadlineFor
-from .. import health as watcher
+from ...util.masking import Masked, mask_log
 from ..ports import HOST, PortLease
 from ..schema_filter import SchemaFilter
 from ..spec import EngineSpec
-from .aside import Aside
+from .background_call import BackgroundCall
+from .health import HEALTH_TIMEOUT_S, Health, check_health
 from .metrics import Metrics
+from .own_listener import NotOurServer, OwnListener
 
 T = TypeVar("T")
+_MAX_ANSWER = 4000
+"""Characters of an answer that an error quotes."""
 _OTHER_MODEL = re.compile(r"model does not support [^\"]+ API")
-"""What vLLM says at an address that it has, but not for a model of this task."""
+"""vLLM's answer at an address that it has, but not for models of this task."""
 Send = Callable[[float], httpx.Response]
-"""Sends a request that may take so many seconds."""
+"""Sends a request that may take this many seconds."""
 Exchange = Callable[[Send], httpx.Response]
-"""Has it sent, and looks after what must be looked after meanwhile."""
+"""Sends a request and supervises it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerReport:
+    """How the target started the server: its command line, remarks, the path of its checkpoint, and the package without which it reads no sound
+    files (empty if it can read them)."""
+
+    argv: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    model_path: Path = Path()
+    sound_needs: str = ""
 
 
 class Transport:
-    """What every request over HTTP needs. ``client`` is httpx's own, past deadlines and dossiers."""
+    """Base of all requests over HTTP. ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers."""
 
     def __init__(
         self,
@@ -43,23 +59,50 @@ class Transport:
         key: str,
         deadline_for: DeadlineFor,
         scripts: ScriptWatch,
+        started: ServerReport = ServerReport(),  # immutable
     ) -> None:
         self.child = child
         self.spec = spec
         self.api_key = key
-        self.notes: tuple[str, ...] = ()
-        self.argv: tuple[str, ...] = ()
+        self.notes = started.notes
+        self.argv = started.argv
         self.model = ""
-        self.model_path = Path()
+        self.model_path = started.model_path
+        self.sound_needs = started.sound_needs
         self.schemas = SchemaFilter()
         self.scripts = scripts
         self._port = port
         self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
-        # A connection for each request: uvicorn closes one behind a status 500 that a broken handler gave, and the next request would break.
-        alone = httpx.Limits(max_keepalive_connections=0)
+        # One connection per request: uvicorn closes a connection after a broken handler's status 500, and the next request on it would fail.
+        limits = httpx.Limits(max_keepalive_connections=0)
         headers = {"Authorization": f"Bearer {key}"}
-        self.client = httpx.Client(base_url=self.root_url, headers=headers, trust_env=False, limits=alone)
+        self.listener = OwnListener(port.number, lambda: child.processes())
+        hooks = {"request": [self.listener.guard]}
+        self.client = httpx.Client(
+            base_url=self.root_url, headers=headers, trust_env=False, limits=limits, event_hooks=hooks
+        )
+
+    @contextlib.contextmanager
+    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
+        """Lend the server to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
+        previous, self.schemas = self.schemas, schemas
+        try:
+            with self.child.lend(loan):
+                yield
+        finally:
+            self.schemas = previous
+
+    @contextlib.contextmanager
+    def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:
+        """Send the requests of the block through ``transport`` instead of straight to the server."""
+        direct, headers = self.client, {"Authorization": f"Bearer {self.api_key}"}
+        hooks = {"request": [self.listener.guard]}
+        with httpx.Client(
+            base_url=self.root_url, headers=headers, trust_env=False, transport=transport, event_hooks=hooks
+        ) as self.client:
+            yield
+        self.client = direct
 
     @property
     def base_url(self) -> str:
@@ -67,80 +110,91 @@ class Transport:
         return self.root_url + "/v1"
 
     def async_client(self, *, timeout: float | None = None) -> httpx.AsyncClient:
-        """A client of one's own for asynchronous code, ``async with server.async_client() as client``: it belongs to the event loop that uses it.
+        """Return a new client for asynchronous code: ``async with server.async_client() as client``. It belongs to the event loop that uses it.
 
-        ``timeout`` in seconds for each request (default: the request phase's). What it asks goes past deadlines and dossiers.
+        ``timeout`` in seconds for each request (default: that of the request phase). Its requests have no dossiers.
         """
         seconds = self._deadline("request", timeout).allowed_s
         headers = dict(self.client.headers)
-        return httpx.AsyncClient(base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds)
+        hooks = {"request": [self.listener.guard_async]}
+        return httpx.AsyncClient(
+            base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds, event_hooks=hooks
+        )
 
     def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
-        """POST JSON; any HTTP status is returned. A missing answer is ``DeadlineExceeded``, a dead server ``ChildDied``."""
+        """POST JSON and return the response, whatever its status. Raises ``DeadlineExceeded`` without a response, and ``ChildDied``."""
         self.scripts.admit(body)
-        sent = self.schemas.apply(body)
+        filtered = self.schemas.apply(body)
         return self._exchange(
-            lambda seconds: self.client.post(path, json=sent, timeout=seconds), self._deadline("request", timeout)
+            lambda seconds: self.client.post(path, json=filtered, timeout=seconds), self._deadline("request", timeout)
         )
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
-        """GET; as ``post``."""
+        """GET, with errors as in ``post``."""
         return self._exchange(
             lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
         )
 
     def metrics(self, *, timeout: float | None = None) -> Metrics:
-        """What the server counts (its /metrics). Errors as of ``chat``."""
+        """Return the server's metrics, from /metrics. Errors as in ``chat``."""
         response = self.get("/metrics", timeout=timeout)
-        self._done(response)
+        self._raise_for_status(response)
         return Metrics.parse(response.text)
 
     def post_all(
         self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
     ) -> list[httpx.Response]:
-        """POST every body at once, each over a connection of its own; the answers in the order of the bodies. Errors as of ``post``."""
+        """POST all bodies at once, each over its own connection. Returns the responses in the order of the bodies. Errors as in ``post``."""
         for body in bodies:
             self.scripts.admit(body)
-        sent = [self.schemas.apply(body) for body in bodies]
+        filtered = [self.schemas.apply(body) for body in bodies]
 
-        async def ask(seconds: float) -> list[httpx.Response]:
-            limits = httpx.Limits(max_connections=None)
+        async def send(seconds: float) -> list[httpx.Response]:
             async with httpx.AsyncClient(
-                base_url=self.root_url, headers=self.client.headers, trust_env=False, timeout=seconds, limits=limits
+                base_url=self.root_url,
+                headers=self.client.headers,
+                trust_env=False,
+                timeout=seconds,
+                limits=httpx.Limits(max_connections=None),
+                event_hooks={"request": [self.listener.guard_async]},
             ) as client:
-                return await asyncio.gather(*(client.post(path, json=body) for body in sent))
+                return await asyncio.gather(*(client.post(path, json=body) for body in filtered))
 
-        return self._exchange(lambda seconds: asyncio.run(ask(seconds)), self._deadline("request", timeout))
+        return self._exchange(lambda seconds: asyncio.run(send(seconds)), self._deadline("request", timeout))
 
-    def health(self) -> watcher.Health:
-        """Whether the server is dead, stuck, slow or idle, in a few seconds; ``text`` says how that was told."""
-        return watcher.look(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
+    def health(self) -> Health:
+        """Check in a few seconds whether the server is dead, stuck, slow or idle. ``text`` gives the reason."""
+        return check_health(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
-    def _exchange(self, ask: Callable[[float], T], deadline: Deadline) -> T:
-        vigil = self.child.vigil_over(deadline)
-        with Aside(lambda: ask(max(0.1, deadline.left_s))) as call:
-            ended = self.child.wait_for(call, vigil, deadline)
+    def _exchange(self, send: Callable[[float], T], deadline: Deadline) -> T:
+        """Send a request in a thread while supervising the deadline and the server's processes."""
+        monitor = self.child.monitor_wait(deadline)
+        with BackgroundCall(lambda: send(max(0.1, deadline.left_s))) as call:
+            ended = self.child.wait_for(call, monitor, deadline)
         try:
-            answer = call.result() if ended else self._silent(deadline)
+            response = call.result() if ended else self._raise_no_answer(deadline)
         except httpx.TimeoutException:
-            self._silent(deadline)
+            self._raise_no_answer(deadline)
+        except NotOurServer as error:
+            self.child.check_alive(deadline)
+            raise PortTaken(str(error), phase=deadline.phase) from None
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
             raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
         self.child.replied(deadline.phase)
         self.scripts.check()
-        return answer
+        return response
 
-    def _silent(self, deadline: Deadline) -> NoReturn:
+    def _raise_no_answer(self, deadline: Deadline) -> NoReturn:
         health = self.health().text
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
-        raise self.child.hung(deadline, why, answer=f"no HTTP answer: {health}") from None
+        raise self.child.hung(deadline, why, answer=_masked(f"no HTTP answer: {health}")) from None
 
-    def _streamed(self, path: str, timeout: float | None, **sent: Any) -> tuple[httpx.Response, list[str]]:
-        """POST, and the lines of the answer; none of an error's, whose body is read."""
+    def _post_stream(self, path: str, timeout: float | None, **request: Any) -> tuple[httpx.Response, list[str]]:
+        """POST and return the response and its lines. An error response has no lines; its body has been read."""
 
         def read(seconds: float) -> tuple[httpx.Response, list[str]]:
-            with self.client.stream("POST", path, timeout=seconds, **sent) as response:
+            with self.client.stream("POST", path, timeout=seconds, **request) as response:
                 if response.is_error:
                     response.read()
                     return response, []
@@ -148,70 +202,80 @@ class Transport:
 
         return self._exchange(read, self._deadline("request", timeout))
 
-    def _events(self, lines: Sequence[str]) -> list[dict[str, Any]]:
-        """The chunks of a stream, which must end with ``[DONE]``; an error in it is ``RemoteError``."""
+    def _parse_events(self, lines: Sequence[str]) -> list[dict[str, Any]]:
+        """Return the chunks of a stream. Raises ``RemoteError`` if it does not end with ``[DONE]`` or contains an error."""
         data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
         if not data or data[-1] != "[DONE]":
-            said = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
-            raise self.child.failure(said, phase="request", answer="\n".join(lines[-20:]))
-        chunks: list[dict[str, Any]] = [json.loads(each) for each in data[:-1]]
+            message = f"the stream ended without [DONE]; last line: {lines[-1] if lines else ''!r}"
+            raise self.child.failure(message, phase="request", answer=mask_log("\n".join(lines[-20:])))
+        chunks: list[dict[str, Any]] = [json.loads(event) for event in data[:-1]]
         for chunk in chunks:
             if "choices" not in chunk:
-                said = masking.mask(json.dumps(chunk)[:4000])
-                raise self.child.failure(f"the stream brought an error: {said}", phase="request", answer=said)
+                error = _masked(json.dumps(chunk))
+                raise self.child.failure(f"the stream brought an error: {error}", phase="request", answer=error)
         return chunks
 
-    def _asked(
+    def _request_json(
         self, path: str, body: Mapping[str, Any], timeout: float | None, *, tasks: Collection[str] = ()
     ) -> dict[str, Any]:
-        """The JSON that ``path`` answers. ``Unsupported`` where this vLLM has no such address; or says that it has it for other models, although the
-        server's task is one of ``tasks``, those that some version serves there."""
+        """POST and return the JSON of the response.
+
+        Raises ``Unsupported`` if this vLLM does not have the address, or has it only for models of other tasks although ``tasks``, for which some
+        version has it, contains the server's task.
+        """
         response = self.post(path, {"model": self.model, **body}, timeout=timeout)
         if response.status_code == 404:
             raise Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
-        refused = _OTHER_MODEL.search(error_in(response))
-        if refused and self.spec.task in tasks:
-            why = f"{path} for task={self.spec.task!r}: the {refused.group()}"
+        other_model = _OTHER_MODEL.search(error_in(response))
+        if other_model and self.spec.task in tasks:
+            why = f"{path} for task={self.spec.task!r}: the {other_model.group()}"
             raise Unsupported(why, refused_by=f"this vLLM (HTTP {response.status_code})")
         return self._json(response)
 
     def _json(self, response: httpx.Response) -> dict[str, Any]:
-        """The answer, which is no error: vLLM now and then sends one with the status of success."""
-        self._done(response)
+        """Return the JSON of a response that is not an error. vLLM sends some errors with the status of success."""
+        self._raise_for_status(response)
         if error := error_in(response):
-            said = f"HTTP {response.status_code}, but an error: {masking.mask(error[:4000])}"
-            raise self.child.failure(said, phase="request", type_name="http.error", answer=said)
+            message = _masked(f"HTTP {response.status_code}, but an error: {error}")
+            raise self.child.failure(message, phase="request", type_name="http.error", answer=message)
         value = response.json()
         assert isinstance(value, dict)
         return value
 
-    def _done(self, response: httpx.Response) -> None:
+    def _raise_for_status(self, response: httpx.Response) -> None:
         if response.is_error:
-            message = f"HTTP {response.status_code}: {masking.mask(response.text[:4000])}"
-            # the body of a 5xx seldom says what went wrong
-            ours = response.status_code >= 500
-            log = self.child.log_tail() if ours else ""
+            message = _masked(f"HTTP {response.status_code}: {response.text}")
+            # The body of a 5xx rarely has the reason, so the log is added.
+            server_error = response.status_code >= 500
+            log = self.child.log_tail() if server_error else ""
             status = f"http.{response.status_code}"
-            raise self.child.failure(
-                message, phase="request", detail=log, type_name=status, died=ours and self._has_died(), answer=message
-            )
+            died = server_error and self._is_dead()
+            raise self.child.failure(message, phase="request", detail=log, type_name=status, died=died, answer=message)
 
-    def _has_died(self) -> bool:
-        """Whether the server says that its engine is dead, or is gone itself: sooner than its processes show it. Silence says nothing."""
+    def _is_dead(self) -> bool:
+        """Return whether the server reports a dead engine or is gone itself, which shows earlier here than in its processes.
+
+        A server that does not answer in time is not dead.
+        """
         try:
-            return self.client.get("/health", timeout=watcher.LOOK_S).is_server_error
+            return self.client.get("/health", timeout=HEALTH_TIMEOUT_S).is_server_error
         except httpx.TimeoutException:
             return False
         except httpx.TransportError:
             return True
 
 
+def _masked(answer: str) -> Masked:
+    """Return what a server answered, masked and cut to a bound."""
+    return mask_log(answer[:_MAX_ANSWER])
+
+
 def error_in(response: httpx.Response) -> str:
-    """The body, where it is an error: by its status, or as vLLM words errors (up to 0.9 flat, later below ``error``). Else nothing."""
+    """Return the body if it is an error, by its status or its form (flat up to 0.9, later below ``error``), or an empty string."""
     if response.is_error:
         return response.text
     value = response.json()
     if not isinstance(value, dict):
         return ""
-    kind, below = value.get("object"), value.get("error")
-    return response.text if kind == "error" or (kind is None and isinstance(below, dict)) else ""
+    kind, error = value.get("object"), value.get("error")
+    return response.text if kind == "error" or (kind is None and isinstance(error, dict)) else ""

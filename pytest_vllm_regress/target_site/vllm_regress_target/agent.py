@@ -1,7 +1,14 @@
-"""The warm agent: ``python -m vllm_regress_target.agent FD`` under the target interpreter.
+"""The warm agent: ``python -m vllm_regress_target.agent FD`` in the target interpreter.
 
-It answers frames on the socket FD: ``warm`` (imports vLLM once), ``inspect`` (model classes) and ``fork`` (one nanny and one
-child). It never starts an engine, CUDA or Ray in itself, so that forking stays sound; where it is not, children are spawned instead.
+It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes), ``warm_grammars`` and ``fork`` (start one nanny and one
+child). It never starts an engine, CUDA or Ray in its own process, so that forking stays safe.
+
+A child is forked, unless one of these holds (``_start_child``); then its nanny is a new interpreter that imports vLLM itself:
+
+- the request asks for it (``--vllm-start-method=spawn``);
+- the agent has more than one thread, or importing vLLM initialized CUDA (the run says so once: ``_warm`` returns the reason in ``spawns``);
+- the child gets another value for a variable that was read while vLLM was imported here (``_needs_own_import``). A variable with a prefix of
+  ``_READ_BY_LIBRARIES`` counts as read.
 """
 
 import contextlib
@@ -15,30 +22,30 @@ import sys
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Set, Tuple
 
-from . import calls, child, gpu, nanny
-from .dialect import ray_ports
+from . import calls, child, nanny
+from .dialect import gpu, ray_ports
 from .protocol import Frame, FrameSocket, PeerClosed
 
 
 class _Exit(Exception):
-    """Unwinds a forked process to ``main``; ``args[0]`` is its exit status."""
+    """Unwinds the stack of a forked process to ``main``. ``args[0]`` is the exit status."""
 
 
 def main(argv: List[str]) -> int:
     socket_fd = int(argv[1])
     channel = FrameSocket(socket.socket(fileno=socket_fd))
     os.set_inheritable(socket_fd, False)
-    if len(argv) > 2:  # a spawned nanny: FD of the channel, then of the lifeline
+    if len(argv) > 2:  # a spawned nanny: the descriptors of the channel and of the lifeline
         request = channel.receive(timeout_s=30)
-        return _attended(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)
+        return _run_nanny(FrameSocket(socket.socket(fileno=int(argv[2]))), channel, request)
     nanny.become_subreaper()
     ray_ports.watch()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     channel.send({"event": "ready", "pid": os.getpid(), "python": platform.python_version()})
     try:
         _serve(channel)
-    except _Exit as leaving:
-        return int(leaving.args[0])
+    except _Exit as error:
+        return int(error.args[0])
     except PeerClosed:
         return 0
     return 0
@@ -60,117 +67,118 @@ def _serve(channel: FrameSocket) -> None:
             fds = []
         for fd in fds:
             os.close(fd)
-        _collect_nannies()
+        _reap_children()
 
 
-Handled = Tuple[Any, List[int]]
+Reply = Tuple[Any, List[int]]
+"""The value of a reply, and the descriptors to send with it."""
 
 
-def _warm(channel: FrameSocket, request: Frame) -> Handled:
+def _warm(channel: FrameSocket, request: Frame) -> Reply:
     from .dialect import engines
 
-    gc.disable()  # an import makes much and drops a hundredth: collecting meanwhile takes a quarter of its time, and a tenth afterwards
+    gc.disable()  # garbage collection takes a quarter of the import's time, and frees a hundredth of what the import makes
     try:
-        with _noted() as names:
+        with _recorded_variables() as names:
             engines.warm(request.get("fronts", []))
-        _READ.update(names)
+        _VARIABLES_READ.update(names)
         gc.freeze()
     finally:
         gc.enable()
-    found: Dict[str, Any] = {"threads": _threads(), "forkable": _threads() == 1, "refusal": engines.refusal()}
+    facts: Dict[str, Any] = {"refusal": engines.unsupported_reason()}
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
-        _UNSOUND.extend(filter(None, [gpu.why_not_to_fork()]))
-        found["share"] = gpu.default_share()
-    return {**found, "spawns": "; ".join(_UNSOUND)}, []
+        _SPAWN_REASONS.extend(filter(None, [gpu.why_not_to_fork()]))
+        facts["share"] = gpu.default_share()
+    return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}, []
 
 
-_UNSOUND: List[str] = []
-"""Why children are spawned although the agent has one thread."""
-_READ: Set[str] = set()
-"""The variables that were looked at while vLLM was imported."""
-_READ_NATIVELY = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
-"""What libraries look at, unseen, when they are loaded."""
+_SPAWN_REASONS: List[str] = []
+"""Why children are spawned although the agent has a single thread."""
+_VARIABLES_READ: Set[str] = set()
+"""Names of the environment variables that were read while vLLM was imported."""
+_READ_BY_LIBRARIES = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
+"""Prefixes of variables that native libraries read when they are loaded. ``os.environ`` does not see these reads."""
 
 
-class _NotingEnviron(type(os.environ)):  # type: ignore[misc]
-    """The environment, which notes what is looked at one by one."""
+class _RecordingEnviron(type(os.environ)):  # type: ignore[misc]
+    """``os.environ`` that records the names of the variables that are read."""
 
-    noted: Set[str]
+    recorded: Set[str]
 
     def __getitem__(self, name: str) -> str:
-        self.noted.add(name)
+        self.recorded.add(name)
         return str(super().__getitem__(name))
 
     def copy(self) -> Dict[str, str]:
-        return {name: super(_NotingEnviron, self).__getitem__(name) for name in self}
+        return {name: super(_RecordingEnviron, self).__getitem__(name) for name in self}
 
 
 @contextlib.contextmanager
-def _noted() -> Iterator[Set[str]]:
-    """The names of variables that are looked at meanwhile."""
-    plain = type(os.environ)
-    os.environ.__class__ = _NotingEnviron
+def _recorded_variables() -> Iterator[Set[str]]:
+    """Record the names of the variables that are read in the block."""
+    original = type(os.environ)
+    os.environ.__class__ = _RecordingEnviron
     names: Set[str] = set()
-    os.environ.noted = names  # type: ignore[attr-defined]
+    os.environ.recorded = names  # type: ignore[attr-defined]
     try:
         yield names
     finally:
-        os.environ.__class__ = plain
-        del os.environ.noted  # type: ignore[attr-defined]
+        os.environ.__class__ = original
+        del os.environ.recorded  # type: ignore[attr-defined]
 
 
-def _read_already(variables: Mapping[str, str]) -> bool:
-    """Whether another value of one of them has counted here: who wants this one must import vLLM itself. CUDA's are read after the fork."""
+def _needs_own_import(variables: Mapping[str, str]) -> bool:
+    """Return whether the import of vLLM here has read another value of one of ``variables``. CUDA reads its variables after the fork."""
     return any(
-        (name in _READ or (bool(_READ) and name.startswith(_READ_NATIVELY)))
+        (name in _VARIABLES_READ or (bool(_VARIABLES_READ) and name.startswith(_READ_BY_LIBRARIES)))
         and not name.startswith("CUDA_")
         and os.environ.get(name) != value
         for name, value in variables.items()
     )
 
 
-def _inspect(channel: FrameSocket, request: Frame) -> Handled:
+def _inspect(channel: FrameSocket, request: Frame) -> Reply:
     from . import inspecting
 
-    if _threads() == 1 and not _UNSOUND:  # else children are spawned, and would learn nothing from this process
+    if _threads() == 1 and not _SPAWN_REASONS:  # spawned children would not inherit the result
         inspecting.inspect_models(request["architectures"])
     return {}, []
 
 
-def _warm_grammars(channel: FrameSocket, request: Frame) -> Handled:
+def _warm_grammars(channel: FrameSocket, request: Frame) -> Reply:
     from .hosts import grammar
 
-    found = grammar.warm(request["tokenizer"], request["backends"])
+    installed = grammar.warm(request["tokenizer"], request["backends"])
     gc.collect()
     gc.freeze()
-    return {"installed": found}, []
+    return {"installed": installed}, []
 
 
-def _fork(channel: FrameSocket, request: Frame) -> Handled:
-    """Start a nanny and its child; reply with two descriptors: the child's channel and the nanny's lifeline."""
-    ours_channel, theirs_channel = socket.socketpair()
-    ours_lifeline, theirs_lifeline = socket.socketpair()
+def _start_child(channel: FrameSocket, request: Frame) -> Reply:
+    """Fork or spawn a nanny, which starts its child. Reply with two descriptors: the child's channel and the nanny's lifeline."""
+    channel_end, child_channel = socket.socketpair()
+    lifeline_end, nanny_lifeline = socket.socketpair()
     spawn = (
         request.get("start_method") == "spawn"
         or _threads() > 1
-        or bool(_UNSOUND)
-        or _read_already(request.get("env", {}))
+        or bool(_SPAWN_REASONS)
+        or _needs_own_import(request.get("env", {}))
     )
     if spawn:
-        pid = _spawn(request, theirs_channel, theirs_lifeline)
+        pid = _spawn_nanny(request, child_channel, nanny_lifeline)
     else:
         _flush()
         pid = os.fork()
         if pid == 0:
-            for end in (channel, ours_channel, ours_lifeline):
+            for end in (channel, channel_end, lifeline_end):
                 end.close()
-            raise _Exit(_attended(FrameSocket(theirs_lifeline), FrameSocket(theirs_channel), request))
-    theirs_channel.close()
-    theirs_lifeline.close()
-    return {"nanny": pid, "start_method": "spawn" if spawn else "fork"}, [ours_channel.detach(), ours_lifeline.detach()]
+            raise _Exit(_run_nanny(FrameSocket(nanny_lifeline), FrameSocket(child_channel), request))
+    child_channel.close()
+    nanny_lifeline.close()
+    return {"nanny": pid, "start_method": "spawn" if spawn else "fork"}, [channel_end.detach(), lifeline_end.detach()]
 
 
-def _spawn(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
+def _spawn_nanny(request: Frame, channel: socket.socket, lifeline: socket.socket) -> int:
     fds = (channel.fileno(), lifeline.fileno())
     command = [sys.executable, "-m", "vllm_regress_target.agent", *map(str, fds)]
     with open(request["log"], "ab") as log:
@@ -182,12 +190,13 @@ def _spawn(request: Frame, channel: socket.socket, lifeline: socket.socket) -> i
 _SPAWNED: Dict[int, "subprocess.Popen[bytes]"] = {}
 
 
-def _attended(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
+def _run_nanny(lifeline: FrameSocket, channel: FrameSocket, request: Frame) -> int:
+    """Become the nanny of a new child. Returns the exit status of this process, in the nanny and in the child."""
     return nanny.watch(lifeline, lambda: child.main(channel, request), {channel.fileno()}, request)
 
 
-def _collect_nannies() -> None:
-    """Reap what has ended: nannies, and what they left to this subreaper."""
+def _reap_children() -> None:
+    """Reap nannies that have ended, and orphans that this subreaper inherited from them."""
     with contextlib.suppress(ChildProcessError):
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         while ended is not None:
@@ -195,6 +204,12 @@ def _collect_nannies() -> None:
             if spawned is None or spawned.poll() is None:
                 os.waitpid(ended.si_pid, 0)
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def _why_threads() -> str:
+    """Return why children are spawned if the import has left threads behind; empty if there are none."""
+    threads = _threads() - 1
+    return "importing vLLM started {} thread{}".format(threads, "s" * (threads > 1)) if threads else ""
 
 
 def _threads() -> int:
@@ -206,11 +221,11 @@ def _flush() -> None:
     sys.stderr.flush()
 
 
-_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Handled]] = {
+_OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Reply]] = {
     "warm": _warm,
     "inspect": _inspect,
     "warm_grammars": _warm_grammars,
-    "fork": _fork,
+    "fork": _start_child,
 }
 
 

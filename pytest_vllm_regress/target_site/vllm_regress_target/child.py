@@ -1,4 +1,4 @@
-"""A child process: the loop that answers the controller, and the probe role. The other roles live in ``hosts``."""
+"""A child process: the loop that answers the controller's requests, and the probe role. The other roles are in ``hosts``."""
 
 import atexit
 import contextlib
@@ -14,8 +14,8 @@ from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 
 def main(channel: FrameSocket, request: Frame) -> int:
-    """Become the child ``request`` describes, answer until told to stop; the result is the exit status."""
-    _move_in(request)
+    """Take the role that ``request`` names and answer requests until ``stop``. Returns the exit status."""
+    _set_up_process(request)
     role = request["role"]
     try:
         if role == "server":
@@ -27,23 +27,23 @@ def main(channel: FrameSocket, request: Frame) -> int:
         return 0
     except PeerClosed:
         return 0
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 1
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
     except BaseException:
         traceback.print_exc()
         return 1
     finally:
-        _leave()
+        _run_exit_functions()
 
 
 class ProbeHost:
-    """Answers ``call``: one function of a probe file, JSON arguments, a JSON reply."""
+    """Answers ``call``, which calls a function of a probe file with JSON arguments and returns its JSON value."""
 
     def call(self, file: str, function: str, arguments: Dict[str, Any]) -> Any:
         return calls.load_function(file, function)(**arguments)
 
     def stop(self) -> None:
-        """What libraries left for the exit of the interpreter: Ray's daemons, for one."""
+        """Run the exit functions of libraries; Ray, for example, ends its daemons there."""
         atexit._run_exitfuncs()
 
 
@@ -71,7 +71,7 @@ def _answer(channel: FrameSocket, host: Any) -> None:
                 raise ValueError("not an operation: {!r}".format(operation))
             value = getattr(host, operation)(**request)
             reply = {"ok": True, "value": value}
-            json.dumps(value)  # a value that is not JSON is the probe's error, with the probe's traceback
+            json.dumps(value)  # fails here, so that a value that is not JSON is reported as the probe's error
         except (PeerClosed, ProtocolViolation):
             raise
         except BaseException as error:
@@ -81,9 +81,9 @@ def _answer(channel: FrameSocket, host: Any) -> None:
             return
 
 
-def _move_in(request: Frame) -> None:
+def _set_up_process(request: Frame) -> None:
     if request.get("start_method") == "spawn":
-        os.environ[spawning.LEAVE] = "1"
+        os.environ[spawning.DISABLED] = "1"
     elif os.environ.get("VLLM_REGRESS_DEVICE") != "gpu":
         os.register_at_fork(after_in_child=_stay_frozen)
     for name, value in request.get("env", {}).items():
@@ -96,12 +96,12 @@ def _move_in(request: Frame) -> None:
 
 
 def _stay_frozen() -> None:
-    """An engine core that ends thaws what was frozen, the agent's modules with it, and collects: most of a second, for memory that goes with it."""
+    """Disable ``gc.unfreeze``. An engine core calls it at its end and collects the agent's modules, too, which takes most of a second for nothing."""
     gc.unfreeze = lambda: None
 
 
-def _leave() -> None:
-    """What a normal interpreter exit would run, minus the parts that belong to the agent this process was forked from."""
+def _run_exit_functions() -> None:
+    """Run multiprocessing's exit functions and flush the streams. The agent's other exit functions, which this fork inherited, are not run."""
     from multiprocessing import util
 
     with contextlib.suppress(Exception):

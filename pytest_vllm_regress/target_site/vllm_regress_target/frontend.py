@@ -1,6 +1,6 @@
-"""Parts of vLLM's front-end by themselves, for probes: what it does with a schema, a conversation, a request, a command line, before any engine.
+"""Parts of vLLM's front-end without an engine, for probes: its handling of schemas, conversations, command lines and streamed text.
 
-vLLM is imported inside functions; where a part stands differs by version and is looked for.
+vLLM is imported inside the functions. The module of a part differs by version, so several are tried.
 """
 
 import importlib
@@ -13,14 +13,14 @@ from . import Unsupported
 Json = Dict[str, Any]
 
 
-def is_beyond_xgrammar(schema: Json) -> bool:
-    """vLLM's own check of what xgrammar does not support."""
+def is_unsupported_by_xgrammar(schema: Json) -> bool:
+    """Return vLLM's own verdict on whether xgrammar does not support a schema."""
     check = _named("has_xgrammar_unsupported_json_features", "vllm.v1.structured_output.backend_xgrammar")
     return bool(check(schema))
 
 
 def conversation(arguments: str) -> List[Json]:
-    """What a chat template gets of an earlier call with these arguments: the messages after vLLM has prepared them."""
+    """Return the messages that vLLM passes to a chat template, after an earlier tool call with these arguments."""
     prepare = _named("_postprocess_messages", "vllm.renderers.chat_utils.chat_message", "vllm.entrypoints.chat_utils")
     function = {"name": "add", "arguments": arguments}
     messages = [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
@@ -29,7 +29,7 @@ def conversation(arguments: str) -> List[Json]:
 
 
 def port_from_file(joined: bool) -> Optional[int]:
-    """The port that vLLM's parser of command lines takes from a file given as ``--config=FILE`` (``joined``) or ``--config FILE``."""
+    """Return the port that vLLM's command-line parser reads from a file given as ``--config=FILE`` (``joined``) or ``--config FILE``."""
     parser = _named("FlexibleArgumentParser", "vllm.utils.argparse_utils", "vllm.utils")()
     parser.add_argument("serve")
     parser.add_argument("model", nargs="?")
@@ -44,9 +44,10 @@ def port_from_file(joined: bool) -> Optional[int]:
 
 
 def streamed_text(tokenizer: str, prompt: List[str], answer: List[str], held_back: int) -> str:
-    """What vLLM's detokenizer streams of ``answer`` after ``prompt``. ``held_back``: tokens at the prompt's end that belong to the answer.
+    """Return the text that vLLM's detokenizer streams for ``answer`` after ``prompt``.
 
-    ``tokenizer``: a checkpoint's path. Each text of the prompt and of the answer is made tokens by itself.
+    ``tokenizer``: path of a checkpoint. The texts of the prompt and of the answer are tokenized one by one. ``held_back``: number of tokens at the
+    beginning of the answer that count as part of the prompt.
     """
     import msgspec
     from transformers import AutoTokenizer
@@ -54,25 +55,29 @@ def streamed_text(tokenizer: str, prompt: List[str], answer: List[str], held_bac
     from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
-    words = AutoTokenizer.from_pretrained(tokenizer)
-    given, said = ([each for text in texts for each in words.encode(text)] for texts in (prompt, answer))
-    given, said = given + said[:held_back], said[held_back:]
-    needed = {
+    encoder = AutoTokenizer.from_pretrained(tokenizer)
+    prompt_ids, answer_ids = ([token for text in texts for token in encoder.encode(text)] for texts in (prompt, answer))
+    prompt_ids, answer_ids = prompt_ids + answer_ids[:held_back], answer_ids[held_back:]
+    required = {
         field.name: None
         for field in msgspec.structs.fields(EngineCoreRequest)
         if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT
     }
-    known = {"request_id": "r", "prompt_token_ids": given, "sampling_params": SamplingParams(max_tokens=len(said))}
-    detokenizer = IncrementalDetokenizer.from_new_request(words, EngineCoreRequest(**{**needed, **known}))
+    values = {
+        "request_id": "r",
+        "prompt_token_ids": prompt_ids,
+        "sampling_params": SamplingParams(max_tokens=len(answer_ids)),
+    }
+    detokenizer = IncrementalDetokenizer.from_new_request(encoder, EngineCoreRequest(**{**required, **values}))
     text = ""
-    for token in said:
+    for token in answer_ids:
         detokenizer.update([token], False)
         text += detokenizer.get_next_output_text(False, True)
     return text
 
 
 def _named(name: str, *modules: str) -> Any:
-    """What is called ``name`` in the first of ``modules`` that has it."""
+    """Return the attribute ``name`` of the first of ``modules`` that has it."""
     for module in modules:
         try:
             return getattr(importlib.import_module(module), name)

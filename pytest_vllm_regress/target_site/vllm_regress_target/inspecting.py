@@ -1,7 +1,7 @@
-"""What vLLM learns about a model class in an interpreter of its own, learned in a fork of this process instead.
+"""Inspection of model classes in a fork of this process.
 
-vLLM asks a new interpreter, which imports vLLM once more, so that a model's module cannot initialise CUDA in the asking process. A fork
-keeps that promise, and has imported vLLM already. The answer goes where vLLM keeps its own: a cache of the process.
+vLLM inspects a model class in a new interpreter, so that the model's module cannot initialize CUDA in its own process. That interpreter imports vLLM
+again. A fork gives the same protection and has imported vLLM already. The result is stored in vLLM's own cache in this process.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, List
 
 
 def inspect_models(architectures: List[str]) -> None:
-    """Fill vLLM's cache for these model classes. What fails is left to the engine that needs it, which says why."""
+    """Fill vLLM's cache for these model classes. Failures are ignored here; an engine that needs the class reports them."""
     with contextlib.suppress(Exception):
         from vllm.model_executor.models import registry
 
@@ -25,44 +25,44 @@ def inspect_models(architectures: List[str]) -> None:
 
 @contextlib.contextmanager
 def _forking(registry: Any) -> Iterator[None]:
-    """While it lasts, vLLM's registry asks a fork of this process, which must have one thread."""
-    own = registry._run_in_subprocess
-    registry._run_in_subprocess = in_a_fork
+    """Let vLLM's registry inspect in a fork of this process, which must have a single thread."""
+    original = registry._run_in_subprocess
+    registry._run_in_subprocess = call_in_fork
     try:
         yield
     finally:
-        registry._run_in_subprocess = own
+        registry._run_in_subprocess = original
 
 
-def in_a_fork(function: Callable[[], Any]) -> Any:
-    """The result of ``function()``, called in a fork of this process. Raises ``RuntimeError`` when there is none."""
-    answer, result = os.pipe()
+def call_in_fork(function: Callable[[], Any]) -> Any:
+    """Return the result of ``function()``, called in a fork of this process. Raises ``RuntimeError`` if the fork fails."""
+    reader, writer = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            os.close(answer)
+            os.close(reader)
             _load_plugins()
-            with os.fdopen(result, "wb") as file:
+            with os.fdopen(writer, "wb") as file:
                 pickle.dump(function(), file)
             status = 0
         except BaseException as error:
             print("inspecting a model class: {!r}".format(error), file=sys.stderr, flush=True)
         finally:
             os._exit(status)
-    os.close(result)
-    with os.fdopen(answer, "rb") as file:
-        found = file.read()
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        pickled = file.read()
     _, status = os.waitpid(child, 0)
     if status != 0:
         raise RuntimeError("the fork that was to inspect a model class ended with wait status {}".format(status))
-    return pickle.loads(found)
+    return pickle.loads(pickled)
 
 
 def _load_plugins() -> None:
-    """As vLLM does in its own subprocess."""
+    """Load vLLM's plug-ins, as its own subprocess does."""
     with contextlib.suppress(ImportError):
         from vllm.plugins import load_general_plugins
 

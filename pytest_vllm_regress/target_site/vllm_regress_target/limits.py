@@ -1,58 +1,82 @@
-"""What the family of one child may use. Its nanny looks now and then, and ends the family when it uses more."""
+"""Resource limits of one child and its descendants. The nanny checks them periodically and kills the processes when they exceed a limit."""
 
 import contextlib
 import os
 import time
-from typing import Dict, Optional, Sequence
+from typing import Dict, Mapping, NamedTuple, Optional, Sequence
 
 Limits = Dict[str, float]
-"""memory in bytes, processes, log in bytes, until in seconds of the monotonic clock, session in seconds; what is missing has no limit."""
+"""``memory`` and ``log`` in bytes, ``processes``, ``until`` in seconds of the monotonic clock, ``session`` in seconds. A missing key: no limit."""
+OptionNames = Mapping[str, str]
+"""The option that sets each limit, for messages. A missing key: the user cannot set it."""
+PYTEST_OPTIONS: OptionNames = {
+    "memory": "--vllm-max-memory",
+    "processes": "--vllm-max-processes",
+    "log": "--vllm-max-log",
+    "session": "--vllm-session-timeout",
+}
 _HEAD = 64 * 1024
 _NAMED = 4
 
 
-def breach(pids: Sequence[int], limits: Limits) -> Optional[str]:
-    """What is over its limit, in words; None when nothing is."""
+class Breach(NamedTuple):
+    """A limit that was exceeded: its name (a key of ``OptionNames``), and what happened, as a sentence."""
+
+    limit: str
+    text: str
+
+
+def breach(pids: Sequence[int], limits: Limits, options: OptionNames = PYTEST_OPTIONS) -> Optional[Breach]:
+    """Return which limit is exceeded, or None."""
     until = limits.get("until")
     if until is not None and time.monotonic() > until:
-        return "the session's budget of {:g} s is used up (--vllm-session-timeout)".format(limits["session"])
-    if len(pids) > limits.get("processes", len(pids)):
-        return "it has {} processes, and {:g} is the limit (--vllm-max-processes)".format(
-            len(pids), limits["processes"]
+        return Breach(
+            "session",
+            "the session's budget of {:g} s is used up{}".format(limits["session"], _option("session", options)),
         )
-    most = limits.get("memory")
-    if (
-        most is not None and sum(map(_resident, pids)) > most
-    ):  # an upper bound that is cheap: shared pages count in each process
+    if len(pids) > limits.get("processes", len(pids)):
+        text = "it has {} processes, and {:g} is the limit{}".format(
+            len(pids), limits["processes"], _option("processes", options)
+        )
+        return Breach("processes", text)
+    memory = limits.get("memory")
+    # The sum of resident memory is a cheap upper bound, because shared pages count once per process.
+    if memory is not None and sum(map(_resident, pids)) > memory:
         used = {pid: _proportional(pid) for pid in pids}
-        if sum(used.values()) > most:
-            named = ", ".join(
+        if sum(used.values()) > memory:
+            largest = ", ".join(
                 "{} {} {}".format(pid, _name(pid), _human(used[pid]))
-                for pid in sorted(used, key=lambda p: -used[p])[:_NAMED]
+                for pid in sorted(used, key=lambda pid: -used[pid])[:_NAMED]
             )
-            return "it uses {} of memory, and {} is the limit (--vllm-max-memory): {}".format(
-                _human(sum(used.values())), _human(most), named
+            text = "it uses {} of memory, and {} is the limit{}: {}".format(
+                _human(sum(used.values())), _human(memory), _option("memory", options), largest
             )
+            return Breach("memory", text)
     return None
 
 
-def trim(path: str, most: float) -> None:
-    """Shorten a log that its writers append to: its head and its tail stay, and a line between says how much went. One that is gone stays so."""
+def trim(path: str, limit: float, options: OptionNames = PYTEST_OPTIONS) -> None:
+    """Shorten a log that processes append to. Its beginning and end stay, with a line between them that says how much was removed."""
     with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC), "a+b") as log:
         size = log.seek(0, os.SEEK_END)
-        if size <= most:
+        if size <= limit:
             return
-        keep = int(most / 4)
+        keep = int(limit / 4)
         head = min(_HEAD, keep)
         log.seek(0)
         first = log.read(head)
         log.seek(size - keep)
         last = log.read(keep)
-        log.truncate(0)  # who appends goes on at the new end, and so do we: nothing of theirs is overwritten
-        note = "\n[... {} bytes left out: a log is limited to {} (--vllm-max-log) ...]\n".format(
-            size - head - keep, _human(most)
+        log.truncate(0)  # writers in append mode continue at the new end, so nothing is overwritten
+        note = "\n[... {} bytes left out: a log is limited to {}{} ...]\n".format(
+            size - head - keep, _human(limit), _option("log", options)
         )
         log.write(first + note.encode() + last)
+
+
+def _option(limit: str, options: OptionNames) -> str:
+    """Return the option that sets the limit, in parentheses; empty if there is none."""
+    return " ({})".format(options[limit]) if limit in options else ""
 
 
 def _resident(pid: int) -> int:
@@ -62,7 +86,7 @@ def _resident(pid: int) -> int:
 
 
 def _proportional(pid: int) -> int:
-    """Memory with each shared page divided among those who share it: forked processes share most of vLLM."""
+    """Return memory in bytes, each shared page divided by the number of processes that share it. Forked processes share most of vLLM."""
     with contextlib.suppress(OSError), open("/proc/{}/smaps_rollup".format(pid)) as smaps:
         for line in smaps:
             if line.startswith("Pss:"):

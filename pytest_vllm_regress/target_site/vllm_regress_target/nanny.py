@@ -1,7 +1,13 @@
-"""One small process per child: it reaps what the child leaves, and ends everything when the controller is gone.
+"""The nanny: a small process for each child. It reaps the child's orphans, and kills everything when the controller is gone.
 
-The nanny is a child subreaper, so whatever the child starts stays below it even when re-parented or in another session. It imports
-nothing of vLLM's and starts no thread.
+The lifeline is a socket between controller and nanny. The kernel closes it when the controller ends in any way, SIGKILL included; the nanny then
+sends SIGKILL to all its descendants (no TERM: nobody waits for a clean end any more), removes their shared memory, and ends. The same happens
+when the controller asks for it (``end``). Neither the child nor vLLM takes part. If the nanny itself is killed, the controller notices the closed
+lifeline and ends the child (``processes/lifecycle.py``); if both are killed, the next run ends what carries the run's tag
+(``processes/abandoned.py``).
+
+The nanny is a child subreaper, so every process that the child starts remains its descendant, even re-parented or in another session. It does not
+import vLLM and starts no thread.
 """
 
 import contextlib
@@ -11,36 +17,39 @@ import re
 import select
 import signal
 import time
-from typing import Callable, Container, Dict, Iterable, Iterator, List, Set, Tuple
+from typing import Callable, Container, Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-from .limits import Limits, breach, trim
+from .limits import PYTEST_OPTIONS, Limits, OptionNames, breach, trim
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 TAG = "VLLM_REGRESS_TAG"
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 5.0
-_LOOK_S = 0.5
-_SOON_S = 0.02
-"""Between a file's making and the look for who has it mapped: it is mapped a moment later."""
+"""Seconds for which ``end_descendants`` keeps killing: dying processes may have forked new ones. What is left then cannot be killed (state D)."""
+_CHECK_S = 0.5
+_MAPPING_S = 0.02
+"""Delay between the creation of a shared-memory file and the check for processes that have mapped it."""
 _IN_CREATE, _IN_CLOEXEC, _IN_NONBLOCK = 0x100, 0o2000000, 0o4000
 SEGMENTS = "shared-memory"
-"""In a run directory: inode and path of each shared-memory file that a child had mapped, one a line."""
-_OTHERS: Set[int] = set()
-"""Inodes of what was below /dev/shm before the family. It may map that, a checkpoint for example, and it is not removed."""
+"""File in a run directory with the inode and path of each shared-memory file that a child had mapped, one per line."""
+_OLDER_INODES: Set[int] = set()
+"""Inodes of the files that were below /dev/shm before the child started. The child may map them, but they are not removed."""
 _STOP_ROUNDS = 200
+_START_TIME = 19
+"""Index of the start time among the fields of /proc/PID/stat after the name (proc_pid_stat(5))."""
 
 
 def become_subreaper() -> None:
-    """Orphans among our descendants become our children instead of init's (Linux, prctl(2)). What is below /dev/shm already is not theirs."""
-    _OTHERS.update(shm_inodes())
+    """Make orphaned descendants children of this process instead of init (prctl(2)). Files that are below /dev/shm now are not counted as theirs."""
+    _OLDER_INODES.update(shm_inodes())
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], request: Frame) -> int:
-    """Fork the child, report its life over ``lifeline``, return when the controller lets go.
+    """Fork the child, report its start and end over ``lifeline``, and return when the controller closes that.
 
-    ``keep`` are the descriptors the child may inherit; the child's own exit status is ``child_main``'s result. A family that goes
-    over the request's limits is killed, and the controller is told why.
+    ``keep``: descriptors that the child inherits. In the child, the result of ``child_main`` is returned as its exit status. If the child and its
+    descendants exceed the request's limits, they are killed and the controller is sent the reason.
     """
     become_subreaper()
     os.setsid()
@@ -48,13 +57,13 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     os.set_blocking(wake_w, False)
     signal.set_wakeup_fd(wake_w)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    told_r, told_w = os.pipe()
+    reported_r, reported_w = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(told_w)
-        if not os.read(told_r, 1):  # killed before it could say whom it has started: nobody would know of us
+        os.close(reported_w)
+        if not os.read(reported_r, 1):  # the nanny was killed before it could report this process
             os._exit(1)
-        os.close(told_r)
+        os.close(reported_r)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -69,38 +78,39 @@ def watch(lifeline: FrameSocket, child_main: Callable[[], int], keep: Set[int], 
     segments = Segments(os.path.join(os.path.dirname(request["cwd"]), SEGMENTS))
     with contextlib.suppress(PeerClosed):
         lifeline.send({"event": "started", "pid": child})
-        os.write(told_w, b"1")
-        for fd in (told_r, told_w):
+        os.write(reported_w, b"1")
+        for fd in (reported_r, reported_w):
             os.close(fd)
-        _attend(lifeline, wake_r, child, request, segments)
+        _supervise(lifeline, wake_r, child, request, segments)
     end_descendants()
     segments.remove()
-    trim(request["log"], request.get("limits", {}).get("log", float("inf")))  # what came since the last look
+    _trim_log(request)  # what was logged since the last check
     return 0
 
 
-def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segments: "Segments") -> None:
+def _supervise(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segments: "Segments") -> None:
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
-    made = _made_segments()
-    if made >= 0:
-        poll.register(made, select.POLLIN)
+    created = _watch_created_segments()
+    if created >= 0:
+        poll.register(created, select.POLLIN)
     limits: Limits = request.get("limits", {})
-    look_at = time.monotonic() + _LOOK_S
+    check_at = time.monotonic() + _CHECK_S
     while True:
         _reap(lifeline, child)
-        if time.monotonic() >= look_at:
+        if time.monotonic() >= check_at:
             pids = descendants(os.getpid())
             segments.note(pids)
-            limits = _enforce(lifeline, limits, request["log"], pids)
-            look_at = time.monotonic() + _LOOK_S
-        ready = [fd for fd, _ in poll.poll(max(0.0, look_at - time.monotonic()) * 1000)]
+            _trim_log(request)
+            limits = _enforce(lifeline, limits, _option_names(request), pids)
+            check_at = time.monotonic() + _CHECK_S
+        ready = [fd for fd, _ in poll.poll(max(0.0, check_at - time.monotonic()) * 1000)]
         if wake_r in ready:
             os.read(wake_r, 4096)
-        if made in ready:
-            os.read(made, 4096)
-            look_at = min(look_at, time.monotonic() + _SOON_S)
+        if created in ready:
+            os.read(created, 4096)
+            check_at = min(check_at, time.monotonic() + _MAPPING_S)
         if lifeline.fileno() in ready:
             try:
                 frame = lifeline.pop()
@@ -110,8 +120,8 @@ def _attend(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, segm
                 return
 
 
-def _made_segments() -> int:
-    """A descriptor that can be read when a file has come to /dev/shm (inotify(7)); -1 where the kernel gives no more of them."""
+def _watch_created_segments() -> int:
+    """Return a descriptor that becomes readable when a file is created in /dev/shm (inotify(7)), or -1 if the kernel has none left."""
     libc = ctypes.CDLL(None)
     fd = int(libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK))
     if fd >= 0:
@@ -119,28 +129,37 @@ def _made_segments() -> int:
     return fd
 
 
-def _enforce(lifeline: FrameSocket, limits: Limits, log: str, pids: List[int]) -> Limits:
-    """Look once; the limits to look for from now on: none after a breach."""
-    trim(log, limits.get("log", float("inf")))
-    over = breach(pids, limits)
-    if over is None:
+def _option_names(request: Frame) -> OptionNames:
+    names: OptionNames = request.get("limit_options", PYTEST_OPTIONS)
+    return names
+
+
+def _trim_log(request: Frame) -> None:
+    trim(request["log"], request.get("limits", {}).get("log", float("inf")), _option_names(request))
+
+
+def _enforce(lifeline: FrameSocket, limits: Limits, options: OptionNames, pids: List[int]) -> Limits:
+    """Check the limits once. Returns the limits to check from now on: none after one was exceeded."""
+    exceeded = breach(pids, limits, options)
+    if exceeded is None:
         return limits
-    event: Frame = {"event": "limit", "text": over}
+    event: Frame = {"event": "limit", "limit": exceeded.limit, "text": exceeded.text}
     lifeline.send(event)
     _kill_at_once()
     return {}
 
 
 def _kill_at_once() -> None:
-    """Stop everything below this process until nothing new appears, then kill it: what forks without end is not outrun by KILL alone."""
-    stopped: Set[int] = set()
+    """Stop all descendants until no new ones appear, then kill them. SIGKILL alone cannot keep up with processes that fork without end."""
+    stopped: Dict[int, int] = {}
     for _ in range(_STOP_ROUNDS):
-        new = set(descendants(os.getpid())) - stopped
+        below = start_times(os.getpid())
+        new = {pid: started for pid, started in below.items() if stopped.get(pid) != started}
         if not new:
             break
         _signal(new, signal.SIGSTOP)
-        stopped |= new
-    segments = mapped_shm(stopped, _OTHERS)
+        stopped.update(new)
+    segments = mapped_shm(stopped, _OLDER_INODES)
     _signal(stopped, signal.SIGKILL)
     _unlink(segments)
 
@@ -160,37 +179,46 @@ def _reap(lifeline: FrameSocket, child: int) -> None:
 
 
 def descendants(root: int) -> List[int]:
-    """Pids below ``root``, from /proc."""
-    children: Dict[int, List[int]] = {}
+    """Return the pids of the descendants of ``root``, from /proc."""
+    return list(start_times(root))
+
+
+def start_times(root: int) -> Dict[int, int]:
+    """Return the pids of the descendants of ``root``, each with its start time in clock ticks since boot. Both together name one process."""
+    children: Dict[int, List[Tuple[int, int]]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                with open("/proc/{}/stat".format(entry), "rb") as stat:
-                    fields = stat.read().rpartition(b")")[2].split()
+                fields = _stat(int(entry))
             except OSError:
                 continue
             if fields[0] not in (b"Z", b"X"):
-                children.setdefault(int(fields[1]), []).append(int(entry))
-    found: List[int] = []
-    todo = [root]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found.extend(below)
-        todo.extend(below)
+                children.setdefault(int(fields[1]), []).append((int(entry), int(fields[_START_TIME])))
+    found: Dict[int, int] = {}
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found.update(below)
+        pending.extend(pid for pid, _ in below)
     return found
 
 
+def _stat(pid: int) -> List[bytes]:
+    """Return the fields of /proc/PID/stat after the name, which may contain anything."""
+    with open("/proc/{}/stat".format(pid), "rb") as stat:
+        return stat.read().rpartition(b")")[2].split()
+
+
 def end_descendants() -> None:
-    """Kill everything below this process and remove the shared-memory files those processes had mapped."""
+    """Kill all descendants of this process and remove the shared-memory files that they had mapped."""
     until = time.monotonic() + _SWEEP_S
     segments: Set[str] = set()
     while time.monotonic() < until:
-        pids = descendants(os.getpid())
-        if not pids:
+        below = start_times(os.getpid())
+        if not below:
             break
-        segments |= mapped_shm(pids, _OTHERS)
-        _signal(pids, signal.SIGKILL)
-        # A killed child becomes waitable at once or very soon; waitid blocks only until one of ours does.
+        segments |= mapped_shm(below, _OLDER_INODES)
+        _signal(below, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -198,10 +226,30 @@ def end_descendants() -> None:
     _unlink(segments)
 
 
-def _signal(pids: Iterable[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+def _signal(processes: Dict[int, int], number: int) -> None:
+    """Send a signal to processes, given as by ``start_times``. A pid that another process has by now is left alone."""
+    for pid, started in processes.items():
+        with contextlib.suppress(OSError), _held(pid) as descriptor:
+            if int(_stat(pid)[_START_TIME]) != started:
+                continue
+            if descriptor is None:
+                os.kill(pid, number)
+            else:
+                signal.pidfd_send_signal(descriptor, number)
+
+
+@contextlib.contextmanager
+def _held(pid: int) -> Iterator[Optional[int]]:
+    """Open a descriptor that means the process even when its pid is given to another (pidfd_open(2)). None where the system has none to give."""
+    descriptor = None
+    if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+    try:
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
 
 
 def _unlink(paths: Iterable[str]) -> None:
@@ -211,73 +259,80 @@ def _unlink(paths: Iterable[str]) -> None:
 
 
 class Segments:
-    """Notes, in a file of the run, which shared-memory files the family has mapped or open: it says whose they are, should nobody be left."""
+    """Records in a file of the run which shared-memory files the child's processes use, so that they can be removed when all of these were killed.
+
+    Whose a file is can be seen only while a process has it mapped or open, so the processes are read while they live. That is slow, so it is done
+    only when /dev/shm has a file that was not there at the last two checks. A file is recorded with its inode, and removed only if the name still
+    has that inode: somebody else may have created a file with the same name since.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._there: Set[str] = set()  # at the last look
-        self._known: Set[str] = (
-            set()
-        )  # at the last look and the one before: a file is mapped a moment after it was made
-        self._noted: Dict[str, int] = {}
+        self._present: Set[str] = set()  # files at the last check
+        # Files at the last two checks. Each file is checked twice, because it is mapped a moment after it was created.
+        self._checked: Set[str] = set()
+        self._recorded: Dict[str, int] = {}
         self._pids: Set[int] = set()
 
     def note(self, pids: List[int]) -> None:
-        """Look at the maps and descriptors of the family, which is ``pids``, when files have come to /dev/shm: twice for each file."""
+        """Record the files that the processes ``pids`` have mapped or open, if files were created in /dev/shm since the last two calls."""
         self._pids.update(pids)
-        there = set(os.listdir("/dev/shm"))
-        known, self._known, self._there = self._known, there & self._there, there
-        if there <= known:
+        present = set(os.listdir("/dev/shm"))
+        checked, self._checked, self._present = self._checked, present & self._present, present
+        if present <= checked:
             return
-        new = mapped_shm(pids, _OTHERS, opened=True) - set(self._noted)
+        new = mapped_shm(pids, _OLDER_INODES, opened=True) - set(self._recorded)
         with contextlib.suppress(OSError), open(self._file, "a") as file:
             for path in new:
-                self._noted[path] = os.stat(path).st_ino
-                file.write("{} {}\n".format(self._noted[path], path))
+                self._recorded[path] = os.stat(path).st_ino
+                file.write("{} {}\n".format(self._recorded[path], path))
 
     def remove(self) -> None:
-        """Remove those that are still there: nobody of the family lives to do it."""
-        for path, number in self._noted.items():
+        """Remove the recorded files that still exist. Call it when all processes have ended."""
+        for path, number in self._recorded.items():
             with contextlib.suppress(OSError):
                 if os.stat(path).st_ino == number:
                     os.unlink(path)
-        _unlink(os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if self._orphaned_semaphore(name))
+        _unlink(os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if self._is_orphaned_semaphore(name))
 
-    def _orphaned_semaphore(self, name: str) -> bool:
-        """A semaphore of Ray's compiled graphs, named after its maker, of the family. A maker that dies of an exception makes both anew, and
-        ends: nobody has them mapped when somebody looks."""
-        made = re.match(r"sem\.(?:hdr|obj)(\d+)-\d+$", name)
-        return made is not None and int(made[1]) in self._pids and not os.path.exists("/proc/" + made[1])
+    def _is_orphaned_semaphore(self, name: str) -> bool:
+        """Return whether the file is a semaphore of Ray's compiled graphs whose creator was one of ours and has ended.
+
+        Its name has the creator's pid. A creator that ends by an exception creates both semaphores again and exits before they can be recorded.
+        """
+        match = re.match(r"sem\.(?:hdr|obj)(\d+)-\d+$", name)
+        return match is not None and int(match[1]) in self._pids and not os.path.exists("/proc/" + match[1])
 
 
 def shm_inodes() -> Set[int]:
-    """Inodes of the files that are below /dev/shm now."""
+    """Return the inodes of the files that are below /dev/shm now."""
     return {number for _, number in _shm_files()}
 
 
 def mapped_shm(pids: Iterable[int], others: Container[int] = (), *, opened: bool = False) -> Set[str]:
-    """Files below /dev/shm that any of the processes has mapped, or ``opened``: it may end before it maps what it made. None of ``others``, inodes.
+    """Return the files below /dev/shm that any of the processes has mapped, without the inodes ``others``.
 
-    Found by inode: a named semaphore is mapped under a name of the moment and gets its own name afterwards (glibc's sem_open).
+    With ``opened``, open files count, too: a process may end between creating a file and mapping it. Files are compared by inode, because glibc's
+    sem_open maps a named semaphore under a temporary name and renames it afterwards.
     """
-    held: Set[int] = set()
+    inodes: Set[int] = set()
     for pid in pids:
         with contextlib.suppress(OSError), open("/proc/{}/maps".format(pid)) as maps:
-            held |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
+            inodes |= {int(line.split(None, 5)[4]) for line in maps if "/dev/shm/" in line}
         if opened:
-            held |= _opened_shm(pid)
-    return {path for path, number in _shm_files() if number in held and number not in others} if held else set()
+            inodes |= _opened_shm(pid)
+    return {path for path, number in _shm_files() if number in inodes and number not in others} if inodes else set()
 
 
 def _opened_shm(pid: int) -> Set[int]:
-    found: Set[int] = set()
+    inodes: Set[int] = set()
     with contextlib.suppress(OSError):
         for fd in os.listdir("/proc/{}/fd".format(pid)):
             path = "/proc/{}/fd/{}".format(pid, fd)
             with contextlib.suppress(OSError):
                 if os.readlink(path).startswith("/dev/shm/"):
-                    found.add(os.stat(path).st_ino)
-    return found
+                    inodes.add(os.stat(path).st_ino)
+    return inodes
 
 
 def _shm_files() -> Iterator[Tuple[str, int]]:

@@ -1,7 +1,7 @@
-"""vLLM's tool and reasoning parsers by themselves, for probes: what a parser makes of a text that is whole, and of the same text in pieces.
+"""vLLM's tool and reasoning parsers without an engine, for probes: the result of parsing a whole text, and of streaming it in pieces.
 
-The oracle is one for all of them: however a text is cut, what is streamed must add up to what the whole text parses to. vLLM is imported
-inside functions; where a class stands differs by version and is looked for.
+For every parser the same must hold: however the text is split, the streamed results add up to the result for the whole text. vLLM is imported inside
+the functions. The module of a class differs by version, so several are tried.
 """
 
 import importlib
@@ -20,49 +20,49 @@ _REQUESTS = ("vllm.entrypoints.openai.chat_completion.protocol", "vllm.entrypoin
 def tool_calls(
     tokenizer: str, parser: str, pieces: Sequence[str], tools: Sequence[Json] = (), markers: Sequence[str] = ()
 ) -> Json:
-    """What the tool parser ``parser`` makes of the pieces joined ("whole"), one by one ("streamed"), and by characters ("characters").
+    """Return what the tool parser ``parser`` finds in the joined pieces ("whole"), piece by piece ("streamed"), and by characters ("characters").
 
-    ``tokenizer``: a checkpoint's path. ``markers``: tokens that the parser looks for in its vocabulary, added there. ``tools``:
-    function definitions as the API takes them. Each of the three has ``content`` (text outside calls) and ``calls``: of each
-    its name and arguments (text). Raises ``Unsupported`` where this vLLM has no such parser.
+    ``tokenizer``: path of a checkpoint. ``markers``: tokens that the parser needs in the vocabulary; they are added. ``tools``: function definitions
+    as in the API. Each result has ``content`` (the text outside of calls) and ``calls``, with the name and arguments (text) of each. Raises
+    ``Unsupported`` if this vLLM has no such parser.
     """
-    words = _tokenizer(tokenizer, markers)
-    make = _tool_parser(parser)  # before the request: a vLLM without parsers refuses one that has tools
+    encoder = _tokenizer(tokenizer, markers)
+    make = _tool_parser(parser)  # before the request, because a vLLM without parsers rejects a request with tools
     request = _request(tools)
-    found = make(words, request).extract_tool_calls("".join(pieces), request)
+    extracted = make(encoder, request).extract_tool_calls("".join(pieces), request)
     whole = {
-        "content": found.content or "",
-        "calls": [{"name": each.function.name, "arguments": each.function.arguments} for each in found.tool_calls],
+        "content": extracted.content or "",
+        "calls": [{"name": call.function.name, "arguments": call.function.arguments} for call in extracted.tool_calls],
     }
-    streamed = _streamed_calls(make(words, request), words, pieces, request)
-    characters = _streamed_calls(make(words, request), words, _characters("".join(pieces), markers), request)
+    streamed = _streamed_calls(make(encoder, request), encoder, pieces, request)
+    characters = _streamed_calls(make(encoder, request), encoder, _characters("".join(pieces), markers), request)
     return {"whole": whole, "streamed": streamed, "characters": characters}
 
 
 def reasoning(tokenizer: str, parser: str, pieces: Sequence[str], markers: Sequence[str] = ()) -> Json:
-    """As ``tool_calls`` for the reasoning parser ``parser``: each of the three has ``reasoning`` and ``content``."""
-    words = _tokenizer(tokenizer, markers)
+    """Like ``tool_calls``, for the reasoning parser ``parser``. Each result has ``reasoning`` and ``content``."""
+    encoder = _tokenizer(tokenizer, markers)
     request = _request(())
     try:
-        kind = importlib.import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser(parser)
+        parser_class = importlib.import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser(parser)
     except (KeyError, ImportError) as error:
         raise Unsupported(
             "this vLLM has no reasoning parser {!r}: {}".format(parser, error), refused_by=_vllm()
         ) from None
-    once = kind(words)
-    extract = getattr(once, "extract_reasoning", None) or once.extract_reasoning_content
+    whole_parser = parser_class(encoder)
+    extract = getattr(whole_parser, "extract_reasoning", None) or whole_parser.extract_reasoning_content
     thought, content = extract("".join(pieces), request)
     return {
         "whole": {"reasoning": thought or "", "content": content or ""},
-        "streamed": _streamed_reasoning(kind(words), words, pieces),
-        "characters": _streamed_reasoning(kind(words), words, _characters("".join(pieces), markers)),
+        "streamed": _streamed_reasoning(parser_class(encoder), encoder, pieces),
+        "characters": _streamed_reasoning(parser_class(encoder), encoder, _characters("".join(pieces), markers)),
     }
 
 
-def _streamed_calls(parser: Any, words: Any, pieces: Sequence[str], request: Any) -> Json:
+def _streamed_calls(parser: Any, encoder: Any, pieces: Sequence[str], request: Any) -> Json:
     streamed: Json = {"content": "", "calls": []}
     last = None
-    for step in _steps(words, pieces):
+    for step in _steps(encoder, pieces):
         last = parser.extract_tool_calls_streaming(*step, request)
         _add(streamed, last)
     if last is not None and last.tool_calls:
@@ -70,10 +70,10 @@ def _streamed_calls(parser: Any, words: Any, pieces: Sequence[str], request: Any
     return streamed
 
 
-def _streamed_reasoning(parser: Any, words: Any, pieces: Sequence[str]) -> Json:
+def _streamed_reasoning(parser: Any, encoder: Any, pieces: Sequence[str]) -> Json:
     extract = getattr(parser, "extract_reasoning_streaming", None) or parser.extract_reasoning_content_streaming
     streamed = {"reasoning": "", "content": ""}
-    for step in _steps(words, pieces):
+    for step in _steps(encoder, pieces):
         delta = extract(*step)
         if delta is not None:
             streamed["reasoning"] += (
@@ -84,7 +84,7 @@ def _streamed_reasoning(parser: Any, words: Any, pieces: Sequence[str]) -> Json:
 
 
 def _characters(text: str, markers: Sequence[str]) -> List[str]:
-    """The text cut as finely as tokens may be: each marker is one piece, and so is each other character."""
+    """Split the text as finely as tokens can: each marker is one piece, and so is every other character."""
     if not markers:
         return list(text)
     parts = re.split("({})".format("|".join(map(re.escape, markers))), text)
@@ -94,17 +94,17 @@ def _characters(text: str, markers: Sequence[str]) -> List[str]:
 def _tool_parser(name: str) -> Any:
     module = _first(_TOOL_MANAGERS)
     try:
-        kind = module.ToolParserManager.get_tool_parser(name)
+        parser_class = module.ToolParserManager.get_tool_parser(name)
     except KeyError as error:
         raise Unsupported("this vLLM has no tool parser {!r}: {}".format(name, error), refused_by=_vllm()) from None
-    takes_tools = "tools" in inspect.signature(kind.__init__).parameters
-    return lambda words, request: kind(words, request.tools) if takes_tools else kind(words)
+    takes_tools = "tools" in inspect.signature(parser_class.__init__).parameters
+    return lambda encoder, request: parser_class(encoder, request.tools) if takes_tools else parser_class(encoder)
 
 
 def _request(tools: Sequence[Json]) -> Any:
-    kind = _first(_REQUESTS).ChatCompletionRequest
-    asked: Json = {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True}
-    return kind(**asked, tools=list(tools), tool_choice="auto") if tools else kind(**asked)
+    request_class = _first(_REQUESTS).ChatCompletionRequest
+    values: Json = {"model": "m", "messages": [{"role": "user", "content": "?"}], "stream": True}
+    return request_class(**values, tools=list(tools), tool_choice="auto") if tools else request_class(**values)
 
 
 def _first(names: Sequence[str]) -> Any:
@@ -119,41 +119,41 @@ def _first(names: Sequence[str]) -> Any:
 def _tokenizer(path: str, markers: Sequence[str]) -> Any:
     from transformers import AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(path)
-    missing = [marker for marker in markers if marker not in words.get_vocab()]
-    words.add_special_tokens({"additional_special_tokens": [*words.all_special_tokens, *missing]})
-    return words
+    encoder = AutoTokenizer.from_pretrained(path)
+    missing = [marker for marker in markers if marker not in encoder.get_vocab()]
+    encoder.add_special_tokens({"additional_special_tokens": [*encoder.all_special_tokens, *missing]})
+    return encoder
 
 
-def _steps(words: Any, pieces: Sequence[str]) -> Any:
-    """The arguments of each streaming call: texts and token ids before, now, and the difference."""
+def _steps(encoder: Any, pieces: Sequence[str]) -> Any:
+    """Yield the arguments of each streaming call: the previous and current text and their difference, and the same of the token ids."""
     text, ids = "", []  # type: ignore[var-annotated]
     for piece in pieces:
-        new = words.encode(piece, add_special_tokens=False)
+        new = encoder.encode(piece, add_special_tokens=False)
         yield text, text + piece, piece, list(ids), ids + new, new
         text, ids = text + piece, ids + new
 
 
 def _add(streamed: Json, delta: Optional[Any]) -> None:
-    """One delta, put together as a client does it: by the index of the call."""
+    """Add one delta to the result by the index of the call, as a client does."""
     if delta is None:
         return
     streamed["content"] += delta.content or ""
     calls: List[Json] = streamed["calls"]
-    for each in delta.tool_calls or ():
-        while len(calls) <= each.index:
+    for call in delta.tool_calls or ():
+        while len(calls) <= call.index:
             calls.append({"name": "", "arguments": ""})
-        function = each.function
-        if isinstance(function, dict):  # some versions hand on plain values
+        function = call.function
+        if isinstance(function, dict):  # some versions pass plain values
             name, arguments = function.get("name"), function.get("arguments")
         else:
             name, arguments = (function.name, function.arguments) if function is not None else (None, None)
-        calls[each.index]["name"] += name or ""
-        calls[each.index]["arguments"] += arguments or ""
+        calls[call.index]["name"] += name or ""
+        calls[call.index]["arguments"] += arguments or ""
 
 
 def _flush(parser: Any, streamed: Json) -> None:
-    """What the server adds to a last delta that belongs to a call: arguments that the parser has parsed and not streamed."""
+    """Add what the server adds to the last delta of a call: arguments that the parser has parsed but not streamed."""
     remaining = getattr(parser, "get_remaining_unstreamed_args", None)
     if remaining is not None:
         rest = remaining()

@@ -1,6 +1,6 @@
-"""JSON lines over a stream socket: what controller, agent, nanny and child share.
+"""The protocol between controller, agent, nanny and child: JSON lines over a stream socket.
 
-A frame is one JSON object on one line, UTF-8, at most ``MAX_FRAME`` bytes. Descriptors travel beside a frame by SCM_RIGHTS.
+A frame is one JSON object on one line, UTF-8, at most ``MAX_FRAME`` bytes. Descriptors are sent along with a frame by SCM_RIGHTS.
 Nothing is ever unpickled.
 """
 
@@ -19,7 +19,7 @@ Frame = Dict[str, Any]
 
 
 class ProtocolViolation(Exception):
-    """The peer sent something that is not a frame: truncated, too long, not JSON, or not an object."""
+    """The peer sent data that is not a frame: truncated, too long, not JSON, or not an object."""
 
 
 class PeerClosed(Exception):
@@ -27,11 +27,11 @@ class PeerClosed(Exception):
 
 
 class FrameTimeout(Exception):
-    """No whole frame arrived in time."""
+    """No complete frame arrived in time."""
 
 
 class FrameSocket:
-    """One end of a duplex pipe of frames. Owns ``sock``; not shared between threads."""
+    """One end of a bidirectional stream of frames. It owns ``sock`` and must not be shared between threads."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -49,7 +49,7 @@ class FrameSocket:
             os.close(self._fds.pop())
 
     def send(self, frame: Frame, fds: Sequence[int] = (), *, timeout_s: Optional[float] = None) -> None:
-        """Send one frame. Raises ``PeerClosed`` when nobody reads any more and ``FrameTimeout`` when the peer does not read."""
+        """Send one frame. Raises ``PeerClosed`` if the peer has closed its end and ``FrameTimeout`` if it does not read in time."""
         data = memoryview(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
         if len(data) > MAX_FRAME:
             raise ProtocolViolation("a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME))
@@ -68,7 +68,7 @@ class FrameSocket:
                 raise PeerClosed("the peer no longer reads") from None
 
     def pop(self) -> Optional[Frame]:
-        """A frame that has arrived whole, or None. Never blocks. Raises ``PeerClosed`` at end of file."""
+        """Return the next complete frame, or None if none has arrived. Never blocks. Raises ``PeerClosed`` at end of file."""
         frame = self._take()
         while frame is None:
             try:
@@ -87,7 +87,7 @@ class FrameSocket:
         return frame
 
     def receive(self, *, timeout_s: Optional[float] = None) -> Frame:
-        """The next frame. ``timeout_s`` None waits for ever: only for a process that has nothing else to do."""
+        """Wait for the next frame. A ``timeout_s`` of None waits for ever, which suits a process that has nothing else to do."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             frame = self.pop()
@@ -96,11 +96,11 @@ class FrameSocket:
             _wait(self.sock, select.POLLIN, until)
 
     def take_fds(self, count: int) -> List[int]:
-        """Descriptors that came with the frames read so far, oldest first."""
+        """Return ``count`` descriptors that came with the frames read so far, oldest first."""
         if len(self._fds) < count:
             raise ProtocolViolation("{} descriptors were promised, {} came".format(count, len(self._fds)))
-        taken, self._fds = self._fds[:count], self._fds[count:]
-        return taken
+        descriptors, self._fds = self._fds[:count], self._fds[count:]
+        return descriptors
 
     def _take(self) -> Optional[Frame]:
         end = self._buffer.find(b"\n", self._scanned)
@@ -124,6 +124,6 @@ class FrameSocket:
 def _wait(sock: socket.socket, event: int, until: Optional[float]) -> None:
     poll = select.poll()
     poll.register(sock, event)
-    left = None if until is None else max(0.0, until - time.monotonic()) * 1000
-    if not poll.poll(left):
+    timeout_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
+    if not poll.poll(timeout_ms):
         raise FrameTimeout("nothing moved in time")

@@ -1,11 +1,15 @@
-"""The wording of scripts: what a prompt tells the simulated model to say, as text between two tokens of the forged tokenizers.
+"""The text format of scripts. A script is part of a prompt, between two tokens of the forged tokenizers, and says what the simulated model answers.
 
-Standard library only; both sides use it. The text is printable ASCII without spaces, so normalizers, chat templates and JSON leave it alone::
+Both the controller and the target use this module. The text is printable ASCII without spaces, so that normalizers, chat templates and JSON do not
+change it::
 
-    Hi+%F0%9F%98%80$304;        bytes as themselves, "+" for a space, %XX for others, $N; for a token that is no byte
-    $=%3Cthink%3E;              the token that each tokenizer calls so, whatever its number
+    Hi+%F0%9F%98%80$304;        bytes as they are, "+" for a space, %XX for other bytes, $N; for a token that is not a byte
+    $=%3Cthink%3E;              the token with this text, whatever its number in each tokenizer
     a`2:0.7;b0.3;c              a step with two possible tokens and their probabilities
-    one|two~                    two choices of one request; "~": the second never ends by itself, but is said over and over
+    one|two~                    two choices of one request; "~": the second repeats until something else ends it
+
+A script is in the prompt because a prompt reaches the worker through every front, version and parallel mode. Preemption, chunked prefill and
+prefix caching cannot lose it: the worker finds it in the prompt's tokens, and its position is the number of tokens since.
 """
 
 import re
@@ -15,13 +19,13 @@ from urllib.parse import quote, unquote
 START = "<|script|>"
 END = "<|end_script|>"
 FAULTS_VARIABLE = "VLLM_REGRESS_SCRIPT_FAULTS"
-"""Names the file in which workers note, a JSON object a line, what could not be said."""
+"""Environment variable with the path of the file in which workers report scripts that could not be followed, one JSON object per line."""
 
 Token = Union[int, str]
-"""A token of the forged vocabulary by its number, of which 0 to 255 are the bytes; or a special token or marker by its text."""
+"""A token: its number in the forged vocabulary, in which 0 to 255 are the bytes, or the text of a special token or marker."""
 
 Step = Tuple[Tuple[Token, float], ...]
-"""The tokens that may be said at one place, with probabilities that add up to one; most often one token."""
+"""The possible tokens at one position, with probabilities that add up to one. Usually a single token."""
 
 _PLAIN = frozenset(range(0x21, 0x7F)) - set(b"%$`|~+<")
 _TOKEN = re.compile(r"%([0-9A-F]{2})|\$([0-9]+);|\$=([^;]+);|(.)", re.DOTALL)
@@ -30,35 +34,35 @@ _PROBABILITY = re.compile(r"([0-9.e-]+);")
 
 
 class Answer(NamedTuple):
-    """What one choice says. ``ends``: the end token follows the steps; else they are said over and over."""
+    """The script of one choice. ``ends``: the end token follows the steps; otherwise the steps repeat."""
 
     steps: Tuple[Step, ...]
     ends: bool = True
 
     def at(self, position: int, end: int) -> Step:
-        """The step of the output's token number ``position`` (from zero), where ``end`` is the end token."""
+        """Return the step of the output token number ``position``, counted from zero. ``end`` is the end token."""
         if position < len(self.steps):
             return self.steps[position]
         return ((end, 1.0),) if self.ends or not self.steps else self.steps[position % len(self.steps)]
 
 
 def encode(answers: Iterable[Answer]) -> str:
-    """The answers of a request's choices as the text that stands between the two tokens."""
+    """Return the text between the two tokens for the answers of a request's choices."""
     return "|".join("".join(map(_step, answer.steps)) + ("" if answer.ends else "~") for answer in answers)
 
 
 def decode(text: str) -> Tuple[Answer, ...]:
-    """What ``encode`` was given. Raises ``ValueError`` that says where the text is wrong."""
+    """Return the answers that ``encode`` was called with. Raises ``ValueError`` with the position of the first mistake."""
     answers: List[Answer] = []
     steps: List[Step] = []
     place = 0
     while place <= len(text):
-        here = text[place : place + 1]
-        if here == "`":
+        character = text[place : place + 1]
+        if character == "`":
             step, place = _alternatives(text, place)
             steps.append(step)
-        elif here in ("", "|", "~"):
-            ends = here != "~"
+        elif character in ("", "|", "~"):
+            ends = character != "~"
             place += not ends
             if text[place : place + 1] not in ("", "|"):
                 raise ValueError("nothing may follow '~' but '|', at {} of {!r}".format(place, text))
@@ -71,7 +75,7 @@ def decode(text: str) -> Tuple[Answer, ...]:
 
 
 def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]:
-    """The tokens of the last script of a prompt, or None where it has none. Raises ``ValueError`` where it is cut off."""
+    """Return the tokens of the last script in a prompt, or None without one. Raises ``ValueError`` if the script was truncated."""
     if start not in tokens and end not in tokens:
         return None
     last = len(tokens) - 1 - list(reversed(tokens)).index(start) if start in tokens else None
@@ -82,9 +86,9 @@ def find(tokens: Sequence[int], start: int, end: int) -> Optional[Sequence[int]]
 
 
 def choice_of(request_id: str) -> int:
-    """Which of the n choices of a request an engine's request is: V1 calls them 0_ID, 1_ID ..., V0 ID_parallel_sample_0 ..."""
-    found = re.search(r"_parallel_sample_([0-9]+)$", request_id) or re.match(r"([0-9]+)_", request_id)
-    return int(found.group(1)) if found else 0
+    """Return which of the n choices of a request this id belongs to. V1 names them 0_ID, 1_ID ..., V0 ID_parallel_sample_0 ..."""
+    match = re.search(r"_parallel_sample_([0-9]+)$", request_id) or re.match(r"([0-9]+)_", request_id)
+    return int(match.group(1)) if match else 0
 
 
 def _step(step: Step) -> str:
@@ -104,15 +108,15 @@ def _spelled(token: Token) -> str:
 
 
 def _token(text: str, place: int) -> Tuple[Token, int]:
-    found = _TOKEN.match(text, place)
-    if found is not None:
-        byte, number, name, letter = found.groups()
+    match = _TOKEN.match(text, place)
+    if match is not None:
+        byte, number, name, letter = match.groups()
         if name:
-            return unquote(name, errors="strict"), found.end()
+            return unquote(name, errors="strict"), match.end()
         if byte or number:
-            return int(byte, 16) if byte else int(number), found.end()
+            return int(byte, 16) if byte else int(number), match.end()
         if letter == "+" or ord(letter) in _PLAIN:
-            return 0x20 if letter == "+" else ord(letter), found.end()
+            return 0x20 if letter == "+" else ord(letter), match.end()
     raise ValueError("no token at {} of {!r}".format(place, text))
 
 

@@ -1,8 +1,8 @@
-"""What vLLM spawns, forked from a process that has imported vLLM already: a fork server behind multiprocessing's start method spawn.
+"""A fork server behind multiprocessing's start method spawn, so that processes which vLLM spawns do not import vLLM again.
 
-Spawning runs an interpreter (``multiprocessing.set_executable``). Here that is a small program: it hands its arguments, variables and
-open files to the fork server, and then stands for the process it got there: signals are passed on, the end comes back, and when one of
-the two is killed so is the other. What is pickled and what is inherited stay as they are with spawn; only the imports are done already.
+Spawning runs an interpreter (``multiprocessing.set_executable``). Here that interpreter is a small launcher: it sends its arguments, environment
+and open files to the fork server and then stands for the forked process. It passes signals on and exits with the same status, and when
+one of the two is killed, the other is killed, too. Pickling and inheritance work as with spawn; only the imports are already done.
 """
 
 import atexit
@@ -20,19 +20,19 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
-LEAVE = "VLLM_REGRESS_PLAIN_SPAWN"
-"""Set where the user wants processes to be spawned: then nothing is changed."""
-NAME = "fork-server"
-"""What the kernel calls the fork server: it is no part of an engine."""
-_MARK = "--multiprocessing-fork"
+DISABLED = "VLLM_REGRESS_PLAIN_SPAWN"
+"""Environment variable that is set when the user requests spawned processes. No fork server is installed then."""
+PROCESS_NAME = "fork-server"
+"""Name of the fork server's process, which does not count as a process of the engine."""
+_SPAWN_OPTION = "--multiprocessing-fork"
 _HEAD = struct.Struct("!I")
-_MOST_FDS = 250
-_PATIENCE_S = 10.0
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_NUDGE, _NUDGE_S = signal.SIGURG, 0.05
-"""Sent after a signal that was passed on: it comes a moment later than it would without this program, maybe to a process that looks for what another
-one has closed in the meantime, in C, and then waits there without having seen it."""
-_LONGEST_SOCKET, _LONGEST_SHEBANG = 100, 240
+_MAX_FDS = 250
+_REQUEST_TIMEOUT_S = 10.0
+_FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_NUDGE, _NUDGE_DELAY_S = signal.SIGURG, 0.05
+"""Signal sent after each forwarded signal. A forwarded signal arrives slightly later than a direct one, and C code that checks for a closed peer and
+then blocks may just have missed it; the second signal interrupts the blocking call."""
+_MAX_SOCKET_PATH, _MAX_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _PROGRAM = """#!{python} -SEB
 import sys
@@ -42,25 +42,26 @@ launch({python!r}, {address!r})
 """
 
 
-def quicken(folder: str) -> bool:
-    """What this process and its descendants spawn from now on is forked from a copy of this process as it is now.
+def install_fork_server(folder: str) -> bool:
+    """Let processes that this process and its descendants spawn be forked from a copy of this process in its present state.
 
-    ``folder`` gets the program and a socket. False, with nothing changed, where it is not wanted, cannot be done, or would not be sound: threads.
+    The launcher and a socket are written to ``folder``. Returns False and changes nothing if the user requests real spawning, if this process has
+    threads (a fork would not be safe), or if the system does not allow it.
     """
     base = os.path.join(os.path.abspath(folder), "spawn-{}".format(os.getpid()))
     program, address = base + ".py", base + ".sock"
     if (
-        LEAVE in os.environ
+        DISABLED in os.environ
         or len(os.listdir("/proc/self/task")) > 1
-        or len(address) > _LONGEST_SOCKET
-        or len(sys.executable) > _LONGEST_SHEBANG
+        or len(address) > _MAX_SOCKET_PATH
+        or len(sys.executable) > _MAX_SHEBANG
     ):
         return False
     place = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     descriptor = os.open(program, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700)
     with open(descriptor, "w") as file:
         file.write(_PROGRAM.format(python=sys.executable, place=place, address=address))
-    if not os.access(program, os.X_OK):  # a file system without programs
+    if not os.access(program, os.X_OK):  # mounted without execute permission
         os.unlink(program)
         return False
     listener = socket.socket(socket.AF_UNIX)
@@ -82,7 +83,7 @@ def quicken(folder: str) -> bool:
 
 
 class _Server:
-    """The fork server: one connection for each process that it forked, until that ends. It dies with the process that it is a copy of."""
+    """The fork server. It keeps one connection to the launcher of each forked process, and dies with the process of which it is a copy."""
 
     def __init__(self, listener: socket.socket, parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -90,7 +91,7 @@ class _Server:
             os._exit(0)
         with open("/proc/self/comm", "rb") as comm:
             self._name = comm.read().strip()
-        _call_itself(NAME.encode())
+        _set_process_name(PROCESS_NAME.encode())
         self._listener = listener
         self._links: Dict[int, Tuple[socket.socket, int]] = {}
         self._wake, wake = os.pipe()
@@ -110,12 +111,12 @@ class _Server:
                 elif fd == self._listener.fileno():
                     self._accept()
                 elif fd in self._links:
-                    self._pass_on(*self._links[fd])
+                    self._forward_signals(*self._links[fd])
             self._reap()
 
     def _accept(self) -> None:
         link, _ = self._listener.accept()
-        link.settimeout(_PATIENCE_S)
+        link.settimeout(_REQUEST_TIMEOUT_S)
         try:
             request, fds = _receive(link)
         except (OSError, ValueError):
@@ -123,17 +124,17 @@ class _Server:
             return
         pid = os.fork()
         if pid == 0:
-            _call_itself(self._name)
-            _become(request, fds)
+            _set_process_name(self._name)
+            _run_as(request, fds)
         for fd in fds:
             os.close(fd)
         self._links[link.fileno()] = link, pid
 
-    def _pass_on(self, link: socket.socket, pid: int) -> None:
+    def _forward_signals(self, link: socket.socket, pid: int) -> None:
         numbers = b""
         with contextlib.suppress(OSError):
             numbers = link.recv(64)
-        for number in numbers or (signal.SIGKILL,):  # nothing: the program that stands for it was killed
+        for number in numbers or (signal.SIGKILL,):  # end of file: the launcher was killed
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         if not numbers:
@@ -144,8 +145,8 @@ class _Server:
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(-1, os.WNOHANG)
             while pid:
-                for fd, (link, its) in list(self._links.items()):
-                    if its == pid:
+                for fd, (link, owner) in list(self._links.items()):
+                    if owner == pid:
                         with contextlib.suppress(OSError):
                             link.sendall(_HEAD.pack(status))
                         del self._links[fd]
@@ -153,8 +154,8 @@ class _Server:
                 pid, status = os.waitpid(-1, os.WNOHANG)
 
 
-def _become(request: Dict[str, Any], fds: List[int]) -> None:
-    """Go on as the process that was to be spawned; never returns."""
+def _run_as(request: Dict[str, Any], fds: List[int]) -> None:
+    """Run as the process that was requested. Never returns."""
     status = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -162,17 +163,17 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(_NUDGE, lambda *_: None)
-        _place(dict(zip(fds, request["fds"])))
+        _arrange_descriptors(dict(zip(fds, request["fds"])))
         os.environ.clear()
         os.environ.update(request["env"])
-        count_where_asked()
+        reload_prometheus_values()
         os.chdir(request["cwd"])
         at = request["argv"].index("-c")
         sys.argv = ["-c", *request["argv"][at + 2 :]]
         exec(compile(request["argv"][at + 1], "<string>", "exec"), {"__name__": "__main__"})
         status = 0
-    except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except BaseException:
         traceback.print_exc()
     finally:
@@ -184,24 +185,24 @@ def _become(request: Dict[str, Any], fds: List[int]) -> None:
         os._exit(status & 0xFF)
 
 
-def count_where_asked() -> None:
-    """prometheus_client decides at its import, by a variable, where it counts; a V0 server sets that after its own import, for those it spawns."""
+def reload_prometheus_values() -> None:
+    """Let prometheus_client choose again where it stores its values. It chooses at import by a variable, which a V0 server sets afterwards."""
     values = sys.modules.get("prometheus_client.values")
     if values is not None:
         values.ValueClass = values.get_value_class()  # type: ignore[attr-defined]
 
 
-def _call_itself(name: bytes) -> None:
+def _set_process_name(name: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
 
 
-def _place(wanted: Dict[int, int]) -> None:
-    """Have exactly these files open: ``wanted`` says the number that each is to have."""
-    free = max([*wanted, *wanted.values()]) + 1
-    parked = {fcntl.fcntl(fd, fcntl.F_DUPFD, free): number for fd, number in wanted.items()}
+def _arrange_descriptors(numbers: Dict[int, int]) -> None:
+    """Renumber the open descriptors: ``numbers`` maps each descriptor to its new number. All others are closed."""
+    free = max([*numbers, *numbers.values()]) + 1
+    parked = {fcntl.fcntl(fd, fcntl.F_DUPFD, free): number for fd, number in numbers.items()}
     for entry in os.listdir("/proc/self/fd"):
         if int(entry) not in parked:
-            with contextlib.suppress(OSError):  # that of the listing itself
+            with contextlib.suppress(OSError):  # the descriptor of this listing
                 os.close(int(entry))
     for fd, number in parked.items():
         os.dup2(fd, number)
@@ -209,23 +210,26 @@ def _place(wanted: Dict[int, int]) -> None:
 
 
 def launch(python: str, address: str) -> None:
-    """What multiprocessing runs instead of an interpreter. Other programs than a spawned process, as its resource tracker, are run as ever."""
-    plain = [python, *sys.argv[1:]]
+    """Run in the launcher that multiprocessing starts instead of an interpreter.
+
+    Only spawned processes are forked. Everything else, such as multiprocessing's resource tracker, is run by the interpreter as usual.
+    """
+    command = [python, *sys.argv[1:]]
     link = socket.socket(socket.AF_UNIX)
     fds = sorted(fd for fd in map(int, os.listdir("/proc/self/fd")) if fd != link.fileno() and _is_open(fd))
-    if _MARK not in sys.argv or len(fds) > _MOST_FDS:
-        os.execv(python, plain)
+    if _SPAWN_OPTION not in sys.argv or len(fds) > _MAX_FDS:
+        os.execv(python, command)
     try:
         link.connect(address)
     except OSError:  # the fork server is gone
-        os.execv(python, plain)
+        os.execv(python, command)
     request = {"argv": sys.argv[1:], "env": dict(os.environ), "cwd": os.getcwd(), "fds": fds}
     body = json.dumps(request).encode("utf-8", "surrogateescape")
     socket.send_fds(link, [_HEAD.pack(len(body))], fds)
     link.sendall(body)
-    for number in _PASSED_ON:
-        signal.signal(number, lambda number, _: _pass_on(link, number))
-    signal.signal(signal.SIGALRM, lambda *_: _pass_on(link, _NUDGE, again=False))
+    for number in _FORWARDED_SIGNALS:
+        signal.signal(number, lambda number, _: _forward(link, number))
+    signal.signal(signal.SIGALRM, lambda *_: _forward(link, _NUDGE, nudge=False))
     for fd in fds:
         os.close(fd)
     end = link.recv(_HEAD.size, socket.MSG_WAITALL)
@@ -235,22 +239,22 @@ def launch(python: str, address: str) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def _pass_on(link: socket.socket, number: int, *, again: bool = True) -> None:
-    with contextlib.suppress(OSError):  # it has ended
+def _forward(link: socket.socket, number: int, *, nudge: bool = True) -> None:
+    with contextlib.suppress(OSError):  # the process has ended
         link.send(bytes([number]))
-    if again:
-        signal.setitimer(signal.ITIMER_REAL, _NUDGE_S)
+    if nudge:
+        signal.setitimer(signal.ITIMER_REAL, _NUDGE_DELAY_S)
 
 
 def _receive(link: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
-    head, fds, _, _ = socket.recv_fds(link, _HEAD.size, _MOST_FDS)
+    head, fds, _, _ = socket.recv_fds(link, _HEAD.size, _MAX_FDS)
     try:
-        (left,) = _HEAD.unpack(head)
+        (length,) = _HEAD.unpack(head)
         body = b""
-        while left > len(body):
-            part = link.recv(left - len(body))
+        while length > len(body):
+            part = link.recv(length - len(body))
             if not part:
-                raise ValueError("the request is cut off")
+                raise ValueError("the request is incomplete")
             body += part
         return json.loads(body.decode("utf-8", "surrogateescape")), fds
     except BaseException:

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer as data: whatever its file, in the words of tokenizer.json. Standard library only; both sides use it."""
+"""A checkpoint's tokenizer as data in the structure of tokenizer.json, whatever its file format. Used by the controller and the target."""
 
 import base64
 import json
@@ -7,23 +7,23 @@ from typing import Any, Dict, Iterator
 
 from . import script
 
-LARGEST = 4 << 20  # bytes; a larger file is not read
+MAX_SIZE = 4 << 20  # bytes; larger files are not read
 TEKKEN = "tekken.json"
 TOKENIZER = "tokenizer.json"
 
 
-def letters() -> Dict[int, str]:
-    """The printable alphabet in which GPT-2's tokenizer writes bytes."""
+def byte_letters() -> Dict[int, str]:
+    """Return the printable characters by which GPT-2's tokenizer represents bytes."""
     spelled = {byte: chr(byte) for byte in (*range(33, 127), *range(161, 173), *range(174, 256))}
-    others = (byte for byte in range(256) if byte not in spelled)
-    spelled.update({byte: chr(256 + at) for at, byte in enumerate(others)})
+    unprintable = (byte for byte in range(256) if byte not in spelled)
+    spelled.update({byte: chr(256 + at) for at, byte in enumerate(unprintable)})
     return spelled
 
 
 def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
-    """``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty where there is none, or none small enough.
+    """Return ``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty if there is none, or if its file is too large.
 
-    ``mode`` is vLLM's ``tokenizer_mode``: with "mistral", and where there is nothing else, Mistral's own file counts.
+    ``mode`` is vLLM's ``tokenizer_mode``. Mistral's own file is read with "mistral", and if there is no other.
     """
     plain = os.path.join(folder, TOKENIZER)
     if mode != "mistral" and os.path.isfile(plain):
@@ -33,23 +33,26 @@ def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
 
 
 class Numbers:
-    """What a script's tokens are in one tokenizer, of which ``document`` is what ``of_checkpoint`` read.
+    """Translates the tokens of scripts into the numbers of one tokenizer, given by the ``document`` from ``of_checkpoint``.
 
-    ``added``: the numbers of special tokens and markers by their texts. ``first``: the number of byte 0, from which scripts count.
+    ``added``: the numbers of special tokens and markers by their text. ``first``: the number of byte 0; scripts count from it.
     """
 
     def __init__(self, document: Dict[str, Any]) -> None:
         vocabulary = (document.get("model") or {}).get("vocab")
-        self.added = {each["content"]: int(each["id"]) for each in document.get("added_tokens") or ()}
-        self.first = int(vocabulary.get(letters()[0], 0)) if isinstance(vocabulary, dict) else 0
+        self.added = {token["content"]: int(token["id"]) for token in document.get("added_tokens") or ()}
+        self.first = int(vocabulary.get(byte_letters()[0], 0)) if isinstance(vocabulary, dict) else 0
 
     def of(self, answer: script.Answer) -> script.Answer:
-        """The answer in this tokenizer's numbers; a name that is no token here is said byte by byte. Raises ``ValueError`` where it cannot be."""
-        return script.Answer(tuple(own for step in answer.steps for own in self._steps(step)), answer.ends)
+        """Return the answer with this tokenizer's numbers. A name that is not a token here is replaced by its bytes.
+
+        Raises ``ValueError`` if that is not possible, because the name is one of several alternatives.
+        """
+        return script.Answer(tuple(numbered for step in answer.steps for numbered in self._steps(step)), answer.ends)
 
     def _steps(self, step: script.Step) -> Iterator[script.Step]:
-        (name, _), *others = step
-        if isinstance(name, str) and name not in self.added and not others:
+        (name, _), *alternatives = step
+        if isinstance(name, str) and name not in self.added and not alternatives:
             for byte in name.encode():
                 yield ((self.first + byte, 1.0),)
         else:
@@ -64,7 +67,7 @@ class Numbers:
 
 
 def _read(path: str) -> Dict[str, Any]:
-    if not os.path.isfile(path) or os.path.getsize(path) > LARGEST:
+    if not os.path.isfile(path) or os.path.getsize(path) > MAX_SIZE:
         return {}
     with open(path, encoding="utf-8") as file:
         document: Dict[str, Any] = json.load(file)
@@ -72,14 +75,14 @@ def _read(path: str) -> Dict[str, Any]:
 
 
 def _tekken(document: Dict[str, Any]) -> Dict[str, Any]:
-    """Control tokens first, those without a name included; then the vocabulary, whose two words for scripts are no ordinary ones."""
+    """Number the control tokens first, including those without a name, then the vocabulary. Its two words for scripts count as added tokens."""
     count = int(document["config"]["default_num_special_tokens"])
-    names = {int(each["rank"]): each["token_str"] for each in document.get("special_tokens") or ()}
+    names = {int(token["rank"]): token["token_str"] for token in document.get("special_tokens") or ()}
     added = {names.get(number, "<SPECIAL_{}>".format(number)): number for number in range(count)}
-    alphabet = letters()
+    alphabet = byte_letters()
     vocabulary = {}
-    for each in document["vocab"]:
-        word, number = base64.b64decode(each["token_bytes"]), count + int(each["rank"])
+    for token in document["vocab"]:
+        word, number = base64.b64decode(token["token_bytes"]), count + int(token["rank"])
         if word in (script.START.encode(), script.END.encode()):
             added[word.decode()] = number
         else:

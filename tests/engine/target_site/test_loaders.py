@@ -1,11 +1,11 @@
-"""What the simulated device is given is loaded by vLLM's own loaders, and what they refuse is refused: tokenizers, chat templates, generation
-configs and adapters of a checkpoint that was damaged."""
+"""vLLM's own loaders load what the simulated device uses, and reject a damaged checkpoint: its tokenizer, chat template, generation
+configuration and adapters."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.helpers.built import need_built
+from tests.helpers.environments import require_environment
 
 pytestmark = pytest.mark.engine
 ENVIRONMENTS = ("vllm-0.8.5", "vllm-0.33.0")
@@ -22,33 +22,33 @@ TESTS = """
 
     LORA = {"enable_lora": True, "max_lora_rank": 8}
 
-    def damaged(place, **files):
-        shutil.copytree(ensure_checkpoint("text", cache_root() / "checkpoints"), place)
+    def damaged(folder, **files):
+        shutil.copytree(ensure_checkpoint("text", cache_root() / "checkpoints"), folder)
         for name, change in files.items():
-            file = place / f"{name}.json"
+            file = folder / f"{name}.json"
             document = json.loads(file.read_text())
             file.write_text("{" if change is None else json.dumps({**document, **change}))
-        return str(place)
+        return str(folder)
 
     @pytest.fixture(scope="module")
     def server(vllm_engines, tmp_path_factory):
-        "One server for all that is loaded when it is asked for; its defaults are the checkpoint's."
+        "One server for everything that is loaded on request. Its defaults come from the checkpoint."
         model = damaged(
             tmp_path_factory.mktemp("model") / "odd",
             tokenizer_config={"chat_template": "{{ raise_exception('this template refuses') }}"},
             generation_config={"temperature": 0.0},
         )
-        found = vllm_engines(front="serve", generation="V1", model=model, extra=LORA)
-        yield found
-        vllm_engines.release(found)
+        server = vllm_engines(front="serve", generation="V1", model=model, extra=LORA)
+        yield server
+        vllm_engines.release(server)
 
     def complete(server, **more):
         return server.post("/v1/completions", {"model": server.model, "prompt": "Hello", "ignore_eos": True, **more})
 
     def test_generation_config(server):
-        said = {complete(server).json()["choices"][0]["text"] for _ in range(3)}
+        default = {complete(server).json()["choices"][0]["text"] for _ in range(3)}
         other = {complete(server, temperature=1.0).json()["choices"][0]["text"] for _ in range(3)}
-        assert len(said) == 1 and len(other) > 1
+        assert len(default) == 1 and len(other) > 1
 
     def test_generation_config_that_is_refused(vllm_engines, tmp_path):
         model = damaged(tmp_path / "odd", generation_config={"temperature": -1.0})
@@ -60,7 +60,7 @@ TESTS = """
         body = {"model": server.model, "messages": [{"role": "user", "content": "Hello"}]}
         answer = server.post("/v1/chat/completions", body)
         assert answer.status_code == 400, answer.text
-        assert any(said in answer.text for said in ("this template refuses", '"message":""')), answer.text  # 0.8.5 loses the words
+        assert any(text in answer.text for text in ("this template refuses", '"message":""')), answer.text  # 0.8.5 loses the message
         assert complete(server).status_code == 200
 
     @pytest.mark.parametrize("what", ["missing", "empty", "without weights"])
@@ -78,7 +78,7 @@ TESTS = """
 
     def test_tokenizer(vllm_engines, tmp_path):
         model = damaged(tmp_path / "odd", tokenizer=None)
-        Path(model, "vocab.json").unlink()  # nothing to make another one of
+        Path(model, "vocab.json").unlink()  # so that vLLM cannot build a tokenizer from it
         with pytest.raises(ChildError) as caught:
             vllm_engines(generation="V1", model=model)
         assert caught.value.kind == "exception" and "tokenizer" in caught.value.parts[Part.TRACEBACK], str(caught.value)
@@ -87,9 +87,9 @@ TESTS = """
 
 @pytest.mark.usefixtures("user_caches")
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_what_is_damaged_is_refused(pytester: pytest.Pytester, environment: str) -> None:
-    need_built(environment)
+def test_damaged_files_are_rejected(pytester: pytest.Pytester, environment: str) -> None:
+    require_environment(environment)
     pytester.makepyfile(TESTS)
     options = (f"--vllm-env={environment}", "--vllm-device=sim", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
-    done = pytester.runpytest_subprocess(*options, "-p", "no:randomly")
-    done.assert_outcomes(passed=7)
+    result = pytester.runpytest_subprocess(*options, "-p", "no:randomly")
+    result.assert_outcomes(passed=7)

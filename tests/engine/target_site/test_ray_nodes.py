@@ -1,4 +1,4 @@
-"""``executor="ray-2-nodes"``: vLLM's own placement group has a bundle on each of two Ray nodes, and no end of the engine leaves a raylet."""
+"""``executor="ray-2-nodes"``: vLLM's placement group has a bundle on each of two Ray nodes, and no raylet outlives the engine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied
-from pytest_vllm_regress.processes import family
+from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.deadline import Deadline
-from tests.faults.ledger import Seen, survivors
+from tests.faults.cells import CellRecorder, survivors
 from tests.helpers import shared_memory
 
 pytestmark = pytest.mark.engine
@@ -31,12 +31,12 @@ def nodes(engine):
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
-    made = Session(
+    session = Session(
         Settings(environments=("vllm-0.8.5",), device="sim"),
         lambda phase, seconds: Deadline.after(phase, seconds or 240),
     )
-    yield made
-    made.close()
+    yield session
+    session.close()
 
 
 def start(session: Session) -> Engine:
@@ -44,7 +44,7 @@ def start(session: Session) -> Engine:
 
 
 def daemons(engine: Engine) -> list[psutil.Process]:
-    return [each for each in engine.child.processes() if each.name() in ("raylet", "gcs_server")]
+    return [process for process in engine.child.processes() if process.name() in ("raylet", "gcs_server")]
 
 
 def test_bundles_and_workers_are_on_two_nodes(session: Session, tmp_path: Path) -> None:
@@ -52,23 +52,23 @@ def test_bundles_and_workers_are_on_two_nodes(session: Session, tmp_path: Path) 
     engine.probe_file = tmp_path / "probe.py"
     engine.probe_file.write_text(PROBE)
     assert sorted(engine.call("nodes")) == ["127.0.0.1", "127.0.0.2"]
-    workers = [each for each in engine.child.processes() if "RayWorkerWrapper" in " ".join(each.cmdline())]
-    assert len({each.ppid() for each in workers}) == 2
+    workers = [process for process in engine.child.processes() if "RayWorkerWrapper" in " ".join(process.cmdline())]
+    assert len({worker.ppid() for worker in workers}) == 2
     (answer,) = engine.generate("Hello", {"max_tokens": 8, "ignore_eos": True})
     assert len(answer["outputs"][0]["token_ids"]) == 8
     nodes = daemons(engine)
-    assert sorted(each.name() for each in nodes) == ["gcs_server", "raylet", "raylet"]
+    assert sorted(process.name() for process in nodes) == ["gcs_server", "raylet", "raylet"]
     assert engine.stop() == ()
-    assert not [each for each in nodes if family.lives(each)]
+    assert not [process for process in nodes if process_tree.is_alive(process)]
 
 
 def test_a_killed_engine_leaves_nothing(session: Session) -> None:
-    before = shared_memory.unused()
+    before = shared_memory.unmapped_files()
     killed = start(session)
     assert len(daemons(killed)) == 3
     assert killed.child.pid is not None
     psutil.Process(killed.child.pid).kill()
     with pytest.raises(ChildDied):
         killed.check()
-    agents = frozenset(each._process.pid for each in session._agents.values() if each._process is not None)
-    assert survivors(session.run, Seen(), spared=agents, shared=before) == ()
+    agents = frozenset(agent.pid for agent in session.agents if agent.pid is not None)
+    assert survivors(session.run, CellRecorder(), spared=agents, shared=before) == ()

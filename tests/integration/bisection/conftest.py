@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.environments.sources import use
+from pytest_vllm_regress.environments.sources import set_clones
 from tests.helpers.histories import mended_by_a_merge
-from tests.helpers.repositories import Maker
+from tests.helpers.repositories import RepositoryBuilder
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Maker:
-    made = mended_by_a_merge(tmp_path / "clone")
-    use([str(made.place)])
-    return made
+def builder(tmp_path: Path) -> RepositoryBuilder:
+    builder = mended_by_a_merge(tmp_path / "clone")
+    set_clones([str(builder.place)])
+    return builder

@@ -1,4 +1,4 @@
-"""``validate --commits``: the commit that a case names is compared with the one that its own test finds. Runs are a stand-in's."""
+"""``validate --commits``: compare the commit that a case names with the one that its own test finds. Runs are simulated."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.bisection.documented import Ends, ends_of
+from pytest_vllm_regress.bisection.documented import ReleasePair, release_pairs
 from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.impostors import LEAST
-from pytest_vllm_regress.cases.model import Case, load_case
-from pytest_vllm_regress.cases.proof import Proof, Shown
+from pytest_vllm_regress.cases.impostors import MIN_REJECTED
+from pytest_vllm_regress.cases.loading import load_case
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proof import EnvironmentEvidence, Proof
 from pytest_vllm_regress.environments import bases
-from pytest_vllm_regress.environments.sources import use
+from pytest_vllm_regress.environments.sources import set_clones
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.runner import runner as runs
 from tests.helpers.histories import StandIn
-from tests.helpers.repositories import Maker
+from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.bisection.test_bisect import CASE
 
 RIGHT = "https://github.com/vllm-project/vllm/pull/7"
@@ -30,99 +30,99 @@ Validate = Callable[..., int]
 
 @pytest.fixture
 def case(tmp_path: Path) -> Case:
-    """Of demo, with evidence of vllm 0.1 and 0.2."""
+    """Case ``demo``, with evidence for vllm 0.1 and 0.2."""
     case = dataclasses.replace(CASE, old=("vllm-0.1",), new=("vllm-0.2",)).write(tmp_path / "cases")
-    proof.write(case, evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2")))
+    proof.write_proof(case, evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2")))
     return case
 
 
-def evidence(case: Case, *told: tuple[str, str, str], package: str = "vllm") -> Proof:
-    shown = (
-        Shown(
+def evidence(case: Case, *roles: tuple[str, str, str], package: str = "vllm") -> Proof:
+    environments = (
+        EnvironmentEvidence(
             environment=environment,
             role=role,
-            verdict=proof.WANTED[role].value,
+            verdict=proof.EXPECTED_VERDICTS[role].value,
             device="sim",
             date="2025-04-01",
             lock="0" * 16,
             versions={package: version},
             trials=1,
-            tests={proof.WANTED[role].value: 1},
+            tests={proof.EXPECTED_VERDICTS[role].value: 1},
             control="passed",
-            impostors=LEAST,
+            impostors=MIN_REJECTED,
         )
-        for environment, role, version in told
+        for environment, role, version in roles
     )
-    return Proof(case.id, proof.fingerprint(case), tuple(shown))
+    return Proof(case.id, proof.case_fingerprint(case), tuple(environments))
 
 
 @pytest.fixture
-def validate(case: Case, made: Maker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Validate:
+def validate(case: Case, builder: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Validate:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(proof.check, "__defaults__", (lambda environment: "0" * 16,))
+    monkeypatch.setattr(proof.check_proof, "__defaults__", (lambda environment: "0" * 16,))
     monkeypatch.setattr(bases, "newest_release", lambda package, day: "0.1")
     monkeypatch.setattr(bases, "releases", lambda package: ())
 
     def run(stand_in: StandIn, *more: str) -> int:
-        monkeypatch.setattr(runs, "Runner", lambda build, options, say: stand_in)
-        monkeypatch.setattr(runs, "build_with_cache", lambda say: lambda name: None)
+        monkeypatch.setattr("pytest_vllm_regress.cli.validate.SequentialRunner", lambda build, options, say: stand_in)
+        monkeypatch.setattr("pytest_vllm_regress.cli.validate.build_with_cache", lambda say: lambda name: None)
         return cli.main(["--cases", str(case.directory.parent), "validate", "--commits", "demo", *more])
 
     return run
 
 
 def say(case: Case, line: str) -> None:
-    """Put a line at the head of case.toml."""
+    """Insert a line at the top of case.toml."""
     case.path.write_text(f"{line}\n{case.path.read_text()}")
 
 
 def test_the_commit_that_the_case_names_is_recorded_and_kept(
-    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+    case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say(case, f'fixed-by = ["{OTHER}", "{RIGHT}"]')
-    stand_in = StandIn(made)
+    stand_in = StandIn(builder)
     assert validate(stand_in) == 0
     assert f"TRACED      demo: fix {RIGHT}, {len(stand_in.ran)} runs" in capsys.readouterr().out
-    (found,) = proof.read(case.directory / proof.FILE).commits
-    assert found.commit == made.git("rev-parse", "main~1")
-    assert (found.kind, found.package, found.address, found.candidates) == ("fix", "vllm", RIGHT, 5)
-    assert proof.check(load_case(case.path)) == []
+    (recorded,) = proof.read_proof(case.directory / proof.FILE).commits
+    assert recorded.commit == builder.git("rev-parse", "main~1")
+    assert (recorded.kind, recorded.package, recorded.address, recorded.candidates) == ("fix", "vllm", RIGHT, 5)
+    assert proof.check_proof(load_case(case.path)) == []
     anew = evidence(case, ("vllm-0.1", "affected", "0.1"), ("vllm-0.2", "fixed", "0.2"))
-    assert proof.with_commits(case, anew).commits == (found,)
+    assert proof.with_commits(case, anew).commits == (recorded,)
     assert proof.with_commits(case, dataclasses.replace(anew, fingerprint="1" * 16)).commits == ()
 
 
-def test_another_one_is_an_error_and_correcting_it_runs_nothing_twice(
-    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+def test_another_commit_is_an_error_and_correcting_it_runs_nothing_twice(
+    case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say(case, f'fixed-by = ["{OTHER}"]')
     before = (case.directory / proof.FILE).read_bytes()
-    assert validate(StandIn(made)) == 1
-    said = capsys.readouterr().out
-    assert f"{case.path}: fixed-by names {OTHER}, and it was {made.git('rev-parse', 'main~1')[:10]}" in said
-    assert f'write fixed-by = ["{RIGHT}"]' in said
+    assert validate(StandIn(builder)) == 1
+    output = capsys.readouterr().out
+    assert f"{case.path}: fixed-by names {OTHER}, but it was {builder.git('rev-parse', 'main~1')[:10]}" in output
+    assert f'write fixed-by = ["{RIGHT}"]' in output
     assert (case.directory / proof.FILE).read_bytes() == before
     case.path.write_text(case.path.read_text().replace(OTHER, RIGHT))
-    again = StandIn(made)
+    again = StandIn(builder)
     assert validate(again) == 0
     assert again.ran == []
     case.path.write_text(case.path.read_text().replace(f'"{RIGHT}"', f'"{OTHER}"'))
-    (wrong,) = proof.check(load_case(case.path))
-    assert f"fixed-by names {OTHER}, and it was" in wrong
-    assert proof.check(load_case(case.path), commits=False) == []
+    (wrong,) = proof.check_proof(load_case(case.path))
+    assert f"fixed-by names {OTHER}, but it was" in wrong
+    assert proof.check_proof(load_case(case.path), commits=False) == []
 
 
-def test_a_break_is_compared_with_broken_by(case: Case, made: Maker, validate: Validate) -> None:
-    made.git("tag", "v0.3", "main")
-    culprit = made.commit("broken again (#12)", {"vllm/core/engine.py": "broken = True\n"})
-    made.commit("more (#13)", {"vllm/even_more.py": ""})
-    made.git("tag", "v0.4")
-    proof.write(case, evidence(case, ("vllm-0.2", "fixed", "0.3"), ("vllm-0.1", "affected", "0.4")))
-    assert validate(StandIn(made)) == 1
+def test_a_break_is_compared_with_broken_by(case: Case, builder: RepositoryBuilder, validate: Validate) -> None:
+    builder.git("tag", "v0.3", "main")
+    culprit = builder.commit("broken again (#12)", {"vllm/core/engine.py": "broken = True\n"})
+    builder.commit("more (#13)", {"vllm/even_more.py": ""})
+    builder.git("tag", "v0.4")
+    proof.write_proof(case, evidence(case, ("vllm-0.2", "fixed", "0.3"), ("vllm-0.1", "affected", "0.4")))
+    assert validate(StandIn(builder)) == 1
     say(case, 'broken-by = ["https://github.com/vllm-project/vllm/pull/12"]')
-    assert validate(StandIn(made)) == 0
+    assert validate(StandIn(builder)) == 0
     document = json.loads((case.directory / proof.FILE).read_text())
-    assert [(each["kind"], each["commit"]) for each in document["commits"]] == [("break", culprit)]
+    assert [(commit["kind"], commit["commit"]) for commit in document["commits"]] == [("break", culprit)]
 
 
 @pytest.mark.parametrize(
@@ -142,25 +142,25 @@ def test_a_commit_is_named_by_its_pull_request_or_its_id(url: str, right: bool) 
 
 
 def test_nothing_is_recorded_without_a_clear_answer(
-    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str]
+    case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     say(case, f'fixed-by = ["{RIGHT}"]')
-    assert validate(StandIn(made, chance=lambda run: run < 4)) == 1  # shows in the search, and then no more
+    assert validate(StandIn(builder, chance=lambda run: run < 4)) == 1  # fails in the search and passes afterwards
     assert "is not confirmed" in capsys.readouterr().out
-    assert proof.read(case.directory / proof.FILE).commits == ()
+    assert proof.read_proof(case.directory / proof.FILE).commits == ()
 
 
-def test_interrupted_it_goes_on(case: Case, made: Maker, validate: Validate) -> None:
+def test_an_interrupted_trace_resumes(case: Case, builder: RepositoryBuilder, validate: Validate) -> None:
     say(case, f'fixed-by = ["{RIGHT}"]')
-    first, second, whole = StandIn(made, interrupt_at=2), StandIn(made), StandIn(made)
+    first, second, whole = StandIn(builder, interrupt_at=2), StandIn(builder), StandIn(builder)
     assert validate(first) == 130
     assert validate(second) == 0
     assert validate(whole) == 0
     assert len(first.ran) + len(second.ran) == len(whole.ran)
 
 
-def test_bad_input_ends_with_its_own_words(
-    case: Case, made: Maker, validate: Validate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_bad_input_is_explained(
+    case: Case, builder: RepositoryBuilder, validate: Validate, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     beginning = ["--cases", str(case.directory.parent), "validate"]
     for arguments, words in (
@@ -170,24 +170,24 @@ def test_bad_input_ends_with_its_own_words(
     ):
         assert cli.main([*beginning, *arguments]) == 2
         assert words in capsys.readouterr().err
-    use([str(tmp_path)])
-    assert validate(StandIn(made)) == 2
+    set_clones([str(tmp_path)])
+    assert validate(StandIn(builder)) == 2
     assert "not a git repository" in capsys.readouterr().err
     (case.directory / proof.FILE).unlink()
-    assert validate(StandIn(made)) == 1
+    assert validate(StandIn(builder)) == 1
     assert "evidence.json: missing" in capsys.readouterr().out
 
 
 def test_ends_are_neighbours_of_the_evidence(case: Case) -> None:
-    told = (
+    roles = (
         ("e", "fixed", "0.8.5"),
         ("a", "affected", "0.10.2"),
         ("b", "affected", "0.9.2+cpu"),
         ("c", "fixed", "0.33.0"),
     )
-    assert ends_of(case, evidence(case, *told)) == (
-        Ends("vllm", "0.8.5", "0.9.2", False),
-        Ends("vllm", "0.10.2", "0.33.0", True),
+    assert release_pairs(case, evidence(case, *roles)) == (
+        ReleasePair("vllm", "0.8.5", "0.9.2", False),
+        ReleasePair("vllm", "0.10.2", "0.33.0", True),
     )
     for useless in (
         (("a", "affected", "0.8.4"),),
@@ -195,4 +195,4 @@ def test_ends_are_neighbours_of_the_evidence(case: Case) -> None:
         (("a", "affected", ""), ("b", "fixed", "x")),
     ):
         with pytest.raises(UsageError, match="there is nothing to search between"):
-            ends_of(case, evidence(case, *useless))
+            release_pairs(case, evidence(case, *useless))

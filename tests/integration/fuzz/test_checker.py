@@ -1,4 +1,4 @@
-"""Asking a backend in a child: what is right, and every way of going wrong, with a stand-in for lm-format-enforcer."""
+"""A backend in a child: correct answers and every kind of failure, with a stub for lm-format-enforcer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_vllm_regress.engines.session import Session
-from pytest_vllm_regress.engines.settings import Settings
-from pytest_vllm_regress.errors import Unsupported
-from pytest_vllm_regress.fuzz.checker import Allowance, Checker
+from pytest_vllm_regress.engines.settings import Limits, Settings
+from pytest_vllm_regress.errors import LimitExceeded, Unsupported
+from pytest_vllm_regress.fuzz.checker import Allowance, Checker, limit_problem
 from pytest_vllm_regress.fuzz.oracle import Outcome, Question
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.conftest import MakeTarget
@@ -23,7 +23,8 @@ def checker(make_target: MakeTarget) -> Iterator[Checker]:
     python = make_target(**{"lm-format-enforcer": "0.10.11"})
     site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
     (site / "lmformatenforcer.py").write_text(STUB.read_text())
-    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 30))
+    limits = Limits(processes=64, option_names={})
+    session = Session(Settings(limits=limits), lambda phase, seconds: Deadline.after(phase, seconds or 30))
     yield Checker(session, str(python), "lm-format-enforcer", Allowance(seconds=3.0, memory=300 * 2**20))
     session.close()
 
@@ -32,12 +33,12 @@ def question(title: str = "", **more: object) -> Question:
     return Question({"type": "string", "title": title}, **{"valid": ('"ab"',), "invalid": ("1",), **more})  # type: ignore[arg-type]
 
 
-def test_a_backend_that_answers_well_passes(checker: Checker) -> None:
+def test_a_backend_without_faults_passes(checker: Checker) -> None:
     assert checker.ask(question()) == ()
     assert checker.version == "0.10.11"
 
 
-def test_texts_refused_and_accepted_wrongly_are_told_apart(checker: Checker) -> None:
+def test_refused_valid_and_accepted_invalid_texts_are_distinguished(checker: Checker) -> None:
     (refused,) = checker.ask(question(valid=('"abc"',), walks=0))
     assert (refused.outcome, refused.key, refused.text) == (Outcome.REFUSED_VALID, "both ways", '"abc"')
     assert "'c' (character 3)" in refused.words
@@ -47,9 +48,9 @@ def test_texts_refused_and_accepted_wrongly_are_told_apart(checker: Checker) -> 
     assert "by characters and by tokens" in accepted.words
 
 
-def test_a_walk_that_breaks_the_schema_is_seen(checker: Checker) -> None:
-    found = checker.ask(Question({"type": "string", "minLength": 9}, walks=3))
-    assert {(each.outcome, each.key) for each in found} == {(Outcome.ACCEPTED_INVALID, "minLength")}
+def test_a_walk_that_violates_the_schema_is_reported(checker: Checker) -> None:
+    problems = checker.ask(Question({"type": "string", "minLength": 9}, walks=3))
+    assert {(problem.outcome, problem.key) for problem in problems} == {(Outcome.ACCEPTED_INVALID, "minLength")}
 
 
 @pytest.mark.parametrize(
@@ -65,21 +66,38 @@ def test_a_walk_that_breaks_the_schema_is_seen(checker: Checker) -> None:
         ("lose", Outcome.STATE_LOST),
     ],
 )
-def test_every_fault_has_its_class_and_the_next_question_is_answered(
+def test_every_fault_has_its_outcome_and_the_next_question_is_answered(
     checker: Checker, fault: str, outcome: Outcome
 ) -> None:
     texts = {"valid": (), "invalid": ()} if fault == "dead" else {}
-    found = checker.ask(question(fault, **texts))
-    assert found[0].outcome is outcome, found
+    problems = checker.ask(question(fault, **texts))
+    assert problems[0].outcome is outcome, problems
     assert checker.ask(question()) == ()
 
 
-def test_a_message_that_quotes_the_schema_has_one_kind(checker: Checker) -> None:
+def test_limits_are_told_apart_and_named_with_the_options_of_this_command(
+    checker: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checker, "allowance", Allowance(seconds=60.0, memory=checker.allowance.memory))
+    (memory,) = checker.ask(question("eat"))
+    assert memory.outcome is Outcome.OUT_OF_MEMORY
+    assert "300 MiB is the limit (--memory of vllm-regress fuzz)" in memory.words
+    (processes,) = checker.ask(question("multiply"))
+    assert (processes.outcome, processes.key) == (Outcome.CRASH, "processes")
+    assert processes.words.endswith("and 64 is the limit")  # no option sets it
+
+
+def test_the_end_of_the_session_is_no_fault_of_the_backend() -> None:
+    with pytest.raises(LimitExceeded):
+        limit_problem(LimitExceeded("the session's budget is used up", phase="probe", limit="session"))
+
+
+def test_messages_that_quote_different_schemas_have_the_same_key(checker: Checker) -> None:
     (one,), (other,) = checker.ask(question("refuse")), checker.ask(Question({"title": "refuse", "maxLength": 12}))
     assert one.key == other.key == "ValueError cannot read"
 
 
-def test_a_backend_that_is_missing_or_of_another_make_is_unsupported(checker: Checker, make_target: MakeTarget) -> None:
+def test_a_missing_or_incompatible_backend_is_unsupported(checker: Checker, make_target: MakeTarget) -> None:
     session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 30))
     python = make_target(**{"lm-format-enforcer": "0.1"})
     try:
@@ -87,7 +105,7 @@ def test_a_backend_that_is_missing_or_of_another_make_is_unsupported(checker: Ch
             Checker(session, str(python), "llguidance")
         site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
         (site / "lmformatenforcer.py").write_text("")
-        with pytest.raises(Unsupported, match=r"lm-format-enforcer 0\.1 cannot be driven: .*ImportError"):
+        with pytest.raises(Unsupported, match=r"lm-format-enforcer 0\.1 cannot be used: .*ImportError"):
             Checker(session, str(python), "lm-format-enforcer")
     finally:
         session.close()

@@ -1,4 +1,4 @@
-"""Findings as files, replays, the corpus, and the commands fuzz and replay with a stand-in backend."""
+"""Finding files, replays, the corpus, and the commands fuzz and replay with a stub backend."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz import corpus
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, violated
+from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation
 from pytest_vllm_regress.schemas import PROFILES, validator
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT
 
 STUB = ROOT / "tests" / "helpers" / "grammar_stub.py"
-REFUSED = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
-ASKED = Question({"type": "string"}, ('"c"',))
+PROBLEM = Problem(Outcome.REFUSED_VALID, "both ways", "refuses it", '"c"')
+QUESTION = Question({"type": "string"}, ('"c"',))
 ARTEFACT = Artefact(
-    "lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, ASKED, REFUSED, seed=3
+    "lm-format-enforcer", "lm-format-enforcer-0.10.11", {"lm-format-enforcer": "0.10.11"}, QUESTION, PROBLEM, seed=3
 )
 
 
@@ -37,13 +37,13 @@ def target(make_target: MakeTarget, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 class Backend:
-    """Answers as told."""
+    """A backend with fixed problems."""
 
-    def __init__(self, *found: Problem) -> None:
-        self.found = found
+    def __init__(self, *problems: Problem) -> None:
+        self.problems = problems
 
     def ask(self, question: Question) -> tuple[Problem, ...]:
-        return self.found
+        return self.problems
 
 
 def test_a_finding_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_damaged_finding_is_refused_by_name(tmp_path: Path, change: dict[str, 
 
 
 @pytest.mark.parametrize("content", [b"", b"[", b"[1]", b"\xff\xfe", b"[" * 100_000, b" " * 2_000_000])
-def test_what_is_no_finding_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_finding_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "finding.json"
     path.write_bytes(content)
     with pytest.raises(UsageError, match="finding"):
@@ -77,9 +77,9 @@ def test_what_is_no_finding_is_refused(tmp_path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "answer"),
+    ("problems", "answer"),
     [
-        ((REFUSED,), Answer.STILL_FAILS),
+        ((PROBLEM,), Answer.STILL_FAILS),
         ((Problem(Outcome.REFUSED_VALID, "by tokens", "", '"c"'),), Answer.STILL_FAILS),
         ((), Answer.FIXED),
         ((Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"),), Answer.FIXED),
@@ -87,11 +87,11 @@ def test_what_is_no_finding_is_refused(tmp_path: Path, content: bytes) -> None:
         ((Problem(Outcome.TIME_OUT, "time", "late"),), Answer.CANNOT_RUN),
     ],
 )
-def test_a_replay_is_fixed_only_by_an_answer(found: tuple[Problem, ...], answer: Answer) -> None:
-    assert replay(ARTEFACT, Backend(*found))[0] is answer  # type: ignore[arg-type]
+def test_a_replay_is_fixed_only_if_the_backend_answers(problems: tuple[Problem, ...], answer: Answer) -> None:
+    assert replay(ARTEFACT, Backend(*problems))[0] is answer  # type: ignore[arg-type]
 
 
-def test_a_schema_that_is_refused_now_accepts_nothing_wrong() -> None:
+def test_a_schema_that_no_longer_compiles_counts_as_fixed_if_invalid_text_was_accepted() -> None:
     accepted = Artefact("xgrammar", "x", {}, Question({}), Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
     assert replay(accepted, Backend(Problem(Outcome.COMPILE_ERROR, "ValueError", "no")))[0] is Answer.FIXED  # type: ignore[arg-type]
 
@@ -107,23 +107,23 @@ def test_a_schema_that_is_refused_now_accepts_nothing_wrong() -> None:
         ({"type": "array", "maxItems": 0}, "[1]", "maxItems"),
     ],
 )
-def test_the_keyword_that_a_text_violates(schema: dict[str, Any], text: str, keyword: str | None) -> None:
-    found = violated(validator(schema), text)
-    assert (found and found[0]) == keyword
+def test_a_violation_names_the_keyword(schema: dict[str, Any], text: str, keyword: str | None) -> None:
+    violation = find_violation(validator(schema), text)
+    assert (violation and violation[0]) == keyword
 
 
-def test_the_standing_corpus_is_right_by_jsonschema() -> None:
+def test_jsonschema_agrees_with_the_built_in_corpus() -> None:
     groups = list(corpus.read(corpus.BUILT_IN))
     assert len(groups) > 40
     written = [group for path in sorted(corpus.BUILT_IN.glob("*.json")) for group in json.loads(path.read_text())]
     assert len(groups) == len(written)
     assert [len(group.question.valid) + len(group.question.invalid) for group in groups] == [
-        len(each["tests"]) for each in written
+        len(group["tests"]) for group in written
     ]
     assert sum(group.claimed_by(PROFILES["llguidance"]) for group in groups) > 35
 
 
-def test_a_corpus_leaves_out_what_cannot_be_asked_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path) -> None:
     tests = [
         {"description": "one", "data": 1, "valid": True},
         {"description": "wrong in our draft", "data": "x", "valid": True},
@@ -141,27 +141,29 @@ def test_a_corpus_leaves_out_what_cannot_be_asked_and_refuses_what_is_none(tmp_p
         list(corpus.read(tmp_path / "nowhere"))
 
 
-def test_fuzz_finds_writes_and_replays(target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fuzz_writes_findings_that_replay_and_become_cases(
+    target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["fuzz", str(target), "--seed", "0", "--examples", "5", "--minutes", "0.2", "--profile", "basic"]) == 1
     printed = capsys.readouterr().out
     assert "lm-format-enforcer 0.10.11" in printed
     assert "refused valid" in printed
-    found = sorted((tmp_path / "findings").glob("*.json"))
-    assert found
-    assert f"vllm-regress replay findings/{found[0].name}" in printed
+    findings = sorted((tmp_path / "findings").glob("*.json"))
+    assert findings
+    assert f"vllm-regress replay findings/{findings[0].name}" in printed
     assert main(["replay", "findings"]) == 2
-    assert "by --env" in capsys.readouterr().err
+    assert "with --env" in capsys.readouterr().err
     assert main(["replay", "findings", "--env", str(target), "--json"]) == 1
-    assert {each["answer"] for each in json.loads(capsys.readouterr().out)} == {"STILL FAILS"}
-    assert main(["--cases", "cases", "new", "--finding", str(found[0]), "--title", "as found"]) == 0
+    assert {entry["answer"] for entry in json.loads(capsys.readouterr().out)} == {"STILL FAILS"}
+    assert main(["--cases", "cases", "new", "--finding", str(findings[0]), "--title", "as found"]) == 0
     (case,) = (tmp_path / "cases").iterdir()
-    assert load(case / "finding.json").problem == load(found[0]).problem
+    assert load(case / "finding.json").problem == load(findings[0]).problem
     assert "vllm_grammar" in next(case.glob("test_*.py")).read_text()
     assert main(["--cases", "cases", "run", "--env", str(target)]) == 0
     assert "REPRODUCED" in capsys.readouterr().out
 
 
-def test_a_finding_that_cannot_be_asked_says_why(
+def test_a_finding_without_its_backend_cannot_run(
     make_target: MakeTarget, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = ARTEFACT.save(tmp_path)
@@ -180,19 +182,19 @@ def test_a_finding_that_cannot_be_asked_says_why(
         (["replay", "nowhere.json"], "cannot be read"),
     ],
 )
-def test_bad_input_is_named(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_bad_argument(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert words in capsys.readouterr().err
 
 
-def test_statistics_ask_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_need_no_backend(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fuzz", "--statistics", "--examples", "30"]) == 0
     assert "30 schemas" in capsys.readouterr().out
 
 
-def test_a_slower_machine_gets_more_time_unless_the_time_is_the_finding() -> None:
+def test_a_replay_gets_more_time_unless_the_finding_is_a_time_out() -> None:
     late = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.TIME_OUT, "", "no answer within 10 s"))
-    assert late.patience == late.allowance
+    assert late.replay_allowance == late.allowance
     accepted = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
-    assert accepted.patience.seconds > accepted.allowance.seconds
-    assert accepted.patience.memory == accepted.allowance.memory
+    assert accepted.replay_allowance.seconds > accepted.allowance.seconds
+    assert accepted.replay_allowance.memory == accepted.allowance.memory

@@ -1,4 +1,4 @@
-"""NVML's stand-in in this process, answering for a machine that the test names."""
+"""A stand-in for NVML in this process, which answers for a machine chosen by the test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.util.paths import PACKAGE
-from tests.helpers import gpu_standins
-from tests.helpers.gpu_standins import Machine
+from tests.helpers import fake_gpus
+from tests.helpers.fake_gpus import Machine
 
 # pytest runs within this process here, and what they import is forgotten: some of our modules would be there twice, and numpy loads once only.
 importlib.import_module("numpy")
@@ -24,10 +24,10 @@ Answer = Callable[[Machine], Path]
 
 @pytest.fixture
 def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answer:
-    """``answer(machine)`` makes NVML speak for ``machine`` from now on; the result is the file of its answers."""
+    """``answer(machine)`` makes NVML answer for ``machine`` and returns the file with its answers."""
     import pynvml
 
-    library = ctypes.CDLL(str(gpu_standins.nvml_folder() / "libnvidia-ml.so.1"))
+    library = ctypes.CDLL(str(fake_gpus.nvml_folder() / "libnvidia-ml.so.1"))
     monkeypatch.setattr(pynvml, "nvmlLib", library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):

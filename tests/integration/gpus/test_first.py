@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeTarget
-from tests.helpers import ROOT, gpu_standins
-from tests.helpers.gpu_standins import H100, MACHINES
+from tests.helpers import ROOT, fake_gpus
+from tests.helpers.fake_gpus import H100, MACHINES
 
 from .test_run import Speak, speak  # noqa: F401  # a fixture
 
@@ -23,14 +23,14 @@ ON_A_GPU = ("facts", "fork", "release", "core-killed", "pytest-killed", "tenant"
 
 
 def first(record: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the script. Caches that are named stay the user's, all else is kept beside the record."""
+    """Run the script. Listed caches remain the user's; everything else is next to the record."""
     command = [sys.executable, str(SCRIPT), f"--record={record}", *arguments]
     environment = {"VLLM_REGRESS_CACHE": str(record.parent / "cache"), **os.environ}
     return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
 
 
 def rehearsed(record: Path) -> dict[str, Any]:
-    """The steps of a rehearsal, which says in its first line that it is one."""
+    """Return the steps of a rehearsal, whose first line says that it is one."""
     text = record.read_text()
     assert text.splitlines()[1].startswith(' "rehearsal": "Nothing here was seen on a GPU: ')
     plain: dict[str, Any] = json.loads(text)
@@ -41,22 +41,22 @@ def rehearsed(record: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def engines(make_target: MakeTarget) -> Path:
-    """An interpreter with stand-ins for torch and vLLM: engines hold memory of NVML's stand-in while their processes live."""
+    """Return an interpreter with stand-ins for torch and vLLM, whose engines hold memory of the NVML stand-in while they run."""
     python = make_target()
     (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
-    shutil.copytree(gpu_standins.HERE / "site", site, dirs_exist_ok=True)
+    shutil.copytree(fake_gpus.HERE / "site", site, dirs_exist_ok=True)
     about = site / "vllm-0.22.1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.22.1\n")
     return python
 
 
-def test_every_step_of_a_gpu_goes_to_its_end(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
     speak(MACHINES["H100"])
     record = tmp_path / "record.json"
     done = first(record, f"--env={engines}", f"--torch={engines}", f"--only={','.join(ON_A_GPU)}")
     steps = rehearsed(record)
-    assert {name: each["outcome"] for name, each in steps.items()} == dict.fromkeys(ON_A_GPU, "done"), (
+    assert {name: step["outcome"] for name, step in steps.items()} == dict.fromkeys(ON_A_GPU, "done"), (
         record.read_text()
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,15 +82,15 @@ def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_what_needs_cuda_is_left_out_without(fixed_target: Path, tmp_path: Path) -> None:
+def test_steps_that_need_cuda_are_skipped_without_it(fixed_target: Path, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     done = first(record, f"--env={fixed_target}", "--device=sim", "--only=fork,release")
-    assert {each["why"] for each in rehearsed(record).values()} == {"needs CUDA; this is a rehearsal on sim"}
+    assert {step["why"] for step in rehearsed(record).values()} == {"needs CUDA; this is a rehearsal on sim"}
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("device", ["sim", "gpu"])
-def test_a_rehearsal_is_not_written_among_the_records(device: str, speak: Speak, tmp_path: Path) -> None:  # noqa: F811
+def test_a_rehearsal_is_not_written_to_the_records(device: str, speak: Speak, tmp_path: Path) -> None:  # noqa: F811
     speak(MACHINES["H100"])
     record = ROOT / "docs" / "records" / "gpu-rehearsal.json"
     done = first(record, "--env=x", f"--device={device}", "--only=facts")

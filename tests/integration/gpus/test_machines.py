@@ -1,4 +1,4 @@
-"""Kinds of machines, by made-up answers of NVML: what may be used, what is leased, what the preflight says."""
+"""Usable devices, leases and preflight results on various machines, with simulated answers of NVML."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.audit.preflight import look_around, preflight
+from pytest_vllm_regress.audit.preflight import inspect_host, preflight
 from pytest_vllm_regress.environments.installed import Interpreter
 from pytest_vllm_regress.errors import DeviceBusy, UsageError
 from pytest_vllm_regress.gpus.leases import GpuLease, GpuLeases
 from pytest_vllm_regress.gpus.visible import usable
 from pytest_vllm_regress.util.deadline import Deadline
-from tests.helpers.gpu_standins import A100, GIB, H100, MACHINES, Machine
+from tests.helpers.fake_gpus import A100, GIB, H100, MACHINES, Machine
 
 from .conftest import Answer
 
@@ -24,7 +24,7 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """``lease``: CUDA_VISIBLE_DEVICES of the first engine, ``words`` in the error where there is none; ``checks`` of the preflight that count."""
+    """``lease`` is CUDA_VISIBLE_DEVICES of the first engine, ``words`` are in the error otherwise; ``checks`` are failed preflight checks."""
 
     machine: str
     lease: str = ""
@@ -52,9 +52,7 @@ EXPECTED = [
     Expected("mixed order", "0"),
     Expected("mixed order", "1", {VISIBLE: "1", ORDER: "PCI_BUS_ID"}),
     Expected("mixed order", "1", {VISIBLE: H100.uuid}),
-    Expected(
-        "mixed order", environ={VISIBLE: "0"}, words="may mean other GPUs than it seems to: .*0 Tesla T4, 1 NVIDIA H100"
-    ),
+    Expected("mixed order", environ={VISIBLE: "0"}, words="is ambiguous: .*0 Tesla T4, 1 NVIDIA H100"),
     Expected("MIG", A100.slice_uuid(0)),
     Expected("MIG", A100.slice_uuid(2), {VISIBLE: A100.slice_uuid(2)}),
     Expected("MIG", environ={VISIBLE: A100.uuid}, words="CUDA stops at 'GPU-"),
@@ -75,7 +73,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("expected", EXPECTED, ids=str)
-def test_what_may_be_used_and_is_leased(
+def test_usable_and_leased_devices(
     expected: Expected, answer: Answer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answer(MACHINES[expected.machine])
@@ -85,68 +83,70 @@ def test_what_may_be_used_and_is_leased(
         with pytest.raises(UsageError, match=expected.words):
             usable()
         return
-    found = usable()
-    assert bool(found.notes) == bool(expected.note)
-    assert expected.note in "".join(found.notes)
-    lease = take(tmp_path, found.devices)
+    usable_devices = usable()
+    assert bool(usable_devices.notes) == bool(expected.note)
+    assert expected.note in "".join(usable_devices.notes)
+    lease = take(tmp_path, usable_devices.devices)
     assert lease.environment == {ORDER: "PCI_BUS_ID", VISIBLE: expected.lease}
     lease.claim([1])
     assert lease.release(Deadline.after("stop", 1)) == ()
 
 
-def test_memory_that_grows_by_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> None:
-    """GH200's operating system takes memory of the GPU's NUMA node, other tenants theirs: neither is an engine's."""
+def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> None:
+    """Memory of other tenants, or of the operating system of a GH200 on the GPU's NUMA node, is not the engine's."""
     (card,) = MACHINES["GH200"].cards
     answer(MACHINES["GH200"])
     lease = take(tmp_path, usable().devices, same_pids=True)
-    tenant = 1  # lives, and is not ours
+    tenant = 1  # alive, and not one of our processes
     answer(Machine((dataclasses.replace(card, used=card.used + 20 * GIB, processes=((tenant, 5 * GIB),)),)))
     deadline = Deadline.after("stop", 60)
     assert lease.release(deadline) == ()
     assert deadline.left_s > 50
 
 
-def test_a_tenant_leaves_an_engine_room_or_is_said(answer: Answer, tmp_path: Path) -> None:
+def test_a_tenant_leaves_enough_memory_or_is_reported(answer: Answer, tmp_path: Path) -> None:
     answer(Machine((dataclasses.replace(H100, used=20 * GIB, processes=((1, 20 * GIB),)),)))
     take(tmp_path, usable().devices).release(Deadline.after("stop", 1))
     answer(Machine((dataclasses.replace(H100, used=78 * GIB, processes=((1, 78 * GIB),)),)))
     with pytest.raises(DeviceBusy, match=r"GPU 0: 1\.6 GiB free, 4\.0 needed; process 1 \("):
         take(tmp_path, usable().devices, same_pids=True)
-    with pytest.raises(DeviceBusy, match="not named: pids are of another namespace"):
+    with pytest.raises(DeviceBusy, match="processes of another pid namespace"):
         take(tmp_path, usable().devices, same_pids=False)
 
 
-@pytest.mark.parametrize("expected", [each for each in EXPECTED if not each.environ], ids=str)
+@pytest.mark.parametrize("expected", [row for row in EXPECTED if not row.environ], ids=str)
 def test_the_preflight(expected: Expected, answer: Answer, site: Path) -> None:
     answer(MACHINES[expected.machine])
-    around = dataclasses.replace(look_around(), environ={"PATH": str(site)}, raylets=())
-    found = preflight(Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), around)
-    wrong = {each.id for each in found if each.counts} - {"no-compiler"}
+    host = dataclasses.replace(inspect_host(), environ={"PATH": str(site)}, raylets=())
+    concerns = preflight(Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), host)
+    wrong = {concern.id for concern in concerns if concern.counts} - {"no-compiler"}
     assert wrong == set(expected.checks)
     if expected.machine == "none":
-        (concern,) = found
+        (concern,) = concerns
         assert concern.id == "no-driver"
-        assert re.search(expected.words, concern.found)
+        assert re.search(expected.words, concern.detail)
     else:
-        assert "no-compiler" in {each.id for each in found}
+        assert "no-compiler" in {concern.id for concern in concerns}
 
 
 @pytest.mark.parametrize(
     ("machine", "cuda", "check"),
     [("T4", "13.0", "old-driver"), ("H100", "13.2", "older-driver"), ("WSL", "11.0", "gpu-too-new")],
 )
-def test_a_build_that_the_machine_does_not_serve(
+def test_a_build_that_the_machine_does_not_support(
     machine: str, cuda: str, check: str, answer: Answer, site: Path
 ) -> None:
     (site / "torch" / "version.py").write_text(f"cuda: Optional[str] = '{cuda}'\n")
     answer(MACHINES[machine])
-    found = preflight(Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), look_around())
-    assert check in {each.id for each in found}
+    concerns = preflight(
+        Interpreter(site / "bin" / "python3.11", "3.11.7", "x86_64", "cpython", (site,)), inspect_host()
+    )
+    assert check in {concern.id for concern in concerns}
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    """An interpreter's packages: a CUDA build of vLLM and of torch; its headers are there."""
+    """Return an interpreter with headers and CUDA builds of vLLM and torch."""
     for name, version in (("vllm", "0.11.2"), ("torch", "2.9.0")):
         place = tmp_path / "site" / f"{name}-{version}.dist-info"
         place.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What torch, driver and cards make of each other, before an engine starts."""
+"""Compatibility of torch, driver and GPUs, checked before an engine starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_vllm_regress.gpus.leases import GpuLeases
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB, MIB
 from tests.conftest import MakeTarget
-from tests.helpers.gpu_standins import A100, H100, MACHINES, Card, Machine
+from tests.helpers.fake_gpus import A100, H100, MACHINES, Card, Machine
 
 from .conftest import Answer
 
@@ -27,7 +27,7 @@ Build = Callable[[str], Target]
 
 @pytest.fixture
 def build(make_target: MakeTarget) -> Build:
-    """``build("13.0")``: an environment with a torch for that CUDA."""
+    """``build("13.0")`` returns an environment with a torch for that CUDA."""
 
     def make(cuda: str) -> Target:
         python = make_target(vllm="0.11.2", torch="2.9.0")
@@ -41,45 +41,45 @@ def build(make_target: MakeTarget) -> Build:
 
 def test_a_driver_that_is_too_old_is_an_error_before_the_start(answer: Answer, build: Build) -> None:
     answer(MACHINES["T4"])
-    words = r"made-up cannot use it: Driver 550\.54\.15 serves CUDA 12\.4; torch 2\.9\.0 is built with 13\.0\. `vllm-regress audit --preflight`"
+    words = r"made-up cannot use it: Driver 550\.54\.15 supports CUDA 12\.4; torch 2\.9\.0 is built with 13\.0\. `vllm-regress audit --preflight`"
     with pytest.raises(UsageError, match=words):
         Placement(print).devices(build("13.0"))
 
 
-def test_cards_that_torch_does_not_know_are_left_out_and_said(answer: Answer, build: Build) -> None:
+def test_gpus_unknown_to_torch_are_skipped_and_reported(answer: Answer, build: Build) -> None:
     answer(Machine((V100, H100)))
-    told: list[str] = []
-    placement = Placement(told.append)
+    lines: list[str] = []
+    placement = Placement(lines.append)
     target = build("13.0")
     assert [device.name for device in placement.devices(target)] == [H100.name]
-    assert any("Tesla V100-SXM2-16GB has compute capability 7.0" in line for line in told)
+    assert any("Tesla V100-SXM2-16GB has compute capability 7.0" in line for line in lines)
     assert placement.agent_environment(target)["CUDA_VISIBLE_DEVICES"] == "1"
-    told.clear()
+    lines.clear()
     placement.devices(target)
-    assert told == []  # once
+    assert lines == []  # once
 
 
-def test_what_is_missing_and_odd_is_said_once_before_the_start(
+def test_problems_are_reported_once_before_the_start(
     answer: Answer, build: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     answer(MACHINES["H100"])
     target = build("12.4")
     lost = dataclasses.replace(H100, number=0xA2, errors={"nvmlDeviceGetUUID": 15})
     answer(Machine((dataclasses.replace(H100, mode=3), lost)))
-    told: list[str] = []
-    Placement(told.append, {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}).devices(target)
-    said = "\n".join(told)
+    lines: list[str] = []
+    Placement(lines.append, {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}).devices(target)
+    output = "\n".join(lines)
     for words in (
         "GPU 1: NVML: GPU is lost",
         "GPU 0 (NVIDIA H100 80GB HBM3) is in compute mode exclusive process: one engine at a time.",
         "There is no C compiler on PATH",
         "There is no nvcc",
     ):
-        assert said.count(words) == 1, said
+        assert output.count(words) == 1, output
 
 
-def test_of_a_slice_the_agent_gets_the_number_of_its_gpu(answer: Answer, build: Build, tmp_path: Path) -> None:
-    """With the name of a MIG slice importing vLLM initializes CUDA; an engine needs the name."""
+def test_the_agent_gets_the_index_of_the_gpu_of_a_slice(answer: Answer, build: Build, tmp_path: Path) -> None:
+    """Importing vLLM with the UUID of a MIG slice initializes CUDA, but an engine needs the UUID."""
     answer(MACHINES["MIG"])
     leases = GpuLeases(tmp_path)
     placement, target = Placement(print, leases=leases), build("12.4")
@@ -90,12 +90,12 @@ def test_of_a_slice_the_agent_gets_the_number_of_its_gpu(answer: Answer, build: 
 
 
 @pytest.mark.parametrize(("size", "words"), [(64 * MIB, ["/dev/shm has 64 MiB."]), (GIB, [])])
-def test_little_shared_memory_is_said(
+def test_little_shared_memory_is_reported(
     size: int, words: list[str], answer: Answer, build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(MACHINES["H100"])
     target = build("12.4")
-    told: list[str] = []
+    lines: list[str] = []
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_frsize=4096, f_blocks=size // 4096))
-    Placement(told.append).devices(target)
-    assert [line.removeprefix("note: ") for line in told if "/dev/shm" in line] == words
+    Placement(lines.append).devices(target)
+    assert [line.removeprefix("note: ") for line in lines if "/dev/shm" in line] == words

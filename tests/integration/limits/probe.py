@@ -1,4 +1,4 @@
-"""Children that want too much."""
+"""Children that exceed their limits."""
 
 import mmap
 import os
@@ -10,7 +10,7 @@ HELD = []
 
 
 def allocate(mib, share, then_sleep=False):
-    """Use so much memory, in one process or in ``share`` of them that have the same pages."""
+    """Use this much memory in one process, or in ``share`` processes that share the pages."""
     held = mmap.mmap(-1, mib << 20)
     HELD.append(held)
     for page in range(0, mib << 20, mmap.PAGESIZE):
@@ -26,12 +26,12 @@ def allocate(mib, share, then_sleep=False):
 
 
 def fork_bomb(at_most):
-    """Every process forks, all out of their session and deaf to TERM, ``at_most`` in all should nobody stop them."""
+    """Every process forks, leaves its session and ignores SIGTERM, up to ``at_most`` processes in total."""
     count = mmap.mmap(-1, 4096)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while count[0] * 256 + count[1] < at_most:
-        seen = count[0] * 256 + count[1] + 1
-        count[0], count[1] = divmod(seen, 256)
+        started = count[0] * 256 + count[1] + 1
+        count[0], count[1] = divmod(started, 256)
         if os.fork() == 0:
             os.setsid()
         time.sleep(0.005)
@@ -39,7 +39,7 @@ def fork_bomb(at_most):
 
 
 def flood(first, line, mib):
-    """Write so much output, from two processes, between a first and a last line."""
+    """Write this much output from two processes, between a first and a last line."""
     print(first, flush=True)
     other = os.fork()
     block = (line + "\n") * (65536 // (len(line) + 1))

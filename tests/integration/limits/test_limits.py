@@ -1,4 +1,4 @@
-"""Memory, processes, log and session budget are capped, with words that name the limit."""
+"""Memory, processes, log and session budget are limited, and the error names the limit."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.errors import LimitExceeded
-from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.agent import Agent
-from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target import limits
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
@@ -40,7 +40,7 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
 
 @pytest.fixture(params=["fork", "spawn"])
 def child(agent: Agent, request: pytest.FixtureRequest) -> Iterator[Child]:
-    started = agent.fork("probe", Deadline.after("start", 20), start_method=request.param)
+    started = agent.start_child("probe", Deadline.after("start", 20), start_method=request.param)
     yield started
     started.kill()
 
@@ -50,7 +50,9 @@ def ask(child: Child, function: str, **arguments: Any) -> Any:
 
 
 def nothing_left(agent: Agent) -> bool:
-    return not family.wait_gone([p for p in family.tagged(agent.run.tag) if p.pid != agent._process.pid], 5.0)  # type: ignore[union-attr]
+    return not process_tree.wait_until_gone(
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 5.0
+    )
 
 
 def test_memory(agent: Agent, child: Child) -> None:
@@ -91,7 +93,7 @@ def test_the_session_budget_ends_what_runs(run_dir: RunDir) -> None:
     agent = Agent(Path(sys.executable), run_dir, limits={"until": time.monotonic(), "session": 5})
     agent.start(Deadline.after("import", 20))
     try:
-        child = agent.fork("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 20))
         with pytest.raises(LimitExceeded, match=r"the session's budget of 5 s is used up \(--vllm-session-timeout\)"):
             ask(child, "sleep")
         assert nothing_left(agent)

@@ -1,4 +1,4 @@
-"""A project with one case, whose probe does what a test wants it to; the target is a real interpreter with an empty "vllm"."""
+"""A project with one case, whose probe a test can script. The target is a real interpreter with an empty "vllm"."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path)
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, workers: list[str]) -> None:
-    """Nothing of gigabytes is built that nobody asked for; listing tests needs no environment."""
+    """Listing tests needs no environment, and nothing large is built without a request."""
     pytester.makepyfile("def test_it(vllm_engine): pass\n")
     done = pytester.runpytest_subprocess(*workers)
     assert done.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TESTS_FAILED)

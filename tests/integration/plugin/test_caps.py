@@ -1,4 +1,4 @@
-"""The options of the caps, and the session budget in a run of pytest."""
+"""The options for limits, and the session budget, in a run of pytest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.cases.results import read_results
 from tests.integration.plugin.conftest import Demo
 
 BUDGET = """
@@ -25,10 +25,10 @@ def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: De
         "--vllm-session-timeout=8", "--vllm-report=out.json", f"--vllm-env={affected_target}"
     )
     assert ran.ret == 1
-    first, *others = read(pytester.path / "out.json").results
+    first, *others = read_results(pytester.path / "out.json").results
     assert first.verdict.value == "UNEXPECTEDLY_FIXED"
-    assert [each.verdict.value for each in others] == ["INCONCLUSIVE"] * 2
-    assert all("the session's budget of 8 s is used up (--vllm-session-timeout)" in each.dossier for each in others)
+    assert [result.verdict.value for result in others] == ["INCONCLUSIVE"] * 2
+    assert all("the session's budget of 8 s is used up (--vllm-session-timeout)" in result.dossier for result in others)
     assert "nothing more is started" in others[1].dossier
 
 

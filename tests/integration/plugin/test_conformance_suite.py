@@ -1,4 +1,4 @@
-"""The conformance suite's own conftest: which checks run where, and what the report says of them."""
+"""The conformance suite's own conftest: which checks run where, and what the report says about them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_what_one_generation_alone_can_show_is_not_applicable_in_the_other(
     )
     done.assert_outcomes(skipped=1, deselected=1)
     (case,) = ElementTree.parse(pytester.path / "report.xml").iter("testcase")
-    told = {each.get("name"): each.get("value") for each in case.iter("property")}
-    assert told == {"section": "speculation", "check": "counted", "generation": "V0"}
+    properties = {prop.get("name"): prop.get("value") for prop in case.iter("property")}
+    assert properties == {"section": "speculation", "check": "counted", "generation": "V0"}
     (skipped,) = case.iter("skipped")
     assert skipped.get("message") == "V0 counts nothing"

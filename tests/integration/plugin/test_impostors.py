@@ -1,4 +1,4 @@
-"""Impostors between a test and its target: a narrow case tells them apart, a wide one is found out."""
+"""Impostors between a test and its target: a precise case rejects them, a vague one is detected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.impostors import LEAST, Impostor, Trial, read
+from pytest_vllm_regress.cases.impostors import MIN_REJECTED, Impostor, Trial, read_trials
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
 
@@ -22,7 +22,7 @@ def test_demo(vllm_probe):
 def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, Trial]]:
     """pytest's result, and the trials of the run by impostor."""
     done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-impostors=met")
-    return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read(file)}
+    return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read_trials(file)}
 
 
 NARROW = {
@@ -34,13 +34,15 @@ NARROW = {
 
 
 @pytest.mark.parametrize("kind", NARROW)
-def test_a_narrow_case_tells_all_apart(pytester: pytest.Pytester, demo: Demo, affected_target: Path, kind: str) -> None:
+def test_a_narrow_case_rejects_every_impostor(
+    pytester: pytest.Pytester, demo: Demo, affected_target: Path, kind: str
+) -> None:
     function, pattern = NARROW[kind]
     demo(function, kind=kind, pattern=pattern)
     done, trials = met(pytester, affected_target)
     done.assert_outcomes(passed=1)
     assert set(trials) == set(Impostor) - {Impostor.ERROR_STATUS}
-    assert len(trials) == LEAST
+    assert len(trials) == MIN_REJECTED
     assert {trial.verdict for trial in trials.values()} == {Verdict.INCONCLUSIVE}
 
 
@@ -53,27 +55,27 @@ FOUND_OUT = [
 
 
 @pytest.mark.parametrize(("kind", "pattern", "fooled"), FOUND_OUT)
-def test_a_wide_case_is_found_out(
+def test_a_wide_case_is_reported(
     pytester: pytest.Pytester, demo: Demo, affected_target: Path, kind: str, pattern: str, fooled: set[Impostor]
 ) -> None:
     demo(NARROW[kind][0], kind=kind, pattern=pattern)
     done, trials = met(pytester, affected_target)
     done.assert_outcomes(failed=1)
     assert {name for name, trial in trials.items() if trial.fault} == fooled
-    done.stdout.fnmatch_lines(["*an impostor (*) earned REPRODUCED*"])
+    done.stdout.fnmatch_lines(["*an impostor (*) produced REPRODUCED*"])
 
 
 def test_on_the_fixed_side_too(pytester: pytest.Pytester, demo: Demo, fixed_target: Path) -> None:
     demo("fine", kind="exception", pattern=".")
     done, trials = met(pytester, fixed_target)
-    done.stdout.fnmatch_lines(["*an impostor (unrelated exception) earned REGRESSED*"])
+    done.stdout.fnmatch_lines(["*an impostor (unrelated exception) produced REGRESSED*"])
     assert trials[Impostor.UNRELATED_EXCEPTION].verdict is Verdict.REGRESSED
 
 
-def test_a_test_that_asserts_nothing_is_found_out(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
+def test_a_test_that_asserts_nothing_is_reported(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
     demo("raises", kind="exception", pattern="^ValueError: the documented words", test=WEAK)
     done, trials = met(pytester, affected_target)
-    done.stdout.fnmatch_lines(["*passes on empty answers: it asserts too little*"])
+    done.stdout.fnmatch_lines(["*passes with empty answers: it asserts too little*"])
     assert [name for name, trial in trials.items() if trial.fault] == [Impostor.EMPTY_ANSWER]
 
 

@@ -31,7 +31,7 @@ def test_two_workers_and_two_environments(
         "-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json"
     )
     done.assert_outcomes(xfailed=1, failed=1)
-    assert len(results.read(pytester.path / "out.json").results) == 2
+    assert len(results.read_results(pytester.path / "out.json").results) == 2
     done.stdout.fnmatch_lines_random(["*documented failures*", "REGRESSED*", "REPRODUCED*"])
 
 
@@ -51,7 +51,7 @@ def test_hangs(vllm_probe, vllm_leg):
 """
 
 
-def test_workers_begin_with_what_waits(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_workers_start_with_tests_that_may_hang(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo(kind="hang", test=HANGS)
     option = f"--vllm-env={affected_target}"
     order = ["test_hangs", "test_plain", "test_clean"]

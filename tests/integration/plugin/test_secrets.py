@@ -1,4 +1,4 @@
-"""Ten secrets are planted; none reaches a child that did not ask for it, and none is in anything that is shown or written."""
+"""Ten planted secrets reach no child that did not request them, and no output or file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.results import read
+from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.reporting.html import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
@@ -103,7 +103,7 @@ def test_ten_planted_secrets_are_nowhere(
     counts = ran.parseoutcomes()
     assert counts["passed"] == 1, "nothing is inherited"
     assert counts["failed"] >= 3
-    run = read(pytester.path / "out.json")
+    run = read_results(pytester.path / "out.json")
     outputs = {
         "terminal": ran.stdout.str(),
         "errors": ran.stderr.str(),
@@ -115,10 +115,10 @@ def test_ten_planted_secrets_are_nowhere(
         "table": "\n".join(lines(run)),
     }
     shown = {name: [needle for needle in NEEDLES if needle in text] for name, text in outputs.items()}
-    assert not {name: found for name, found in shown.items() if found}
+    assert not {name: needles for name, needles in shown.items() if needles}
     dossiers = " ".join(result.dossier for result in run.results)
-    for said in ("stdout:", "stderr:", "== dossier", "the documented words", "***"):
-        assert said in dossiers, "the outputs that were searched hold what the child said"
+    for words in ("stdout:", "stderr:", "== dossier", "the documented words", "***"):
+        assert words in dossiers, "the outputs that were searched hold what the child said"
 
 
 def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
@@ -128,13 +128,13 @@ def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
         probe="import os\ndef value(): return os.environ['MY_TOKEN']\ndef fail(): raise ValueError(os.environ['MY_TOKEN'])",
         test_given="""
         def test_given(vllm_env, request):
-            from pytest_vllm_regress.processes.agent import Agent
+            from pytest_vllm_regress.processes.agent_client import Agent
             from pytest_vllm_regress.util.deadline import Deadline
             from pytest_vllm_regress.util.rundir import RunDir
             run = RunDir.create()
             agent = Agent(vllm_env.python, run)
             agent.start(Deadline.after("import", 20))
-            child = agent.fork("probe", Deadline.after("start", 20), environment={"MY_TOKEN": "".join(["handed-", "over"])})
+            child = agent.start_child("probe", Deadline.after("start", 20), environment={"MY_TOKEN": "".join(["handed-", "over"])})
             file = str(request.path.with_name("probe.py"))
             ask = lambda name: child.request("call", Deadline.after("probe", 20), file=file, function=name, arguments={})
             try:

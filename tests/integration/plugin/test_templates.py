@@ -1,4 +1,4 @@
-"""Templates of new cases: pytest collects each, and a probe's runs as it stands."""
+"""Templates of new cases: pytest collects each of them, and the template with a probe runs unchanged."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.new.templates import TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
-from pytest_vllm_regress.cases.results import read
-from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create
-from pytest_vllm_regress.cases.templates import TEMPLATES
+from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 
 FRONTS = tuple(name for name in TEMPLATES if name != "finding")
@@ -19,7 +19,7 @@ FRONTS = tuple(name for name in TEMPLATES if name != "finding")
 def test_every_template_is_collected(pytester: pytest.Pytester, affected_target: Path) -> None:
     root = pytester.mkdir("cases")
     for number, (front, kind) in enumerate([(front, kind) for front in FRONTS for kind in FAILURES]):
-        create(root, Upstream("a/b", number), Draft(front=front, kind=kind))
+        create_case(root, Upstream("a/b", number), Draft(front=front, kind=kind))
     result = pytester.runpytest_subprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"*{len(FRONTS) * len(FAILURES)} tests collected*"])
@@ -29,10 +29,10 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
 def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
     pytester: pytest.Pytester, affected_target: Path, kind: str
 ) -> None:
-    case = create(pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm"))
+    case = create_case(pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm"))
     report = pytester.path / "report.json"
     pytester.runpytest_subprocess(f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory)
-    (result,) = read(report).results
+    (result,) = read_results(report).results
     assert result.verdict is Verdict.UNEXPECTEDLY_FIXED, result.reason
-    assert proof.not_at_work(case, [result]) == []
+    assert proof.tests_without_mechanism(case, [result]) == []
     assert result.observation is not None and result.observation.at_work[0].what == "the probe finds a vLLM"

@@ -13,7 +13,7 @@ from tests.integration.plugin.conftest import TEST, Demo
 
 def run(pytester: pytest.Pytester, target: Path, *options: str) -> tuple[pytest.RunResult, results.TestResult]:
     done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-report=out.json", "-rA", *options)
-    return done, results.read(pytester.path / "out.json").results[0]
+    return done, results.read_results(pytester.path / "out.json").results[0]
 
 
 @pytest.mark.parametrize(

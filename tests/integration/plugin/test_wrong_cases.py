@@ -1,12 +1,12 @@
-"""Cases made to be wrong, each of which once earned a verdict: every one is refused, or judged right.
+"""Deliberately wrong cases, each of which once got a verdict: every one is refused, or judged correctly.
 
-1. Words that were logged before: a pattern (``prefix``) that a line of the start matches, or what another test of a shared engine wrote.
-2. A control leg that fails, or is not run, in a case that is no hang.
-3. A typing error in an engine argument, taken for something that the version lacks.
-4. An adapter that does not exist, which the simulated device took; and what it cannot do, taken for a failure.
-5. One side alone: the mechanism that the case is about was never at work.
+1. Words from an earlier log: a pattern (``prefix``) that matches a line of the start, or a line of another test of a shared engine.
+2. A control leg that fails or does not run, in a case that is not a hang.
+3. A typo in an engine argument, mistaken for an argument that the version lacks.
+4. A nonexistent adapter, which the simulated device accepted, and a gap of the simulated device, mistaken for a failure.
+5. Only one side: the mechanism that the case is about was never at work.
 
-``tests/engine/target_site/test_loaders.py`` has 4 on real engines.
+``tests/engine/target_site/test_loaders.py`` covers 4 on real engines.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import lint, proof
-from pytest_vllm_regress.cases.judgement import judge
-from pytest_vllm_regress.cases.model import Case, load_case
-from pytest_vllm_regress.cases.results import read
-from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.cases.loading import load_case
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.results import read_results
+from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import Kind, Part
 from tests.integration.plugin.conftest import Demo
 from tests.integration.plugin.test_verdicts import run
@@ -66,15 +66,15 @@ def test_demo(vllm_probe, vllm_leg):
 PROBE = """
 import sys
 from vllm_regress_target import Unsupported
-from vllm_regress_target.dialect.known import lacks
+from vllm_regress_target.dialect.known import missing_argument
 
 def fine(): return 8
 def says(words): print(words, flush=True)
 def refuses(): raise ValueError("max_tokens must be at least 1, got -5")
-def typing_error(): raise lacks("enable_prefix_cachin", "0.8.4")
-def too_new(): raise lacks("attention_config", "0.8.4")
+def typing_error(): raise missing_argument("enable_prefix_cachin", "0.8.4")
+def too_new(): raise missing_argument("attention_config", "0.8.4")
 def gap():
-    from vllm_regress_target.sim.compat import SimulationGap
+    from vllm_regress_target.dialect.signatures import SimulationGap
     raise SimulationGap("a profile of the device was asked for")
 """
 CHANGED = """
@@ -87,7 +87,7 @@ def test_demo(vllm_probe):
 
 
 @pytest.mark.parametrize("where", ["", 'where = "log"', 'where = ["exception", "log", "traceback"]'])
-def test_words_that_were_logged_before_prove_nothing(
+def test_text_logged_before_the_test_proves_nothing(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
 ) -> None:
     demo(test=SAYS, symptom=where)
@@ -100,20 +100,20 @@ def test_words_that_were_logged_before_prove_nothing(
 
 
 @pytest.mark.parametrize("where", ["", 'where = "log"', 'where = ["exception", "log"]'])
-def test_a_line_of_the_start_or_of_another_test_is_no_symptom(
+def test_a_line_of_the_start_or_of_another_test_is_not_a_symptom(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, where: str
 ) -> None:
     demo(test=PREFIX, pattern="prefix", symptom=where)
     pytester.makepyfile(probe=PROBE)
     pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
-    (result,) = read(pytester.path / "out.json").results
+    (result,) = read_results(pytester.path / "out.json").results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "'prefix' does not match" in result.reason and "max_tokens must be at least 1" in result.reason
-    assert any("matches the log of a sound run" in line for line in lint.warnings(in_log(pytester), ()))
+    assert any("matches the log of a normal run" in line for line in lint.lint_case(in_log(pytester), ()))
 
 
 def in_log(pytester: pytest.Pytester) -> Case:
-    """The demonstration, with its pattern looked for in the log."""
+    """The demo case, whose pattern is searched in the log."""
     case = load_case(pytester.path / "case.toml")
     return dataclasses.replace(case, symptom=dataclasses.replace(case.symptom, where=(Part.LOG,)))
 
@@ -126,7 +126,7 @@ def in_log(pytester: pytest.Pytester) -> Case:
         ("gap", Verdict.NOT_APPLICABLE, "a profile of the device was asked for"),
     ],
 )
-def test_what_nothing_has_is_an_error_and_what_this_lacks_is_a_claim(
+def test_an_unknown_feature_is_an_error_and_a_missing_one_a_claim(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, function: str, verdict: Verdict, words: str
 ) -> None:
     demo(function, test=RAISES)
@@ -138,13 +138,15 @@ def test_what_nothing_has_is_an_error_and_what_this_lacks_is_a_claim(
     assert bool(result.observation.claim) == (verdict is Verdict.NOT_APPLICABLE)
 
 
-def test_a_control_that_was_not_run_is_no_proof(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_control_that_was_not_run_is_not_a_proof(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
     demo("raises")
     _, result = run(pytester, affected_target)
     assert (result.verdict, result.control) == (Verdict.REPRODUCED, "passed")
     assert result.observation is not None
     case = load_case(pytester.path / "case.toml")
-    alone = judge(case, None, result.versions, result.observation)
+    alone = judge_observation(case, None, result.versions, result.observation)
     assert alone.verdict is Verdict.INCONCLUSIVE
     assert "the control leg (without the trigger) was not run, so nothing is proven" in alone.reason
 
@@ -156,10 +158,10 @@ def test_a_control_that_fails_counts_for_every_kind(
     demo(function, kind=kind, control_function=function)
     _, result = run(pytester, affected_target)
     assert (result.verdict, result.control) == (Verdict.INCONCLUSIVE, "failed")
-    assert "the control leg did not pass either" in result.reason
+    assert "the control leg failed too" in result.reason
 
 
-def test_a_control_may_change_what_the_probe_is_asked(
+def test_a_control_may_change_the_arguments_of_the_probe(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path
 ) -> None:
     demo(test=CHANGED, kind="wrong-result", control="probe = { value = 8 }")
@@ -169,7 +171,7 @@ def test_a_control_may_change_what_the_probe_is_asked(
 
 
 @pytest.mark.parametrize("asserted", [8, 1], ids=["fails", "passes"])
-def test_without_its_mechanism_a_case_says_nothing(
+def test_without_its_mechanism_a_case_is_inconclusive(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, asserted: int
 ) -> None:
     demo(test=AT_WORK.replace("{wanted}", "9").replace("{asserted}", str(asserted)), kind="wrong-result")
@@ -185,16 +187,16 @@ def test_with_its_mechanism_it_is_proven_and_without_a_word_about_it_not(
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.REPRODUCED
     case = load_case(pytester.path / "case.toml")
-    assert proof.not_at_work(case, [result]) == []
+    assert proof.tests_without_mechanism(case, [result]) == []
     demo("one", kind="wrong-result")
     _, result = run(pytester, affected_target)
-    (line,) = proof.not_at_work(case, [result])
+    (line,) = proof.tests_without_mechanism(case, [result])
     assert "nothing shows that its mechanism was at work" in line
 
 
-def test_a_skip_without_a_claim_is_no_verdict(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+def test_a_skip_without_a_claim_is_not_a_verdict(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo("cannot_say")
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "skipped without saying since, until or where" in result.reason
+    assert "skipped without naming the versions or devices" in result.reason
     assert result.observation is not None and result.observation.kind is Kind.NOT_APPLICABLE

@@ -18,16 +18,16 @@ def pids():
 
 
 def thawed():
-    """How many objects are thawed by one more process, which ends."""
+    """Return how many objects another, short-lived process thaws."""
     gc.freeze()
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     if os.fork() == 0:
         before = gc.get_freeze_count()
         gc.unfreeze()
-        os.write(theirs, b"%d" % (before - gc.get_freeze_count()))
+        os.write(write_end, b"%d" % (before - gc.get_freeze_count()))
         os._exit(0)
     os.wait()
-    return int(os.read(ours, 20))
+    return int(os.read(read_end, 20))
 
 
 def hang():
@@ -67,7 +67,7 @@ def flood(megabytes):
 
 
 def say_garbage(fd_name):
-    """Write what is no frame to every socket this process holds."""
+    """Write invalid frames to every socket of this process."""
     for fd in range(3, 64):
         try:
             if os.readlink("/proc/self/fd/{}".format(fd)).startswith("socket:"):
@@ -78,7 +78,7 @@ def say_garbage(fd_name):
 
 
 def leave_grandchild(hold_output):
-    """A daemonised grandchild: own session, parent gone. It says nothing and holds our output open if asked to."""
+    """A daemonised grandchild: in its own session, with a dead parent. It writes nothing, and holds our output open on request."""
     read, write = os.pipe()
     if os.fork() == 0:
         os.setsid()
@@ -96,7 +96,7 @@ def leave_grandchild(hold_output):
 
 
 def leave_exec_grandchild():
-    """As above, but another program, as Ray's daemons are."""
+    """Like ``leave_grandchild``, but the grandchild runs another program, like Ray's daemons."""
     return subprocess.Popen(["sleep", "600"], start_new_session=True).pid
 
 
@@ -106,7 +106,7 @@ def leave_grandchild_and_hang():
 
 
 def leave_shared_memory():
-    """A segment that nobody unlinks, mapped until the end."""
+    """A segment that is never unlinked and stays mapped until the end."""
     import mmap
 
     path = "/dev/shm/vllm_regress_test_{}".format(os.getpid())
@@ -117,10 +117,10 @@ def leave_shared_memory():
 
 
 def lose_shared_memory(number, map_it=True):
-    """Segments of processes that are killed a moment after they have made one: nobody has them any more, and nobody unlinks them."""
+    """Segments of processes that are killed right after creating them: no process maps them any longer, and none unlinks them."""
     import mmap
 
-    made = []
+    paths = []
     for _ in range(number):
         pid = os.fork()
         if pid == 0:
@@ -133,12 +133,12 @@ def lose_shared_memory(number, map_it=True):
             os.kill(os.getpid(), signal.SIGKILL)
             del mapped
         os.waitpid(pid, 0)
-        made.append("/dev/shm/vllm_regress_test_{}".format(pid))
-    return made
+        paths.append("/dev/shm/vllm_regress_test_{}".format(pid))
+    return paths
 
 
 def map_file(path):
-    """Keeps it mapped, in a process below this one, too."""
+    """Keep the file mapped in this process and in a child of it."""
     import mmap
 
     with open(path, "r+b") as file:
@@ -151,7 +151,7 @@ _KEPT = []
 
 
 def leave_semaphore():
-    """A named semaphore that nobody unlinks, as those of Ray's compiled graphs."""
+    """A named semaphore that is never unlinked, like those of Ray's compiled graphs."""
     import ctypes
 
     name = "vllm_regress_test_{}".format(os.getpid())

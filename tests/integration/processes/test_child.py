@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
-from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.agent import TARGET_SITE, Agent
-from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE, Agent
+from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
 
@@ -30,7 +30,7 @@ SLACK_S = 3.0
 
 @pytest.fixture(params=["fork", "spawn"])
 def child(agent: Agent, request: pytest.FixtureRequest) -> Child:
-    return agent.fork("probe", Deadline.after("start", 20), start_method=request.param)
+    return agent.start_child("probe", Deadline.after("start", 20), start_method=request.param)
 
 
 def ask(child: Child, function: str, seconds: float = 20.0, **arguments: Any) -> Any:
@@ -40,12 +40,14 @@ def ask(child: Child, function: str, seconds: float = 20.0, **arguments: Any) ->
 
 
 def gone(pid: int) -> bool:
-    return not family.wait_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 2.0)
+    return not process_tree.wait_until_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 2.0)
 
 
 def nothing_left(agent: Agent) -> bool:
-    """Of this run only the agent lives."""
-    return not family.wait_gone([p for p in family.tagged(agent.run.tag) if p.pid != agent._process.pid], 2.0)  # type: ignore[union-attr]
+    """Return whether the agent is the only live process of its run."""
+    return not process_tree.wait_until_gone(
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 2.0
+    )
 
 
 def test_answers_and_stops(agent: Agent, child: Child) -> None:
@@ -75,8 +77,8 @@ def test_death_without_a_reply_is_a_crash(agent: Agent, child: Child, function: 
     assert nothing_left(agent)
 
 
-def test_a_death_that_was_already_read_of_is_no_hang(child: Child) -> None:
-    """What the child has left holds its channel open, and nothing more comes over its lifeline."""
+def test_a_death_already_reported_is_not_a_hang(child: Child) -> None:
+    """A leftover of the child holds its channel open, and its lifeline is silent."""
     ask(child, "leave_grandchild", hold_output=True)
     assert child.pid is not None
     psutil.Process(child.pid).kill()
@@ -86,8 +88,8 @@ def test_a_death_that_was_already_read_of_is_no_hang(child: Child) -> None:
         ask(child, "echo", DEADLINE_S, value=1)
 
 
-def test_a_child_of_which_nobody_was_told_does_not_begin() -> None:
-    """Its nanny is killed as it is about to say whom it has started."""
+def test_a_child_that_was_not_reported_does_not_start() -> None:
+    """The nanny is killed just before it reports which process it has started."""
     program = """
 import os, signal
 from vllm_regress_target import nanny
@@ -132,7 +134,7 @@ def test_garbage_is_a_protocol_error(agent: Agent, child: Child) -> None:
     assert nothing_left(agent)
 
 
-def test_flood_of_output_blocks_nobody(child: Child) -> None:
+def test_a_flood_of_output_does_not_block(child: Child) -> None:
     assert ask(child, "flood", megabytes=20) == 20
     child.kill()
 
@@ -140,59 +142,59 @@ def test_flood_of_output_blocks_nobody(child: Child) -> None:
 @pytest.mark.parametrize("arguments", [{"hold_output": True}, {"hold_output": False}])
 def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, arguments: dict[str, bool]) -> None:
     grandchild = ask(child, "leave_grandchild", **arguments)
-    left = child.stop(Deadline.after("stop", 10))
-    assert any(str(grandchild) in each.name for each in left)
+    leftovers = child.stop(Deadline.after("stop", 10))
+    assert any(str(grandchild) in leftover.name for leftover in leftovers)
     assert gone(grandchild)
     assert nothing_left(agent)
 
 
 def test_grandchild_of_another_program_is_named_and_ended(agent: Agent, child: Child) -> None:
     grandchild = ask(child, "leave_exec_grandchild")
-    assert any("sleep 600" in each.name for each in child.stop(Deadline.after("stop", 10)))
+    assert any("sleep 600" in leftover.name for leftover in child.stop(Deadline.after("stop", 10)))
     assert gone(grandchild)
 
 
 def test_shared_memory_left_behind_is_removed(child: Child) -> None:
     path = ask(child, "leave_shared_memory")
-    assert [each.name for each in child.stop(Deadline.after("stop", 10))] == [path]
+    assert [leftover.name for leftover in child.stop(Deadline.after("stop", 10))] == [path]
     assert not Path(path).exists()
 
 
-def test_shared_memory_of_a_family_that_somebody_kills_is_removed(child: Child) -> None:
-    """All at once, before the nanny has looked: an engine's processes that the kernel ends for memory."""
-    psutil.Process(child._nanny).suspend()
+def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> None:
+    """All processes die at once, before the nanny's next snapshot, as when the kernel kills an engine for memory."""
+    psutil.Process(child.life.nanny_pid).suspend()
     path = Path(ask(child, "leave_shared_memory"))
-    child.note_shared_memory()
-    family.send(child.processes(), signal.SIGKILL)
+    child.life.note_shared_memory()
+    process_tree.send_signal(child.processes(), signal.SIGKILL)
     child.kill()
     assert not path.exists()
 
 
 @pytest.mark.parametrize("map_it", [True, False], ids=["mapped", "opened"])
-def test_shared_memory_of_a_process_that_soon_died_is_removed(child: Child, map_it: bool) -> None:
-    """Killed between two looks of the nanny at the maps of its family: an engine core, as it starts."""
-    made = [Path(each) for each in ask(child, "lose_shared_memory", number=6, map_it=map_it)]
+def test_shared_memory_of_a_short_lived_process_is_removed(child: Child, map_it: bool) -> None:
+    """The process is killed between two of the nanny's snapshots, like an engine core during its start."""
+    segments = [Path(segment) for segment in ask(child, "lose_shared_memory", number=6, map_it=map_it)]
     child.stop(Deadline.after("stop", 10))
-    assert not [each for each in made if each.exists()]
+    assert not [segment for segment in segments if segment.exists()]
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_file_that_was_there_before_the_family_is_not_removed(agent: Agent, end: str) -> None:
-    """A checkpoint in /dev/shm, for example, which an engine maps."""
+def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> None:
+    """For example a checkpoint in /dev/shm, which an engine maps."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(4096)
-        child = agent.fork("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 20))
         ask(child, "map_file", path=file.name)
-        child.note_shared_memory()
+        child.life.note_shared_memory()
         child.stop(Deadline.after("stop", 10)) if end == "stop" else child.kill()
         assert Path(file.name).exists()
 
 
-@pytest.mark.parametrize("made", ["before the first look", "between looks"])
-def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, made: str) -> None:
-    """``note`` looks at this process's children, and one of them maps a file that the first look saw unmapped."""
+@pytest.mark.parametrize("created", ["before the first look", "between looks"])
+def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, created: str) -> None:
+    """``note`` inspects this process's children, and one of them maps a file that was unmapped before."""
     segments = Segments(str(tmp_path / "noted"))
-    if made == "between looks":
+    if created == "between looks":
         segments.note(descendants(os.getpid()))
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(4096)
@@ -203,28 +205,28 @@ def test_a_file_that_is_mapped_after_it_was_first_seen_is_noted(tmp_path: Path, 
         assert f"{os.stat(file.name).st_ino} {file.name}" in (tmp_path / "noted").read_text().splitlines()
 
 
-def test_semaphores_that_a_ray_of_the_family_made_as_it_died_are_removed(tmp_path: Path) -> None:
-    """Not those of a process that lives, though it had been of the family under this number, and not those of others."""
+def test_semaphores_of_a_dying_ray_are_removed(tmp_path: Path) -> None:
+    """Semaphores of a live process with a reused pid stay, and so do those of unrelated processes."""
     segments = Segments(str(tmp_path / "noted"))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as died:
         segments.note([died.pid, os.getpid()])
         died.communicate(b"\n")
     with subprocess.Popen([sys.executable, "-c", ""]) as another:
         pass
-    made = {pid: Path(f"/dev/shm/sem.hdr{pid}-{time.time_ns()}") for pid in (died.pid, os.getpid(), another.pid)}
+    semaphores = {pid: Path(f"/dev/shm/sem.hdr{pid}-{time.time_ns()}") for pid in (died.pid, os.getpid(), another.pid)}
     try:
-        for path in made.values():
+        for path in semaphores.values():
             path.touch()
         segments.remove()
-        assert [pid for pid, path in made.items() if path.exists()] == [os.getpid(), another.pid]
+        assert [pid for pid, path in semaphores.items() if path.exists()] == [os.getpid(), another.pid]
     finally:
-        for path in made.values():
+        for path in semaphores.values():
             path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def mapping(path: str) -> Iterator[None]:
-    """A process below this one that has mapped the file."""
+    """Run a child process that has mapped the file."""
     program = "import mmap, os, sys; kept = mmap.mmap(os.open(sys.argv[1], os.O_RDWR), 0); print(flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -236,7 +238,7 @@ def mapping(path: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
-def test_what_nobody_stopped_ends_with_its_agent(agent: Agent, child: Child, leave: str) -> None:
+def test_children_that_were_not_stopped_end_with_their_agent(agent: Agent, child: Child, leave: str) -> None:
     path, pids = Path(ask(child, leave)), ask(child, "pids")
     agent.stop()
     assert not path.exists() and gone(pids["pid"])
@@ -256,15 +258,15 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
     agent._process.kill()
     assert ask(child, "echo", value=1) == 1
     child.stop(Deadline.after("stop", 10))
-    assert not family.wait_gone(family.tagged(agent.run.tag), 3.0)
+    assert not process_tree.wait_until_gone(process_tree.with_tag(agent.run.tag), 3.0)
 
 
-def test_logs_of_children_that_ended_long_ago_go(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.processes.agent.KEPT_LOGS", 2)
-    living = agent.fork("probe", Deadline.after("start", 20))
+def test_logs_of_children_that_ended_long_ago_are_removed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.processes.agent_client.KEPT_LOGS", 2)
+    living = agent.start_child("probe", Deadline.after("start", 20))
     ended = []
     for _ in range(4):
-        child = agent.fork("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 20))
         child.stop(Deadline.after("stop", 10))
         ended.append(child.log)
     assert living.log.exists()
@@ -274,6 +276,6 @@ def test_logs_of_children_that_ended_long_ago_go(agent: Agent, monkeypatch: pyte
 
 @pytest.mark.parametrize(("start_method", "thaws"), [("fork", False), ("spawn", True)])
 def test_what_a_forked_child_forks_stays_frozen(agent: Agent, start_method: str, thaws: bool) -> None:
-    """Collecting an agent's frozen heap takes longer than all the rest of an engine's shutdown; where nothing is shared nothing is changed."""
-    child = agent.fork("probe", Deadline.after("start", 20), start_method=start_method)
+    """Collecting the agent's frozen heap takes longer than the rest of an engine's shutdown. A spawned child shares no heap with it."""
+    child = agent.start_child("probe", Deadline.after("start", 20), start_method=start_method)
     assert (ask(child, "thawed") > 0) is thaws

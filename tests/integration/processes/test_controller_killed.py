@@ -1,4 +1,4 @@
-"""When the controller is killed, nothing it started lives on."""
+"""When the controller is killed, nothing that it started survives."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import psutil
 
-from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.leftovers import sweep
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.abandoned import sweep
 from pytest_vllm_regress.util.rundir import RunDir
 
 PROBE = Path(__file__).with_name("probe.py")
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 run = RunDir.create()
 agent = Agent(Path(sys.executable), run)
 agent.start(Deadline.after("import", 20))
-child = agent.fork("probe", Deadline.after("start", 20))
+child = agent.start_child("probe", Deadline.after("start", 20))
 deadline = Deadline.after("probe", 20)
 print(run.tag, run.path, child.request("call", deadline, file=sys.argv[1], function="leave_grandchild", arguments={"hold_output": False}), flush=True)
 time.sleep(600)
@@ -36,10 +36,10 @@ def test_sigkill_of_the_controller_ends_everything() -> None:
     ) as controller:
         assert controller.stdout is not None
         tag, path, grandchild = controller.stdout.readline().split()
-        processes = [*family.tagged(tag), psutil.Process(int(grandchild))]
+        processes = [*process_tree.with_tag(tag), psutil.Process(int(grandchild))]
         assert len(processes) >= 4
         controller.kill()
-    assert not family.wait_gone(processes, 10.0)
+    assert not process_tree.wait_until_gone(processes, 10.0)
     own = RunDir.create()
     assert any(path in line for line in sweep())
     assert not Path(path).exists()

@@ -1,4 +1,4 @@
-"""What a killed run left is found and removed; what only looks like it stays."""
+"""Leftovers of a killed run are found and removed; anything that only looks like one stays."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.processes import family, leftovers
-from pytest_vllm_regress.processes.agent import Agent
+from pytest_vllm_regress.processes import abandoned, process_tree
+from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.owner import Owner, State, start_ticks
 from pytest_vllm_regress.util.rundir import RunDir, abandoned_runs
 
-# A controller that is killed together with its nannies: what it started lives on. The escaped child is in a session of its own.
+# A controller that is killed together with its nannies; the processes it started survive. The escaped child has its own session.
 CONTROLLER = f"""
 import mmap, os, subprocess, sys
 from pytest_vllm_regress.util.rundir import RunDir
@@ -49,7 +49,7 @@ class Killed:
     mapped: Path
     noted: Path
 
-    def there(self) -> list[bool]:
+    def existing(self) -> list[bool]:
         escaped = self.escaped.is_running() and self.escaped.status() != psutil.STATUS_ZOMBIE
         return [escaped, self.path.exists(), self.mapped.exists(), self.noted.exists()]
 
@@ -73,7 +73,7 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
     finally:
         process.kill()
         process.communicate()
-        family.end([killed.escaped], grace_s=0)
+        process_tree.terminate([killed.escaped], grace_s=0)
         RunDir(killed.path, "").remove()
         for segment in (killed.mapped, killed.noted):
             segment.unlink(missing_ok=True)
@@ -81,8 +81,8 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
 
 @pytest.fixture
 def killed() -> Iterator[Killed]:
-    with controller(kill=True) as found:
-        yield found
+    with controller(kill=True) as run:
+        yield run
 
 
 @pytest.fixture(autouse=True)
@@ -92,12 +92,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def named(killed: Killed) -> list[str]:
-    """What is found of the killed run, whatever else lies about on this machine."""
-    ours = (str(killed.path), str(killed.mapped), str(killed.noted))
+    """Return the kinds of the killed run's leftovers; other runs' leftovers on this machine are ignored."""
+    names = (str(killed.path), str(killed.mapped), str(killed.noted))
     return [
         trace.what
-        for trace in leftovers.of_runs()
-        if trace.name in ours or trace.name.startswith(f"{killed.escaped.pid} ")
+        for trace in abandoned.of_runs()
+        if trace.name in names or trace.name.startswith(f"{killed.escaped.pid} ")
     ]
 
 
@@ -107,32 +107,32 @@ def test_doctor_shows_and_touches_nothing_then_removes(killed: Killed, capsys: p
     shown = capsys.readouterr().out
     for name in (killed.path, killed.mapped, killed.noted, killed.escaped.pid):
         assert str(name) in shown
-    assert killed.there() == [True] * 4
+    assert killed.existing() == [True] * 4
     cli.main(["doctor", "--remove", "--json"])
-    removed = {each["name"]: each["removed"] for each in json.loads(capsys.readouterr().out)}
+    removed = {trace["name"]: trace["removed"] for trace in json.loads(capsys.readouterr().out)}
     assert removed[str(killed.path)]
-    assert killed.there() == [False] * 4
+    assert killed.existing() == [False] * 4
     assert named(killed) == []
 
 
 def test_the_next_run_removes_it_too(killed: Killed) -> None:
-    said = leftovers.sweep()
-    assert any(line.startswith(f"removed run directory {killed.path}, left by process") for line in said)
-    assert killed.there() == [False] * 4
+    lines = abandoned.sweep()
+    assert any(line.startswith(f"removed run directory {killed.path}, left by process") for line in lines)
+    assert killed.existing() == [False] * 4
 
 
 def test_a_living_run_is_left_alone() -> None:
     with controller(kill=False) as living:
         assert named(living) == []
-        leftovers.sweep()
-        assert living.there() == [True] * 4
+        abandoned.sweep()
+        assert living.existing() == [True] * 4
 
 
-def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lookalikes_are_not_removed(killed: Killed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same command, similar tag, same kind of directory and segment, and a segment of the run that a stranger has mapped."""
     command = killed.escaped.cmdline()
     similar = ("vr-other", f"{killed.path.name}-1.2.3-zz", Owner.me().tag("vr-x", "ab"))
-    tags: list[dict[str, str]] = [{}, {f"X{TAG}": killed.tag}, *({TAG: each} for each in similar)]
+    tags: list[dict[str, str]] = [{}, {f"X{TAG}": killed.tag}, *({TAG: tag} for tag in similar)]
     strangers = [subprocess.Popen(command, env={**os.environ, **tag}, stdout=subprocess.PIPE) for tag in tags]
     for stranger in strangers:
         assert stranger.stdout is not None
@@ -151,12 +151,12 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
     killed.noted.unlink()
     killed.noted.write_bytes(b"another file of the same name, so the note is not about it")
     try:
-        leftovers.sweep()
+        abandoned.sweep()
         assert [stranger.poll() for stranger in strangers] == [None] * len(strangers)
         assert all(os.path.lexists(folder) for folder in folders.values())
         assert other.exists()
         assert killed.mapped.exists()  # strangers have it mapped
-        assert killed.there() == [False, False, True, killed.noted.exists()]
+        assert killed.existing() == [False, False, True, killed.noted.exists()]
     finally:
         for stranger in strangers:
             stranger.kill()
@@ -166,23 +166,23 @@ def test_what_only_looks_like_ours_stays(killed: Killed, tmp_path: Path, monkeyp
             folder.unlink() if folder.is_symlink() else RunDir(folder, "").remove()
 
 
-def test_what_was_there_before_the_run_is_spared() -> None:
+def test_files_older_than_the_run_are_not_removed() -> None:
     """A user's file in /dev/shm that an abandoned engine has mapped."""
-    theirs = Path(f"/dev/shm/vr_test_checkpoint_{os.getpid()}")
-    theirs.write_bytes(bytes(4096))
+    checkpoint = Path(f"/dev/shm/vr_test_checkpoint_{os.getpid()}")
+    checkpoint.write_bytes(bytes(4096))
     try:
         subprocess.run([sys.executable, "-c", ""], check=True)  # takes longer than a tick, in which starts are counted
-        with controller(kill=True, mapped_too=[theirs]) as killed:
-            leftovers.sweep()
-            assert killed.there() == [False] * 4
-            assert theirs.exists()
+        with controller(kill=True, mapped_too=[checkpoint]) as killed:
+            abandoned.sweep()
+            assert killed.existing() == [False] * 4
+            assert checkpoint.exists()
     finally:
-        theirs.unlink()
+        checkpoint.unlink()
 
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
-def test_nannies_note_what_their_family_has_mapped(agent: Agent, leave: str) -> None:
-    child = agent.fork("probe", Deadline.after("start", 20))
+def test_nannies_note_mapped_shared_memory(agent: Agent, leave: str) -> None:
+    child = agent.start_child("probe", Deadline.after("start", 20))
     probe = Path(__file__).with_name("probe.py")
     path = child.request("call", Deadline.after("probe", 20), file=str(probe), function=leave, arguments={})
     try:
@@ -213,7 +213,7 @@ def test_owners(changes: dict[str, object], state: State, tmp_path: Path, monkey
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     run = RunDir.create()
     (run.path / "run.json").write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag}))
-    assert [each.run for each in abandoned_runs()] == ([run] if state is State.GONE else [])
+    assert [abandoned_run.run for abandoned_run in abandoned_runs()] == ([run] if state is State.GONE else [])
 
 
 def test_a_tag_names_its_owner() -> None:
@@ -249,39 +249,39 @@ def test_half_built_environments(cache: Path, capsys: pytest.CaptureFixture[str]
     assert builder.stdout is not None
     builder.stdout.readline()
     try:
-        assert [trace.name for trace in leftovers.of_builds()] == [str(places["half"]), str(old)]
-        assert all(trace.remove() for trace in leftovers.of_builds())
+        assert [trace.name for trace in abandoned.of_builds()] == [str(places["half"]), str(old)]
+        assert all(trace.remove() for trace in abandoned.of_builds())
         assert [place.exists() for place in places.values()] == [False, True, True]
         assert (fresh.exists(), old.exists()) == (True, False)
     finally:
         builder.communicate()
-    assert [trace.name for trace in leftovers.of_builds()] == [str(places["building"])]
-    FileLock(f"{places['building']}.lock").acquire(timeout=0)  # nobody holds it any more
+    assert [trace.name for trace in abandoned.of_builds()] == [str(places["building"])]
+    FileLock(f"{places['building']}.lock").acquire(timeout=0)  # no process holds it any longer
 
 
 def test_a_clean_machine_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(leftovers, "of_runs", lambda: iter(()))
+    monkeypatch.setattr(abandoned, "of_runs", lambda: iter(()))
     assert cli.main(["doctor"]) == 0
     assert capsys.readouterr().out == "nothing is left behind\n"
 
 
-def test_files_of_the_moment_are_found_too() -> None:
-    """What a killed command had in its scratch folder."""
+def test_files_created_just_now_are_found_too() -> None:
+    """Such as the scratch folder of a killed command."""
     program = "import sys\nfrom pytest_vllm_regress.util.rundir import scratch\nwith scratch() as folder: print(folder, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
-        leftovers.sweep()
+        abandoned.sweep()
         assert folder.exists()
         process.kill()
-    leftovers.sweep()
+    abandoned.sweep()
     assert not folder.exists()
 
 
-def test_a_run_whose_controller_is_gone_though_its_worker_lives(tmp_path: Path) -> None:
-    """As under xdist: the run is a worker's, and what the worker worked for has been killed."""
+def test_a_run_whose_controller_has_ended_although_its_worker_lives(tmp_path: Path) -> None:
+    """As under xdist: the run belongs to a worker, whose controller has been killed."""
     dead = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     controller = dataclasses.replace(Owner.me(), pid=dead.pid, ticks=start_ticks(dead.pid) or 0)
     run = RunDir.create(controller)
@@ -289,13 +289,17 @@ def test_a_run_whose_controller_is_gone_though_its_worker_lives(tmp_path: Path) 
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, TAG: run.tag}
     )
     try:
-        assert not [each for each in leftovers.of_runs() if run.path.name in each.name or f"{target.pid} " in each.name]
+        assert not [
+            trace for trace in abandoned.of_runs() if run.path.name in trace.name or f"{target.pid} " in trace.name
+        ]
         dead.kill()
         dead.wait()
-        found = [each for each in leftovers.of_runs() if run.path.name in each.name or f"{target.pid} " in each.name]
-        assert [each.what for each in found] == ["process", "run directory"]
-        assert {each.owner for each in found} == {f"process {dead.pid}, which is gone"}
-        assert all(each.remove() for each in found)
+        traces = [
+            trace for trace in abandoned.of_runs() if run.path.name in trace.name or f"{target.pid} " in trace.name
+        ]
+        assert [trace.what for trace in traces] == ["process", "run directory"]
+        assert {trace.owner for trace in traces} == {f"process {dead.pid}, which is gone"}
+        assert all(trace.remove() for trace in traces)
     finally:
         for process in (dead, target):
             process.kill()

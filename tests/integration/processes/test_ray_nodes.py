@@ -1,4 +1,4 @@
-"""What holds two Ray nodes, with a stand-in for Ray: it tells the address, and no end of anybody leaves it there."""
+"""The process that holds two Ray nodes, with a stand-in for Ray: it reports the address, and ends however its starter ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 
 CLUSTER = """
 import json, os
@@ -44,7 +44,7 @@ multiprocessing.util._exit_function()
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command of a process that starts the nodes and goes on until its input ends; it works in ``tmp_path``."""
+    """The command of a process that starts the nodes in ``tmp_path`` and runs until its input ends."""
     (tmp_path / "site" / "ray").mkdir(parents=True)
     (tmp_path / "site" / "ray" / "__init__.py").touch()
     (tmp_path / "site" / "ray" / "cluster_utils.py").write_text(CLUSTER)
@@ -57,7 +57,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_nodes_end_with_who_started_them(engine: list[str], tmp_path: Path, killed: bool) -> None:
+def test_the_nodes_end_with_their_starter(engine: list[str], tmp_path: Path, killed: bool) -> None:
     with subprocess.Popen(engine, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdin is not None
         assert started.stdout is not None
@@ -67,18 +67,18 @@ def test_the_nodes_end_with_who_started_them(engine: list[str], tmp_path: Path, 
             started.kill()
             forked.kill()
     # Although the fork, where it lives, holds the other end of its input.
-    assert family.wait_gone([held], 10) == []
-    family.end([forked], grace_s=0)
+    assert process_tree.wait_until_gone([held], 10) == []
+    process_tree.terminate([forked], grace_s=0)
     assert variables == {"RAY_ADDRESS": "127.0.0.2:1", "VLLM_HOST_IP": "127.0.0.1"}
     nodes = [json.loads(line) for line in (tmp_path / "nodes").read_text().splitlines()]
-    assert [(each["node_ip_address"], each["num_gpus"]) for each in nodes] == [("127.0.0.2", 3), ("127.0.0.1", 3)]
-    assert all(each["env_vars"] == {"VLLM_HOST_IP": each["node_ip_address"]} for each in nodes)
+    assert [(node["node_ip_address"], node["num_gpus"]) for node in nodes] == [("127.0.0.2", 3), ("127.0.0.1", 3)]
+    assert all(node["env_vars"] == {"VLLM_HOST_IP": node["node_ip_address"]} for node in nodes)
     assert not (tmp_path / "ray" / "ray_current_cluster").exists()  # by which another Ray would join
 
 
-def test_a_ray_that_does_not_start_is_told(engine: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ray_that_does_not_start_is_reported(engine: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKEN", "1")
     ended = subprocess.run(engine, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert "OSError: no raylet" in ended.stderr
-    assert "RuntimeError: no Ray of two nodes could be started: its holder ended with 1" in ended.stderr
+    assert "RuntimeError: a Ray cluster of two nodes could not be started: its process exited with 1" in ended.stderr

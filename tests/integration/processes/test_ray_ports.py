@@ -1,4 +1,4 @@
-"""Two Rays that look for a port at the same time."""
+"""Two Ray processes that choose a port at the same time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import ray_ports
 
 NODE = """
@@ -37,8 +37,8 @@ Drive = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
-    """Starts a driver that has chosen two ports when it is returned, and has them until its input ends."""
-    node = NODE.format(given_away=list(ray_ports._given_away()[:2]))
+    """Start a driver that has chosen two ports and holds them until its input ends."""
+    node = NODE.format(given_away=list(ray_ports._ephemeral_ports()[:2]))
     package = tmp_path / "site" / "ray" / "_private"
     package.mkdir(parents=True)
     for file, text in (("__init__.py", ""), ("_private/__init__.py", ""), ("_private/node.py", node)):
@@ -60,8 +60,8 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.communicate(timeout=20)
+    for process in started:
+        process.communicate(timeout=20)
 
 
 def chosen(driver: subprocess.Popen[str]) -> list[int]:
@@ -70,7 +70,7 @@ def chosen(driver: subprocess.Popen[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("when", ["import first", "import later"])
-def test_what_one_has_chosen_no_other_takes_while_it_lives(drive: Drive, when: str) -> None:
+def test_a_chosen_port_is_not_chosen_again_while_its_owner_lives(drive: Drive, when: str) -> None:
     first = drive(when)
     assert chosen(first) == [65000, 65000]
     second = drive(when)
@@ -79,7 +79,7 @@ def test_what_one_has_chosen_no_other_takes_while_it_lives(drive: Drive, when: s
     assert chosen(drive(when)) == [65000, 65000]
 
 
-def test_without_a_place_for_the_file_ray_chooses_alone(drive: Drive, tmp_path: Path) -> None:
+def test_without_a_writable_folder_ray_chooses_its_ports(drive: Drive, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere" / "run")
     assert [chosen(drive(RAY_TMPDIR=nowhere)) for _ in range(2)] == [[65000, 65000]] * 2
 
@@ -94,8 +94,8 @@ def test_a_ray_that_chooses_in_another_way_is_left_alone() -> None:
     assert Old._get_unused_port is plain
 
 
-@pytest.mark.parametrize(("text", "found"), [("32768\t60999\n", range(32768, 61000)), ("1024 65535", ()), ("none", ())])
-def test_what_the_kernel_gives_away(monkeypatch: pytest.MonkeyPatch, text: str, found: range | tuple[()]) -> None:
-    """Above it Ray must find enough."""
+@pytest.mark.parametrize(("text", "ports"), [("32768\t60999\n", range(32768, 61000)), ("1024 65535", ()), ("none", ())])
+def test_what_the_kernel_gives_away(monkeypatch: pytest.MonkeyPatch, text: str, ports: range | tuple[()]) -> None:
+    """Enough ports must remain above this range for Ray."""
     monkeypatch.setattr(ray_ports, "open", lambda _: io.StringIO(text), raising=False)
-    assert ray_ports._given_away() == found
+    assert ray_ports._ephemeral_ports() == ports

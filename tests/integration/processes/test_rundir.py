@@ -1,4 +1,4 @@
-"""A run directory is there with the note whose it is, or not at all: whoever writes behind a removal, whatever cuts a creation short."""
+"""A run directory exists with its owner file or not at all, even if files appear during a removal or a creation is interrupted."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_vllm_regress.util.rundir import PREFIX, RunDir, abandoned_runs
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Temporary files of the test's own."""
+    """Give the test its own folder for temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def writing_behind(monkeypatch: pytest.MonkeyPatch, run: RunDir, times: int) -> None:
-    """As an ending process may: when a removal has looked at the folder, and is about to take it away."""
+    """Create files between a removal's listing of the folder and its ``rmdir``, as an ending process may."""
     real, names = os.rmdir, iter(range(times))
 
     def rmdir(path: str | Path, *, dir_fd: int | None = None) -> None:
@@ -32,22 +32,22 @@ def writing_behind(monkeypatch: pytest.MonkeyPatch, run: RunDir, times: int) -> 
     monkeypatch.setattr(os, "rmdir", rmdir)
 
 
-def test_what_is_written_behind_a_removal_goes_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_written_during_a_removal_are_removed_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create()
     writing_behind(monkeypatch, run, 2)
     run.remove()
     assert list(place.iterdir()) == []
 
 
-def test_what_cannot_be_removed_keeps_the_note_whose_it_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_removed_keeps_its_owner_file(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create()
     with monkeypatch.context() as patched:
         writing_behind(patched, run, 100)
         run.remove()
     monkeypatch.setattr(Owner, "state", lambda owner: State.GONE)
-    (found,) = abandoned_runs()
-    assert found.run == run
-    found.run.remove()
+    (abandoned,) = abandoned_runs()
+    assert abandoned.run == run
+    abandoned.run.remove()
     assert list(place.iterdir()) == []
 
 
@@ -64,6 +64,6 @@ def test_a_creation_that_is_cut_short_leaves_nothing(
     assert not list(place.glob(f"{PREFIX}*"))
 
 
-def test_a_log_that_was_removed_is_not_made_anew(place: Path) -> None:
+def test_a_removed_log_is_not_created_again(place: Path) -> None:
     limits.trim(str(place / "log"), 1)
     assert not (place / "log").exists()

@@ -20,15 +20,15 @@ from pytest_vllm_regress.util.rundir import RunDir
 @pytest.fixture
 def segments() -> Iterator[tuple[Path, Path]]:
     """Two files in shared memory."""
-    made = tuple(Path(f"/dev/shm/vr-test-{os.getpid()}-{which}") for which in ("noted", "renewed"))
-    for path in made:
+    segments = tuple(Path(f"/dev/shm/vr-test-{os.getpid()}-{which}") for which in ("noted", "renewed"))
+    for path in segments:
         path.touch()
-    yield made[0], made[1]
-    for path in made:
+    yield segments[0], segments[1]
+    for path in segments:
         path.unlink(missing_ok=True)
 
 
-def test_an_environment_that_cannot_be_built_is_told_to_every_test_at_the_same_length() -> None:
+def test_a_build_error_does_not_grow_with_every_test() -> None:
     session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
     session._failed["vllm-1.0"] = BuildError("no such release")
     frames = []
@@ -43,13 +43,13 @@ def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segm
     noted, renewed = segments
     session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
     folder = session.run.path
-    # The second name was noted for a file that is gone: what bears the name now is another's.
+    # The second name was noted for a file that no longer exists; the present file of that name belongs to another process.
     (folder / SEGMENTS).write_text(f"{noted.stat().st_ino} {noted}\n{renewed.stat().st_ino + 1} {renewed}\n")
     session.close()
     assert not noted.exists()
     assert renewed.exists()
     assert not folder.exists()
-    ((user, (left,)),) = session.charges
+    ((user, (left,)),) = session.leftover_reports
     assert user == "the session"
     assert str(noted) in str(left)
 

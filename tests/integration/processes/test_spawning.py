@@ -1,4 +1,4 @@
-"""The fork server behind spawn: what multiprocessing promises of a spawned process holds, and the imports are there already."""
+"""The fork server behind spawn: a process keeps multiprocessing's guarantees for a spawned one, and starts with the imports done."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import psutil
 import pytest
 from prometheus_client import values
 
-from pytest_vllm_regress.processes import family
-from pytest_vllm_regress.processes.agent import TARGET_SITE
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 
 PROGRAM = """
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     spawn = multiprocessing.get_context("spawn")
     sys.modules["slow_to_import"] = type(sys)("slow_to_import")  # what this process has and a fresh interpreter has not
     if {quick}:
-        assert spawning.quicken({folder!r})
+        assert spawning.install_fork_server({folder!r})
     os.environ["LATER"] = "set after the copy was made"
     found = {{}}
 
@@ -113,57 +113,57 @@ def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
         [sys.executable, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        found: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+        report: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
         below = psutil.Process(process.pid).children(recursive=True)
-        assert all(map(family.is_helper, below))  # the fork server and the resource tracker are no engine
+        assert all(map(process_tree.is_helper, below))  # the fork server and the resource tracker are no engine
         process.kill()
-    assert below and not family.wait_gone(below, 10)
-    return found
+    assert below and not process_tree.wait_until_gone(below, 10)
+    return report
 
 
 @pytest.fixture
 def short_path() -> Any:
-    """A socket's path must be short."""
+    """Return a folder with a short path, as a socket needs."""
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="vr-") as folder:
         yield Path(folder)
 
 
-def test_it_is_as_spawn_is_but_for_the_imports(short_path: Path) -> None:
-    ours, theirs = run(short_path, quick=True), run(short_path, quick=False)
-    assert ours["has"][0] and ours["nested"] and not theirs["has"][0] and not theirs["nested"]
-    assert ours["has"][1] == theirs["has"][1] == "set after the copy was made"
-    assert ours["has"][3] == theirs["has"][3]  # the same number of open files
-    assert not ours["has"][4].startswith(spawning.NAME)
+def test_the_fork_server_equals_spawn_except_for_imports(short_path: Path) -> None:
+    forked, spawned = run(short_path, quick=True), run(short_path, quick=False)
+    assert forked["has"][0] and forked["nested"] and not spawned["has"][0] and not spawned["nested"]
+    assert forked["has"][1] == spawned["has"][1] == "set after the copy was made"
+    assert forked["has"][3] == spawned["has"][3]  # the same number of open files
+    assert not forked["has"][4].startswith(spawning.PROCESS_NAME)
     same = ("joined", "status", "signal", "terminated", "killed", "gone terminated", "gone killed", "closure")
-    assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
-    assert (ours["status"], ours["signal"], ours["terminated"], ours["killed"]) == (3, -11, 7, -9)
-    assert ours["in C"] == 7  # it is nudged, for the signal came later than it would have come to a spawned process
+    assert {name: forked[name] for name in same} == {name: spawned[name] for name in same}
+    assert (forked["status"], forked["signal"], forked["terminated"], forked["killed"]) == (3, -11, 7, -9)
+    assert forked["in C"] == 7  # it gets a second signal, because the first arrives later than in a spawned process
 
 
-def test_where_it_cannot_be_nothing_changes(tmp_path: Path) -> None:
-    """A path too long for a socket; and a process with threads, of which a copy is not sound."""
+def test_where_no_fork_server_is_possible_nothing_changes(tmp_path: Path) -> None:
+    """The path is too long for a socket, or the process has threads and cannot be forked safely."""
     program = f"""
 import multiprocessing.spawn, sys, threading, time
 sys.path.insert(0, {str(TARGET_SITE)!r})
 from vllm_regress_target import spawning
 before = multiprocessing.spawn.get_executable()
-assert not spawning.quicken({str(tmp_path / ("x" * 120))!r})
+assert not spawning.install_fork_server({str(tmp_path / ("x" * 120))!r})
 threading.Thread(target=time.sleep, args=(1,)).start()
-assert not spawning.quicken("/tmp")
+assert not spawning.install_fork_server("/tmp")
 assert multiprocessing.spawn.get_executable() == before
 """
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_without_the_server_it_spawns_as_ever(short_path: Path) -> None:
+def test_processes_are_spawned_if_the_fork_server_dies(short_path: Path) -> None:
     program = f"""
 import multiprocessing, os, signal, sys
 sys.path.insert(0, {str(TARGET_SITE)!r})
 from vllm_regress_target import spawning
 if __name__ == "__main__":
-    assert spawning.quicken({str(short_path)!r})
+    assert spawning.install_fork_server({str(short_path)!r})
     (server,) = os.popen(f"pgrep -P {{os.getpid()}} -f .").read().split()[:1]
     os.kill(int(server), signal.SIGKILL)
     os.waitpid(int(server), 0)
@@ -179,10 +179,10 @@ if __name__ == "__main__":
 def test_counters_are_kept_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "ValueClass", values.MutexValue)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    spawning.count_where_asked()
+    spawning.reload_prometheus_values()
     assert values.ValueClass is not values.MutexValue
     values.ValueClass("counter", "tokens", "tokens_total", (), (), "").inc(3)
     assert list(tmp_path.glob("counter_*.db"))
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR")
-    spawning.count_where_asked()
+    spawning.reload_prometheus_values()
     assert values.ValueClass is values.MutexValue

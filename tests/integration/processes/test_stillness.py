@@ -1,4 +1,4 @@
-"""Hangs are told by their stillness, and nothing that works is taken for one: a table of made-up families, each a real one."""
+"""Hangs are detected by their stillness, and no working tree is mistaken for one: a table of simulated, but real process trees."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.errors import DeadlineExceeded
-from pytest_vllm_regress.processes.agent import Agent
-from pytest_vllm_regress.processes.early import Early, Family, Watch
-from pytest_vllm_regress.processes.stillness import LOOK_S, Awaited
+from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.processes.child_handle import Loan
+from pytest_vllm_regress.processes.early_exit import DocumentedHang, EarlyExitPolicy, HangDetector, WatchedTree
+from pytest_vllm_regress.processes.stillness import SNAPSHOT_INTERVAL_S
 from pytest_vllm_regress.util.deadline import Deadline
 
 FAMILIES = Path(__file__).with_name("families") / "probe.py"
 SETTLE_S, PATIENT_S = 3.0, 60.0
-HANG = Awaited("the documented text", ("probe",), SETTLE_S)
+HANG = DocumentedHang("the documented text", ("probe",), SETTLE_S)
 
 HANGS = ("wait_for_ever", "wait_for_a_child_that_waits", "deadlock", "poll_for_ever", "restart_for_ever")
 WORK = (
@@ -38,32 +39,31 @@ WORK = (
 )
 
 
-def ask(agent: Agent, function: str, awaited: Awaited | None, seconds: float = PATIENT_S) -> Any:
-    child = agent.fork("probe", Deadline.after("start", 30))
-    child.early = Early(awaited)
+def ask(agent: Agent, function: str, awaited: DocumentedHang | None, seconds: float = PATIENT_S) -> Any:
+    child = agent.start_child("probe", Deadline.after("start", 30))
+    call = {"file": str(FAMILIES), "function": function, "arguments": {}}
     try:
-        return child.request(
-            "call", Deadline.after("probe", seconds), file=str(FAMILIES), function=function, arguments={}
-        )
+        with child.lend(Loan(EarlyExitPolicy(awaited))):
+            return child.request("call", Deadline.after("probe", seconds), **call)
     finally:
         child.kill()
 
 
 @pytest.mark.parametrize("family", HANGS)
-def test_a_hang_whose_text_was_seen_ends_early(agent: Agent, family: str) -> None:
+def test_a_documented_hang_ends_early(agent: Agent, family: str) -> None:
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:
         ask(agent, family, HANG)
     assert time.monotonic() - started < PATIENT_S - 10
     words = str(caught.value)
-    assert "hangs: " in words and f"the deadline of {PATIENT_S:g} s was not waited for" in words
+    assert "hangs: " in words and f"the wait ended before its deadline of {PATIENT_S:g} s" in words
     assert ("the same step again for" if "restart" in family else "still for") in words
     assert "after 'the documented text" in words and "== dossier:" in words
     assert caught.value.phase == "probe" and caught.value.kind == "hang"
 
 
 @pytest.mark.parametrize("family", WORK)
-def test_what_works_is_never_called_still(agent: Agent, family: str) -> None:
+def test_work_never_counts_as_a_hang(agent: Agent, family: str) -> None:
     assert ask(agent, family, HANG)
 
 
@@ -72,41 +72,42 @@ def test_what_works_is_never_called_still(agent: Agent, family: str) -> None:
     [
         ("say_nothing_and_wait", HANG),
         ("wait_for_ever", None),
-        ("wait_for_ever", Awaited("another text", ("probe",), SETTLE_S)),
-        ("wait_for_ever", Awaited("the documented text", ("request",), SETTLE_S)),
+        ("wait_for_ever", DocumentedHang("another text", ("probe",), SETTLE_S)),
+        ("wait_for_ever", DocumentedHang("the documented text", ("request",), SETTLE_S)),
     ],
 )
 def test_without_its_text_or_in_another_phase_no_hang_ends_early(
-    agent: Agent, family: str, awaited: Awaited | None
+    agent: Agent, family: str, awaited: DocumentedHang | None
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=r"missed its deadline: no answer within 6 s"):
         ask(agent, family, awaited, seconds=2 * SETTLE_S)
 
 
 def test_text_of_an_earlier_request_does_not_count(agent: Agent) -> None:
-    child = agent.fork("probe", Deadline.after("start", 30))
-    child.early = Early(HANG)
+    child = agent.start_child("probe", Deadline.after("start", 30))
     arguments = {"file": str(FAMILIES), "arguments": {}}
-    child.request("call", Deadline.after("probe", 20), function="say", **arguments)
-    with pytest.raises(DeadlineExceeded, match="missed its deadline"):
+    policy = Loan(EarlyExitPolicy(HANG))
+    with child.lend(policy):
+        child.request("call", Deadline.after("probe", 20), function="say", **arguments)
+    with child.lend(policy), pytest.raises(DeadlineExceeded, match="missed its deadline"):
         child.request("call", Deadline.after("probe", 2 * SETTLE_S), function="say_nothing_and_wait", **arguments)
 
 
-def test_looking_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
-    child = agent.fork("probe", Deadline.after("start", 30))
+def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
+    child = agent.start_child("probe", Deadline.after("start", 30))
     assert child.alive and child.pid is not None
     now = [0.0]
-    family = Family(child._nanny, child.pid, child.log, None)
-    watch = Watch(Awaited("something else", ("probe",)), family, lambda: now[0])
+    family = WatchedTree(child.life.nanny_pid, child.pid, child.log, None)
+    watch = HangDetector(DocumentedHang("something else", ("probe",)), family, lambda: now[0])
     request = {"op": "call", "file": str(FAMILIES), "function": "be_of_eight", "arguments": {}}
-    child._channel.send(request, timeout_s=5)
+    child.channel.post(request, timeout_s=5)
     until = time.monotonic() + 20
     while "something else" not in child.log.read_text() and time.monotonic() < until:
         time.sleep(0.05)
     spent = time.process_time()
     for _ in range(200):
-        watch.look()
-        now[0] += LOOK_S
+        watch.check()
+        now[0] += SNAPSHOT_INTERVAL_S
     spent = time.process_time() - spent
     assert len(child.processes()) == 8
     child.kill()

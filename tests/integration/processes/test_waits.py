@@ -1,4 +1,4 @@
-"""Who waits for whom, told of real processes."""
+"""Descriptions of what real processes wait for."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def family(program: str) -> Iterator[list[psutil.Process]]:
         parent = psutil.Process(process.pid)
         yield [parent, *parent.children()]
     finally:
-        for each in [*psutil.Process(process.pid).children(), psutil.Process(process.pid)]:
-            each.kill()
+        for member in [*psutil.Process(process.pid).children(), psutil.Process(process.pid)]:
+            member.kill()
         process.communicate()
 
 
 def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
-    """What is said of the first one, once it has gone to sleep."""
+    """Return the description of the first process once it sleeps."""
     until = time.monotonic() + 10
     while not wanted(text := Waits(processes).describe(processes[0])) and time.monotonic() < until:
-        time.sleep(0.01)  # another process goes to sleep without telling
+        time.sleep(0.01)  # there is no event for another process falling asleep
     return text
 
 

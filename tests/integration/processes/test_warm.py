@@ -1,4 +1,4 @@
-"""What a warm agent does once for its children: imports, model classes, bytecode. vLLM is a stand-in here."""
+"""Work that a warm agent does once for all its children: imports, model classes, bytecode. vLLM is a stand-in."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.environments.cache import bytecode_folder
-from pytest_vllm_regress.processes.agent import Agent
-from pytest_vllm_regress.processes.child import Child
+from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
-from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import in_a_fork
+from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import call_in_fork
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import writable_root
 from pytest_vllm_regress.util.rundir import RunDir
@@ -93,7 +93,7 @@ def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
 
 
 def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
-    return ask_child(agent.fork("probe", Deadline.after("start", 20)), file, function, **arguments)
+    return ask_child(agent.start_child("probe", Deadline.after("start", 20)), file, function, **arguments)
 
 
 def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
@@ -105,26 +105,26 @@ def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
         child.stop(Deadline.after("stop", 20))
 
 
-def test_model_classes_are_learned_in_a_fork_and_once(warm: Agent, probe: Path) -> None:
+def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) -> None:
     assert ask(warm, probe, "learned", architecture="Small") == "an interpreter of its own"
     warm.inspect(Deadline.after("import", 20), architectures=["Small"])
     first, second = (ask(warm, probe, "learned", architecture="Small") for _ in range(2))
     assert first["model"] == "small"
     assert first["by"] == second["by"] not in (first["here"], first["agent"])
     assert first["plugins"] == [first["by"]]  # loaded as vLLM does there, and nowhere else
-    assert ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"  # nobody asked for it
+    assert ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"  # not requested
 
 
-def test_a_class_that_cannot_be_inspected_is_left_to_the_engine_that_needs_it(warm: Agent, probe: Path) -> None:
+def test_a_class_that_cannot_be_inspected_is_left_to_the_engine(warm: Agent, probe: Path) -> None:
     warm.inspect(Deadline.after("import", 20), architectures=["Broken", "Unheard of"])
     assert ask(warm, probe, "learned", architecture="Broken") == "an interpreter of its own"
     assert warm.alive
 
 
-def test_a_fork_gives_its_result_or_says_how_it_ended() -> None:
-    assert in_a_fork(lambda: {"fork of": os.getppid()}) == {"fork of": os.getpid()}
+def test_a_fork_returns_its_result_or_how_it_ended() -> None:
+    assert call_in_fork(lambda: {"fork of": os.getppid()}) == {"fork of": os.getpid()}
     with pytest.raises(RuntimeError, match="wait status 256"):
-        in_a_fork(lambda: sys.exit(3))
+        call_in_fork(lambda: sys.exit(3))
 
 
 @pytest.mark.parametrize(
@@ -137,22 +137,37 @@ def test_a_fork_gives_its_result_or_says_how_it_ended() -> None:
         ({}, "fork", "10"),
     ],
 )
-def test_a_variable_that_was_read_at_import_counts_all_the_same(
+def test_a_variable_read_at_import_still_counts(
     warm: Agent, probe: Path, variables: dict[str, str], start_method: str, patience: str
 ) -> None:
-    child = warm.fork("probe", Deadline.after("start", 20), environment=variables)
+    child = warm.start_child("probe", Deadline.after("start", 20), environment=variables)
     assert child.start_method == start_method
     assert ask_child(child, probe, "patience") == patience
 
 
-def test_where_spawn_is_asked_for_nothing_quickens_it(warm: Agent, probe: Path) -> None:
-    asked = warm.fork("probe", Deadline.after("start", 20), start_method="spawn")
-    assert ask_child(asked, probe, "variable", name=spawning.LEAVE) == "1"
-    needed = warm.fork("probe", Deadline.after("start", 20), environment={"VLLM_PATIENCE": "3"})
-    assert ask_child(needed, probe, "variable", name=spawning.LEAVE) is None
+def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(target: Path, run_dir: RunDir) -> None:
+    package = next((target.parent.parent / "lib").glob("python3.*/site-packages")) / "vllm" / "__init__.py"
+    with package.open("a") as file:
+        file.write("\nimport threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 20))
+    try:
+        agent.warm(Deadline.after("import", 20), fronts=[])
+        assert agent.import_error is None
+        assert agent.spawns == "importing vLLM started 1 thread"
+        assert agent.start_child("probe", Deadline.after("start", 20)).start_method == "spawn"
+    finally:
+        agent.stop()
 
 
-def test_vllm_keeps_what_it_keeps_in_our_cache(warm: Agent, probe: Path) -> None:
+def test_requested_spawn_uses_no_fork_server(warm: Agent, probe: Path) -> None:
+    spawned = warm.start_child("probe", Deadline.after("start", 20), start_method="spawn")
+    assert ask_child(spawned, probe, "variable", name=spawning.DISABLED) == "1"
+    needs_spawn = warm.start_child("probe", Deadline.after("start", 20), environment={"VLLM_PATIENCE": "3"})
+    assert ask_child(needs_spawn, probe, "variable", name=spawning.DISABLED) is None
+
+
+def test_vllms_caches_lie_in_our_cache(warm: Agent, probe: Path) -> None:
     assert ask(warm, probe, "variable", name="VLLM_CACHE_ROOT") == str(writable_root() / "vllm")
 
 
@@ -169,11 +184,11 @@ def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path
 
     assert bytecode_folder(target) is None
     assert compiled() == set()
-    (place / "vllm-regress.json").write_text("{}")  # what a finished build leaves
-    found = compiled()
-    assert any("vllm/model_executor" in file or "vllm/engine/arg_utils" in file for file in found)
-    assert all(file.startswith("vllm-regress-bytecode/") for file in found)
-    assert not any("probe" in Path(file).name for file in found)
+    (place / "vllm-regress.json").write_text("{}")  # as after a finished build
+    files = compiled()
+    assert any("vllm/model_executor" in file or "vllm/engine/arg_utils" in file for file in files)
+    assert all(file.startswith("vllm-regress-bytecode/") for file in files)
+    assert not any("probe" in Path(file).name for file in files)
 
 
 def test_an_environment_that_cannot_be_written_gets_no_bytecode(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +197,7 @@ def test_an_environment_that_cannot_be_written_gets_no_bytecode(target: Path, mo
     assert bytecode_folder(target) is None
 
 
-def test_a_probe_is_always_read_as_it_is_now(target: Path, run_dir: RunDir, probe: Path) -> None:
+def test_a_changed_probe_file_is_read_again(target: Path, run_dir: RunDir, probe: Path) -> None:
     (target.parent.parent / "vllm-regress.json").write_text("{}")
     agent = Agent(target, run_dir)
     agent.start(Deadline.after("import", 20))

@@ -1,4 +1,4 @@
-"""``vllm-regress run``: which cases run where, what a failing pytest becomes, and that nothing is silently green."""
+"""``vllm-regress run``: which cases run where, how a failing pytest is reported, and that nothing passes silently."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.results import RunResult, TestResult, append_results, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
-from pytest_vllm_regress.runner import runner as runs
+from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
+from pytest_vllm_regress.runner.build import check_environments
+from pytest_vllm_regress.runner.plan import plan_batches
+from pytest_vllm_regress.runner.pytest_run import run_command
+from pytest_vllm_regress.runner.result_files import KEPT_COPIES, save_results
+from pytest_vllm_regress.runner.run import SequentialRunner
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -39,7 +44,7 @@ def result(case: Case, environment: str, verdict: Verdict) -> TestResult:
 
 
 class FakePytest:
-    """Stands for the pytest processes: per environment a report to write and a status to end with."""
+    """Stand-in for the pytest processes, with a report and an exit status per environment."""
 
     def __init__(self, answers: Mapping[str, tuple[RunResult | bytes | None, int]]) -> None:
         self._answers = answers
@@ -52,34 +57,40 @@ class FakePytest:
         options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
         content, status = self._answers[options["--vllm-env"]]
         if isinstance(content, RunResult):
-            write(Path(options["--vllm-report"]), content)
+            append_results(Path(options["--vllm-report"]), content)
         elif content is not None:
             Path(options["--vllm-report"]).write_bytes(content)
         return status
 
 
 def run(
-    jobs: Sequence[runs.Job],
+    batches: Sequence[Batch],
     answers: Mapping[str, tuple[RunResult | bytes | None, int]],
-    options: runs.Options | None = None,
+    options: RunOptions | None = None,
     build: Callable[[str], None] = lambda name: None,
-) -> tuple[runs.Outcome, FakePytest]:
+) -> tuple[RunOutcome, FakePytest]:
     fake = FakePytest(answers)
-    return runs.Runner(build, options or runs.Options(), lambda line: None, fake).run(jobs), fake
+    return SequentialRunner(build, options or RunOptions(), lambda line: None, fake).run(batches), fake
 
 
 def test_plan_groups_by_environment(make_case: MakeCase) -> None:
     a = make_case("a", ["old", "older"], ["new"])
     b = make_case("b", ["old2"], ["new", "newer"])
-    jobs = runs.plan([a, b])
-    assert [(job.environment, [c.id for c in job.cases], dict(job.roles)) for job in jobs] == [
+    batches = plan_batches([a, b])
+    assert [(batch.environment, [c.id for c in batch.cases], dict(batch.roles)) for batch in batches] == [
         ("old", ["a"], {"a": "affected"}),
         ("old2", ["b"], {"b": "affected"}),
         ("new", ["a", "b"], {"a": "fixed", "b": "fixed"}),
     ]
-    assert [job.environment for job in runs.plan([a, b], all_evidence=True)] == ["old", "older", "old2", "new", "newer"]
-    named = runs.plan([a, b], ["x", "/usr/bin/python", "x"])
-    assert [(job.environment, len(job.cases), dict(job.roles)) for job in named] == [
+    assert [batch.environment for batch in plan_batches([a, b], all_evidence=True)] == [
+        "old",
+        "older",
+        "old2",
+        "new",
+        "newer",
+    ]
+    named = plan_batches([a, b], ["x", "/usr/bin/python", "x"])
+    assert [(batch.environment, len(batch.cases), dict(batch.roles)) for batch in named] == [
         ("x", 2, {}),
         ("/usr/bin/python", 2, {}),
     ]
@@ -87,18 +98,18 @@ def test_plan_groups_by_environment(make_case: MakeCase) -> None:
 
 def test_plan_of_a_case_without_evidence(make_case: MakeCase) -> None:
     with pytest.raises(UsageError, match="no evidence environments in a: name one with --env NAME"):
-        runs.plan([make_case("a", [], []), make_case("b")])
+        plan_batches([make_case("a", [], []), make_case("b")])
 
 
-def test_green(make_case: MakeCase) -> None:
+def test_expected_verdicts_exit_with_0(make_case: MakeCase) -> None:
     case = make_case("a")
     outcome, fake = run(
-        runs.plan([case]),
+        plan_batches([case]),
         {
             "old": (RunResult((result(case, "old", Verdict.REPRODUCED),)), 0),
             "new": (RunResult((result(case, "new", Verdict.FIXED),)), 0),
         },
-        runs.Options("sim", "2", ("-k", "x")),
+        RunOptions("sim", "2", ("-k", "x")),
     )
     assert outcome.exit_code == 0
     assert outcome.run.results[0].command == "vllm-regress run a --env old --device sim"
@@ -134,7 +145,7 @@ def test_green(make_case: MakeCase) -> None:
 def test_evidence_must_show_its_side(make_case: MakeCase, old: Verdict, new: Verdict, code: int, because: str) -> None:
     case = make_case("a")
     answers = {name: (RunResult((result(case, name, verdict),)), 0) for name, verdict in (("old", old), ("new", new))}
-    outcome, _ = run(runs.plan([case]), answers)
+    outcome, _ = run(plan_batches([case]), answers)
     assert outcome.exit_code == code
     assert [r.not_expected_because for r in outcome.run.results if r.not_expected_because] == (
         [because] if because else []
@@ -147,13 +158,13 @@ def test_a_variant_that_is_not_affected_does_not_spoil_the_evidence(make_case: M
         result(case, "old", Verdict.REPRODUCED),
         dataclasses.replace(result(case, "old", Verdict.FIXED), test="other"),
     )
-    assert run(runs.plan([case]), {"old": (RunResult(both), 0)})[0].exit_code == 0
+    assert run(plan_batches([case]), {"old": (RunResult(both), 0)})[0].exit_code == 0
 
 
 def test_named_environments_expect_what_the_verdict_says(make_case: MakeCase) -> None:
     case = make_case("a")
     answers = {"x": (RunResult((result(case, "x", Verdict.NOT_APPLICABLE),)), 0)}
-    assert run(runs.plan([case], ["x"]), answers)[0].exit_code == 0
+    assert run(plan_batches([case], ["x"]), answers)[0].exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +181,7 @@ def test_named_environments_expect_what_the_verdict_says(make_case: MakeCase) ->
 def test_a_pytest_without_a_report_is_inconclusive(
     make_case: MakeCase, content: RunResult | bytes | None, status: int, words: str
 ) -> None:
-    outcome, _ = run(runs.plan([make_case("a"), make_case("b")], ["x"]), {"x": (content, status)})
+    outcome, _ = run(plan_batches([make_case("a"), make_case("b")], ["x"]), {"x": (content, status)})
     assert outcome.exit_code == 1
     assert [(r.case_id, r.verdict) for r in outcome.run.results] == [
         ("a", Verdict.INCONCLUSIVE),
@@ -181,17 +192,17 @@ def test_a_pytest_without_a_report_is_inconclusive(
 
 def test_a_pytest_that_dies_after_some_verdicts(make_case: MakeCase) -> None:
     a, b = make_case("a"), make_case("b")
-    found = RunResult((result(a, "x", Verdict.FIXED),))
-    silent, _ = run(runs.plan([a, b], ["x"]), {"x": (found, 1)})
+    reported = RunResult((result(a, "x", Verdict.FIXED),))
+    silent, _ = run(plan_batches([a, b], ["x"]), {"x": (reported, 1)})
     assert [(r.case_id, r.verdict.value) for r in silent.run.results] == [("a", "FIXED"), ("b", "INCONCLUSIVE")]
-    killed, _ = run(runs.plan([a], ["x"]), {"x": (found, -11)})
+    killed, _ = run(plan_batches([a], ["x"]), {"x": (reported, -11)})
     assert killed.exit_code == 1
     assert [r.verdict.value for r in killed.run.results] == ["FIXED", "INCONCLUSIVE"]
 
 
 def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
     case = make_case("a")
-    outcome, _ = run(runs.plan([case], ["x"]), {"x": (RunResult((result(case, "x", Verdict.FIXED),)), 1)})
+    outcome, _ = run(plan_batches([case], ["x"]), {"x": (RunResult((result(case, "x", Verdict.FIXED),)), 1)})
     assert outcome.exit_code == 1
     assert outcome.run.problems == ("x: pytest failed, but no verdict says why: see its output above",)
 
@@ -199,14 +210,14 @@ def test_a_failure_without_a_verdict_is_a_problem(make_case: MakeCase) -> None:
 def test_a_run_on_a_gpu_that_showed_nothing_is_a_problem(make_case: MakeCase) -> None:
     case = make_case("a")
     skipped = dataclasses.replace(result(case, "x", Verdict.NOT_APPLICABLE), device="gpu")
-    outcome, _ = run(runs.plan([case], ["x"]), {"x": (RunResult((skipped,)), 1)})
+    outcome, _ = run(plan_batches([case], ["x"]), {"x": (RunResult((skipped,)), 1)})
     assert outcome.exit_code == 1
     assert outcome.run.problems == ("x: nothing was shown on a GPU: every case was NOT_APPLICABLE",)
 
 
 def test_results_of_other_cases_do_not_count(make_case: MakeCase) -> None:
     a, b = make_case("a"), make_case("b")
-    outcome, _ = run(runs.plan([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)})
+    outcome, _ = run(plan_batches([a], ["x"]), {"x": (RunResult((result(b, "x", Verdict.FIXED),)), 0)})
     assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "INCONCLUSIVE")]
 
 
@@ -217,7 +228,9 @@ def test_an_environment_that_cannot_be_built(make_case: MakeCase) -> None:
         if name == "old":
             raise BuildError("no solution for ray==9")
 
-    outcome, fake = run(runs.plan([case]), {"new": (RunResult((result(case, "new", Verdict.FIXED),)), 0)}, build=build)
+    outcome, fake = run(
+        plan_batches([case]), {"new": (RunResult((result(case, "new", Verdict.FIXED),)), 0)}, build=build
+    )
     assert outcome.exit_code == 3
     assert outcome.unbuilt == ("old",)
     assert len(fake.commands) == 1
@@ -225,11 +238,13 @@ def test_an_environment_that_cannot_be_built(make_case: MakeCase) -> None:
     assert [problem for problem in outcome.run.problems if "no solution for ray==9" in problem]
 
 
-def test_interrupted(make_case: MakeCase) -> None:
+def test_an_interruption_exits_with_130(make_case: MakeCase) -> None:
     def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
         raise KeyboardInterrupt
 
-    outcome = runs.Runner(lambda name: None, runs.Options(), lambda line: None, start).run(runs.plan([make_case("a")]))
+    outcome = SequentialRunner(lambda name: None, RunOptions(), lambda line: None, start).run(
+        plan_batches([make_case("a")])
+    )
     assert outcome.exit_code == 130
 
 
@@ -238,10 +253,12 @@ def test_verdicts_reached_before_the_interruption_are_kept(make_case: MakeCase) 
 
     def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
         report = next(part for part in command if part.startswith("--vllm-report=")).partition("=")[2]
-        write(Path(report), RunResult((result(a, "x", Verdict.FIXED),)))
+        append_results(Path(report), RunResult((result(a, "x", Verdict.FIXED),)))
         raise KeyboardInterrupt
 
-    outcome = runs.Runner(lambda name: None, runs.Options(), lambda line: None, start).run(runs.plan([a, b], ["x"]))
+    outcome = SequentialRunner(lambda name: None, RunOptions(), lambda line: None, start).run(
+        plan_batches([a, b], ["x"])
+    )
     assert outcome.exit_code == 130
     assert [(r.case_id, r.verdict.value) for r in outcome.run.results] == [("a", "FIXED")]
     assert "interrupted" in outcome.run.problems[0]
@@ -253,7 +270,7 @@ import pytest
 
 pytestmark = pytest.mark.vllm_case("{id}")
 
-def test_it(vllm_probe):
+def test_case(vllm_probe):
     assert vllm_probe("{function}") == 1
 """
 WORK = """
@@ -283,36 +300,36 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(make_case: MakeCase, tmp_path
     try:
         _wait_for((tmp_path / "armed").exists, 60)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
-    assert [(r.case_id, r.verdict.value) for r in read(tmp_path / "out.json").results] == [("a", "FIXED")]
-    assert re.search(r"^a .*FIXED", said, re.M)
+    assert [(r.case_id, r.verdict.value) for r in read_results(tmp_path / "out.json").results] == [("a", "FIXED")]
+    assert re.search(r"^a .*FIXED", output, re.M)
 
 
-def test_keep(make_case: MakeCase, tmp_path: Path) -> None:
-    found = RunResult((result(make_case("a"), "x", Verdict.FIXED),))
-    said: list[str] = []
-    for second in range(runs.KEPT_COPIES + 3):
-        written = runs.keep(found, tmp_path / "out", tmp_path / "cache", said.append, now=float(second))
+def test_results_are_saved_and_old_copies_removed(make_case: MakeCase, tmp_path: Path) -> None:
+    reported = RunResult((result(make_case("a"), "x", Verdict.FIXED),))
+    output: list[str] = []
+    for second in range(KEPT_COPIES + 3):
+        written = save_results(reported, tmp_path / "out", tmp_path / "cache", output.append, now=float(second))
     assert written is not None
-    assert read(written) == found
-    assert len(list((tmp_path / "cache").iterdir())) == runs.KEPT_COPIES
-    assert runs.keep(found, tmp_path / "one.json", tmp_path / "cache", said.append) == tmp_path / "one.json"
+    assert read_results(written) == reported
+    assert len(list((tmp_path / "cache").iterdir())) == KEPT_COPIES
+    assert save_results(reported, tmp_path / "one.json", tmp_path / "cache", output.append) == tmp_path / "one.json"
     (tmp_path / "file").touch()
-    assert runs.keep(found, None, tmp_path / "file" / "x", said.append) is None
-    assert "no copy was kept" in said[-1]
+    assert save_results(reported, None, tmp_path / "file" / "x", output.append) is None
+    assert "no copy was kept" in output[-1]
 
 
-def test_unknown_interpreter(make_case: MakeCase) -> None:
+def test_an_unknown_interpreter_is_refused(make_case: MakeCase) -> None:
     with pytest.raises(UsageError, match="--env /nowhere/python: no such interpreter"):
-        runs.check_environments(runs.plan([make_case("a")], ["/nowhere/python"]))
+        check_environments(plan_batches([make_case("a")], ["/nowhere/python"]))
 
 
 def test_output_goes_to_standard_error_where_ours_is_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-c", "import sys; print('said'); print('warned', file=sys.stderr)"]
-    assert runs.run_command(command, os.environ, to_stderr=True) == 0
+    assert run_command(command, os.environ, to_stderr=True) == 0
     assert capfd.readouterr() == ("", "said\nwarned\n")
 
 
@@ -324,7 +341,7 @@ def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
         "except KeyboardInterrupt: (p / 'cleaned').write_text('')\n"
     )
     parent = (
-        "import os, sys; from pytest_vllm_regress.runner.runner import run_command\n"
+        "import os, sys; from pytest_vllm_regress.runner.pytest_run import run_command\n"
         "from pytest_vllm_regress.util.signals import terminate_as_interrupt\n"
         "with terminate_as_interrupt():\n"
         "    run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"

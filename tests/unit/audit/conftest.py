@@ -1,4 +1,4 @@
-"""Made-up interpreters and lists; nothing is installed and nothing is started but an interpreter's path query."""
+"""Fake interpreters and lists. Nothing is installed, and the only process is an interpreter's path query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install(tmp_path: Path) -> Install:
         place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         place.mkdir(parents=True)
         licence = "License: first line\n        \n        second line\n"  # as vllm's: a line of blanks inside a field
-        lines = "".join(f"Requires-Dist: {each}\n" for each in requires)
+        lines = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
         (place / "METADATA").write_text(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{licence}{lines}\nRequires-Dist: not a header\n"
         )
@@ -45,7 +45,7 @@ def install(tmp_path: Path) -> Install:
 
 @pytest.fixture
 def ray(install: Install) -> Callable[[str, str], Path]:
-    """``ray(site, version)`` installs a Ray that says which it is."""
+    """``ray(site, version)`` installs a fake Ray with that version."""
 
     def write(site: str, version: str) -> Path:
         return install(

@@ -107,9 +107,9 @@ def test_standard_input(cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_json(cases: Path, affected: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(cases, affected, "--json") == 1
-    found = json.loads(capsys.readouterr().out)
-    (target,) = found["targets"]
-    assert found["schema"] == 1
+    report = json.loads(capsys.readouterr().out)
+    (target,) = report["targets"]
+    assert report["schema"] == 1
     assert target["versions"] == {"ray": "2.43.0", "vllm": "0.8.4"}
     assert target["findings"][0]["first_fixed"] == "vllm 0.8.5"
 
@@ -145,7 +145,7 @@ def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.C
         file.truncate(MAX_BYTES + 1)
     for arguments, words in (
         (["/nowhere"], "no such file"),
-        ([tmp_path], "is no environment"),
+        ([tmp_path], "is not an environment"),
         ([tmp_path / "large"], "larger than"),
         ([affected, "--preflight"], "is a list of packages"),
         ([affected, "--json", "--sarif"], "contradict"),

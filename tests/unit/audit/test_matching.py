@@ -1,4 +1,4 @@
-"""Versions matched with affected ranges; what cannot be decided is said."""
+"""Matching versions with affected ranges, and notes on what cannot be decided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from pytest_vllm_regress.audit.matching import find, notes
 from pytest_vllm_regress.audit.package_lists import parse_list
-from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -34,10 +35,10 @@ affected = { vllm = ">=0.8.4" }
 @pytest.fixture
 def cases(tmp_path: Path) -> tuple[Case, ...]:
     CASE.write(tmp_path / "cases")
-    return find_cases(tmp_path / "cases")
+    return load_all_cases(tmp_path / "cases")
 
 
-def test_all_ranges_must_match_and_variants_are_told(cases: tuple[Case, ...]) -> None:
+def test_all_ranges_must_match_and_variants_are_reported(cases: tuple[Case, ...]) -> None:
     (finding,) = find(parse_list(b"vllm==0.8.3\nray==2.43.0\n", "list"), cases)
     assert finding.versions == {"vllm": "0.8.3", "ray": "2.43.0"}
     assert [(form.name, form.shows) for form in finding.forms] == [("v0", False), ("late", False)]
@@ -49,34 +50,34 @@ def test_all_ranges_must_match_and_variants_are_told(cases: tuple[Case, ...]) ->
         assert not find(parse_list(fine, "list"), cases)
 
 
-def test_of_several_versions_each_counts(cases: tuple[Case, ...]) -> None:
+def test_each_of_several_versions_counts(cases: tuple[Case, ...]) -> None:
     inventory = parse_list(b"vllm==0.8.5\nvllm==0.8.4 ; python_version < '3.12'\nray==2.43.0\n", "list")
     (finding,) = find(inventory, cases)
     assert finding.versions["vllm"] == "0.8.4"
     assert finding.package.line == 2
-    assert notes(inventory, cases) == ("vllm is named with several versions (0.8.5, 0.8.4): each was looked at",)
+    assert notes(inventory, cases) == ("vllm is listed with several versions (0.8.5, 0.8.4): all were checked",)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"requests==2\n", "has none of the packages that the cases are about (ray, vllm)"),
-        (b"ray==2.43.0\nvllm>=0.8\n", "'vllm>=0.8' names no version"),
-        (b'[{"name": "vllm", "version": "main"}]', "vllm has version 'main', which is no PEP 440 version"),
+        (b"ray==2.43.0\nvllm>=0.8\n", "'vllm>=0.8' has no version"),
+        (b'[{"name": "vllm", "version": "main"}]', "vllm has version 'main', which is not a PEP 440 version"),
     ],
 )
-def test_what_could_not_be_decided_is_said(cases: tuple[Case, ...], content: bytes, words: str) -> None:
+def test_what_cannot_be_decided_is_noted(cases: tuple[Case, ...], content: bytes, words: str) -> None:
     inventory = parse_list(content, "list")
     assert not find(inventory, cases)
     assert words in notes(inventory, cases)[0]
 
 
 def test_locks_of_the_evidence_environments_agree_with_the_cases() -> None:
-    """The locks that cases name as evidence have, and have not, the failure."""
-    for case in find_cases(ROOT / "cases"):
+    """Locks named as affected evidence have the failure, and those named as fixed do not."""
+    for case in load_all_cases(ROOT / "cases"):
         for names, affected in ((case.evidence.affected, True), (case.evidence.fixed, False)):
             for name in names:
                 lock = ROOT / "locks" / f"{name}.txt"
                 if lock.exists():
-                    found = find(parse_list(lock.read_bytes(), name), [case])
-                    assert bool(found) is affected, f"{case.id} in {name}"
+                    findings = find(parse_list(lock.read_bytes(), name), [case])
+                    assert bool(findings) is affected, f"{case.id} in {name}"

@@ -1,4 +1,4 @@
-"""Every form in which a combination of versions is written down."""
+"""Every supported format of a list of packages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ marker = "sys_platform == 'win32'"
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_every_form(name: str) -> None:
+def test_every_list_format_is_read(name: str) -> None:
     assert versions(LISTS[name]) == BOTH
 
 
@@ -78,7 +78,7 @@ def test_a_byte_order_mark_and_windows_line_ends() -> None:
     assert versions(b"\xef\xbb\xbf" + FREEZE.replace("\n", "\r\n").encode()) == BOTH
 
 
-def test_where_a_package_is_named(tmp_path: Path) -> None:
+def test_the_line_of_a_package_is_recorded(tmp_path: Path) -> None:
     for name in ("freeze", "uv.lock", "pip list"):
         path = tmp_path / name
         path.write_text(LISTS[name])
@@ -88,7 +88,7 @@ def test_where_a_package_is_named(tmp_path: Path) -> None:
             assert package.name in line
 
 
-def test_what_names_no_version_is_kept_as_such() -> None:
+def test_requirements_without_a_version_are_kept_as_unpinned() -> None:
     inventory = parse_list(FREEZE.encode(), "list")
     assert inventory.unpinned == {"lm-format-enforcer": "'lm_format_enforcer>=0.10'"}
     for line in ("vllm @ git+https://example.org/x", "-e git+https://example.org/x@0#egg=vllm"):
@@ -101,7 +101,7 @@ def test_markers_for_another_python_or_machine_count() -> None:
     }
 
 
-def test_included_files(tmp_path: Path) -> None:
+def test_included_files_are_read_within_limits(tmp_path: Path) -> None:
     (tmp_path / "base.txt").write_text("vllm==0.8.4\n")
     top = tmp_path / "top.txt"
     top.write_text("-r base.txt\nray==2.43.0\n")
@@ -109,9 +109,9 @@ def test_included_files(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n-r {number}.txt\n")
     top.write_text("-r top.txt\n-r 0.txt\n")  # once each, itself included
-    with pytest.raises(UsageError, match="more than 20 files are included"):
+    with pytest.raises(UsageError, match="includes more than 20 files"):
         read_list(top)
-    with pytest.raises(UsageError, match="not at hand"):
+    with pytest.raises(UsageError, match="refers to a file that cannot be found"):
         versions("-r base.txt\n")
     top.write_text("--requirement=none.txt\n")
     with pytest.raises(UsageError, match="cannot be read: No such file"):
@@ -125,13 +125,13 @@ def test_included_files(tmp_path: Path) -> None:
         (b"{}", "names no package"),
         (b"{", "not valid"),
         (b'[[package]]\nname="a', "not valid"),
-        (b"[" * 100_000, "no requirement|not valid"),
-        (b"\xff\xfe", "is not text"),
-        (b"hello there, this is prose\n", "1 lines of it are no requirements"),
-        (b"\x1b[31mvllm\x1b[0m==0.8.4\n", "1 lines of it are no requirements"),
+        (b"[" * 100_000, "not requirements|not valid"),
+        (b"\xff\xfe", "not text"),
+        (b"hello there, this is prose\n", "1 of its lines are not requirements"),
+        (b"\x1b[31mvllm\x1b[0m==0.8.4\n", "1 of its lines are not requirements"),
     ],
 )
-def test_what_is_no_list_is_refused(content: bytes, words: str) -> None:
+def test_a_file_that_is_not_a_list_is_refused(content: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_list(content, "list")
     assert "\x1b" not in str(caught.value) and "prose" not in str(caught.value)
@@ -140,34 +140,34 @@ def test_what_is_no_list_is_refused(content: bytes, words: str) -> None:
 @pytest.mark.parametrize(
     "included", ["../secret.txt", "/etc/passwd", "/proc/self/environ", "link.txt", "sub/../../secret.txt"]
 )
-def test_what_is_included_lies_below_the_list(tmp_path: Path, included: str) -> None:
-    """Neither the file itself nor a link leads out, and nothing of what is there is shown."""
+def test_included_files_must_be_below_the_list(tmp_path: Path, included: str) -> None:
+    """Neither a path nor a link leads out of the folder, and no content from outside is shown."""
     (tmp_path / "secret.txt").write_text("vllm==0.8.4\nroot:x:0\n")
     (tmp_path / "lists").mkdir()
     (tmp_path / "lists" / "link.txt").symlink_to("../secret.txt")
     top = tmp_path / "lists" / "top.txt"
     top.write_text(f"ray==2.43.0\n-r {included}\n")
-    with pytest.raises(UsageError, match="leads out of") as caught:
+    with pytest.raises(UsageError, match="leads outside") as caught:
         read_list(top)
     assert "root" not in str(caught.value).replace(str(tmp_path), "")
 
 
-def test_what_is_included_is_a_file(tmp_path: Path) -> None:
+def test_only_regular_files_are_included(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.txt")
     (tmp_path / "top.txt").write_text("ray==2.43.0\n-r pipe.txt\n")
     with pytest.raises(UsageError, match="not a regular file"):
         read_list(tmp_path / "top.txt")
 
 
-def test_unknown_lines_are_counted_and_not_quoted(tmp_path: Path) -> None:
+def test_unreadable_lines_are_counted_and_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "top.txt").write_text("vllm==0.8.4\nroot:x:0:0:my password\nAPI=hunter2 and more\n")
-    found = read_list(tmp_path / "top.txt")
-    assert found.versions == {"vllm": ("0.8.4",)}
-    said = notes(found, [])[1]
-    assert "2 lines are no requirement" in said and said.endswith("line 2")
-    assert "hunter2" not in said and "password" not in said
+    inventory = read_list(tmp_path / "top.txt")
+    assert inventory.versions == {"vllm": ("0.8.4",)}
+    note = notes(inventory, [])[1]
+    assert "2 lines are not requirements" in note and note.endswith("line 2")
+    assert "hunter2" not in note and "password" not in note
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.txt: cannot be read"):
         read_list(tmp_path / "none.txt")

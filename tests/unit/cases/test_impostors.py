@@ -1,4 +1,4 @@
-"""Impostors as data: what floods a log, what a trial says, and how they are counted."""
+"""Impostors as data: the text of a flooded log, the outcome of a trial, and counting."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from pytest_vllm_regress.cases import impostors
 from pytest_vllm_regress.cases.impostors import Impostor, Trial
-from pytest_vllm_regress.cases.model import find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers import ROOT
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 PATTERNS = ("a+b?c{2,3}", "(?:x|y)[0-9][^q]\\w\\s", '^File "[^"]*", line \\d+$', "(?i:abc)|d", "(?P<a>.)z")
 
 
@@ -23,18 +23,18 @@ def trial(verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environ
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, *(case.symptom.pattern for case in CASES)])
-def test_a_sample_is_matched_by_its_pattern(pattern: str) -> None:
-    assert re.search(pattern, impostors.sample(pattern), re.MULTILINE)
-    assert impostors.sample(pattern)
+def test_sample_text_matches_its_pattern(pattern: str) -> None:
+    assert re.search(pattern, impostors.sample_match(pattern), re.MULTILINE)
+    assert impostors.sample_match(pattern)
 
 
-def test_a_pattern_that_no_simple_text_matches_has_no_sample() -> None:
-    assert impostors.sample("(?!x)x") == ""
+def test_no_sample_for_a_pattern_without_simple_match() -> None:
+    assert impostors.sample_match("(?!x)x") == ""
 
 
-def test_a_flood_is_of_other_cases_only() -> None:
+def test_unrelated_log_matches_only_other_cases() -> None:
     for case in CASES:
-        text = impostors.flood(case, CASES)
+        text = impostors.unrelated_log(case, CASES)
         assert len(text.splitlines()) > 10
         assert not re.search(case.symptom.pattern, text, re.MULTILINE)
 
@@ -42,36 +42,36 @@ def test_a_flood_is_of_other_cases_only() -> None:
 @pytest.mark.parametrize(
     ("verdict", "impostor", "fault"),
     [
-        (Verdict.REPRODUCED, Impostor.ENGINE_KILLED, "old: an impostor (engine killed) earned REPRODUCED: why"),
-        (Verdict.REGRESSED, Impostor.FLOODED_LOG, "old: an impostor (flooded log) earned REGRESSED: why"),
-        (Verdict.FIXED, Impostor.EMPTY_ANSWER, "old: test_x.py::test passes on empty answers: it asserts too little"),
+        (Verdict.REPRODUCED, Impostor.ENGINE_KILLED, "old: an impostor (engine killed) produced REPRODUCED: why"),
+        (Verdict.REGRESSED, Impostor.FLOODED_LOG, "old: an impostor (flooded log) produced REGRESSED: why"),
+        (Verdict.FIXED, Impostor.EMPTY_ANSWER, "old: test_x.py::test passes with empty answers: it asserts too little"),
         (Verdict.FIXED, Impostor.ERROR_STATUS, ""),
         (Verdict.INCONCLUSIVE, Impostor.EMPTY_ANSWER, ""),
     ],
 )
-def test_what_a_trial_says(verdict: Verdict, impostor: Impostor, fault: str) -> None:
+def test_trial_problem_by_verdict_and_impostor(verdict: Verdict, impostor: Impostor, fault: str) -> None:
     assert trial(verdict, impostor).fault == fault
 
 
-def test_counted_by_environment() -> None:
+def test_rejected_impostors_are_counted_by_environment() -> None:
     trials = [
         trial(Verdict.INCONCLUSIVE),
-        trial(Verdict.INCONCLUSIVE),  # the same again
+        trial(Verdict.INCONCLUSIVE),  # a duplicate
         trial(Verdict.INCONCLUSIVE, Impostor.FLOODED_LOG),
         trial(Verdict.REGRESSED, environment="new"),
         Trial("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
     ]
-    assert impostors.counted(trials, "demo") == {"old": 2, "new": 0}
+    assert impostors.count_rejected(trials, "demo") == {"old": 2, "new": 0}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_trials_survive_a_round_trip(tmp_path: Path) -> None:
     trials = (trial(Verdict.INCONCLUSIVE), trial(Verdict.REGRESSED, Impostor.ERROR_STATUS))
-    impostors.write(tmp_path / "met.json", trials)
-    assert impostors.read(tmp_path / "met.json") == trials
+    impostors.write_trials(tmp_path / "met.json", trials)
+    assert impostors.read_trials(tmp_path / "met.json") == trials
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '[{"case": "x"}]', '{"a": 1}'])
-def test_anything_else_is_refused(tmp_path: Path, content: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, content: str) -> None:
     (tmp_path / "met.json").write_text(content)
-    with pytest.raises(UsageError, match="no record of impostors"):
-        impostors.read(tmp_path / "met.json")
+    with pytest.raises(UsageError, match="not a record of impostors"):
+        impostors.read_trials(tmp_path / "met.json")

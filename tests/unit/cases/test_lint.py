@@ -1,4 +1,4 @@
-"""What is said against a case without running it."""
+"""Checks of a case that run nothing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import lint, proof
-from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import Kind, Part
 from tests.helpers import ROOT
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 BY_ID = {case.id: case for case in CASES}
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
@@ -25,27 +26,27 @@ def with_pattern(case: Case, pattern: str) -> Case:
 
 @every_case
 @pytest.mark.parametrize("pattern", [".*", ".", "", "[a-z]+", "a|"])
-def test_a_pattern_made_wide_is_noticed(case: Case, pattern: str) -> None:
-    (line,) = lint.warnings(with_pattern(case, pattern), CASES)
-    assert line.startswith(f"{case.path}: symptom.pattern matches ") and "says nothing about this failure" in line
+def test_a_pattern_that_is_too_general_is_reported(case: Case, pattern: str) -> None:
+    (line,) = lint.lint_case(with_pattern(case, pattern), CASES)
+    assert line.startswith(f"{case.path}: symptom.pattern matches ") and "which is not this failure" in line
 
 
 @every_case
-def test_nothing_is_said_against_the_cases_of_the_project(case: Case) -> None:
-    assert lint.contradictions(case, proof.read(case.directory / proof.FILE)) == []
-    assert [line for line in lint.warnings(case, CASES) if "looks like, too" not in line] == []
+def test_the_cases_of_the_project_have_no_warnings(case: Case) -> None:
+    assert lint.range_contradictions(case, proof.read_proof(case.directory / proof.FILE)) == []
+    assert [line for line in lint.lint_case(case, CASES) if "also matches the failure of" not in line] == []
 
 
-def test_a_pattern_that_fits_another_case_is_told() -> None:
-    mine = with_pattern(BY_ID["vllm-17173"], r"expected \d+")
-    (line,) = lint.warnings(mine, [mine, dataclasses.replace(mine, id="another")])
-    assert "matches what another looks like, too ('expected 0')" in line
+def test_a_pattern_that_matches_another_case_is_reported() -> None:
+    case = with_pattern(BY_ID["vllm-17173"], r"expected \d+")
+    (line,) = lint.lint_case(case, [case, dataclasses.replace(case, id="another")])
+    assert "also matches the failure of another ('expected 0')" in line
 
 
-def test_a_case_of_another_kind_is_no_rival() -> None:
-    mine = BY_ID["vllm-17173"]
-    symptom = dataclasses.replace(mine.symptom, kinds=(Kind.HANG,))
-    assert lint.warnings(mine, [dataclasses.replace(mine, id="another", symptom=symptom)]) == []
+def test_cases_of_another_kind_are_not_compared() -> None:
+    case = BY_ID["vllm-17173"]
+    symptom = dataclasses.replace(case.symptom, kinds=(Kind.HANG,))
+    assert lint.lint_case(case, [dataclasses.replace(case, id="another", symptom=symptom)]) == []
 
 
 @pytest.mark.parametrize(
@@ -57,16 +58,16 @@ def test_a_case_of_another_kind_is_no_rival() -> None:
         (Kind.HANG, r"MainThread", "stacks"),
     ],
 )
-def test_a_pattern_that_sound_runs_match_is_told(kind: Kind, pattern: str, part: str) -> None:
+def test_a_pattern_that_matches_a_normal_run_is_reported(kind: Kind, pattern: str, part: str) -> None:
     symptom = dataclasses.replace(BY_ID["vllm-7557"].symptom, kinds=(kind,), pattern=pattern, where=())
-    found = lint.warnings(dataclasses.replace(BY_ID["vllm-7557"], symptom=symptom), ())
-    assert any(f"symptom.pattern matches the {part} of a sound run of vllm-" in line for line in found)
+    warnings = lint.lint_case(dataclasses.replace(BY_ID["vllm-7557"], symptom=symptom), ())
+    assert any(f"symptom.pattern matches the {part} of a normal run of vllm-" in line for line in warnings)
     elsewhere = dataclasses.replace(symptom, where=(Part.ASSERTION,))
-    assert lint.warnings(dataclasses.replace(BY_ID["vllm-7557"], symptom=elsewhere), ()) == []
+    assert lint.lint_case(dataclasses.replace(BY_ID["vllm-7557"], symptom=elsewhere), ()) == []
 
 
-def test_what_sound_runs_wrote_is_small_and_of_no_machine() -> None:
-    files = sorted(lint.SOUND.iterdir())
+def test_logs_of_normal_runs_are_small_and_have_no_machine_paths() -> None:
+    files = sorted(lint.SOUND_LOGS.iterdir())
     versions = {file.stem for file in files}
     assert {file.name for file in files} == {f"{name}.{part}" for name in versions for part in ("log", "stacks")}
     assert {"vllm-0.7.3", "vllm-0.8.5", "vllm-0.11.2", "vllm-0.33.0"} <= versions
@@ -77,11 +78,14 @@ def test_what_sound_runs_wrote_is_small_and_of_no_machine() -> None:
     assert all("Application startup complete" in file.read_text() for file in files if file.suffix == ".log")
 
 
-def test_a_pattern_that_says_nothing_is_never_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_case_whose_pattern_matches_anything_is_never_proven(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(ROOT / "cases" / "vllm-57550", tmp_path / "vllm-57550")
     path = tmp_path / "vllm-57550" / "case.toml"
-    path.write_text(path.read_text().replace("expected .* to be refused", ".*"))
+    path.write_text(path.read_text().replace("expected .* to be rejected", ".*"))
     for arguments in (["vllm-57550"], ["--check"]):
         assert cli.main(["--cases", str(tmp_path), "validate", *arguments]) == 1
-        told = capsys.readouterr().out
-        assert "it says nothing about this failure" in told and "[1/1]" not in told  # and nothing was run
+        output = capsys.readouterr().out
+        assert "which is not this failure" in output
+        assert "[1/1]" not in output  # nothing was run

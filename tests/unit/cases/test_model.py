@@ -1,4 +1,4 @@
-"""Case files: what is read from them, what is refused and how it is worded."""
+"""Case files: valid ones, and the messages for invalid ones."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.control import Control
-from pytest_vllm_regress.cases.judgement import judge
-from pytest_vllm_regress.cases.model import (
+from pytest_vllm_regress.cases.loading import (
     CASE_FILE,
     MAX_BYTES,
-    Case,
     default_cases_dir,
-    find_cases,
+    load_all_cases,
     load_case,
     load_case_for,
-    select,
+    select_cases,
 )
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.symptom import search
-from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import CaseFileError, Kind, Part, UsageError
+from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
+from pytest_vllm_regress.errors import CaseFileError, Kind, Masked, Part, UsageError
 from tests.helpers import ROOT
 
 GOOD = r"""
+format = 1
 id = "vllm-17173"
-title = "n results asked, one returned"
+title = "n results requested, one returned"
 family = "wrong-result-count"
 upstream = ["https://github.com/vllm-project/vllm/issues/17173"]
 fixed-by = ["https://github.com/vllm-project/vllm/pull/16863"]
@@ -56,7 +56,7 @@ HANG = GOOD.replace('kind = "wrong-result"', 'kind = "hang"')
 
 
 @pytest.fixture
-def write(tmp_path: Path):  # type: ignore[no-untyped-def]  # a small closure
+def write(tmp_path: Path):  # type: ignore[no-untyped-def]  # returns a closure
     def write(text: str, slug: str = "one") -> Path:
         path = tmp_path / "cases" / slug / CASE_FILE
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def good(write) -> Case:  # type: ignore[no-untyped-def]
     return load_case(write(GOOD))
 
 
-def test_good_case(good: Case) -> None:
+def test_a_valid_case(good: Case) -> None:
     assert good.id == "vllm-17173"
     assert good.symptom.phases == ("request", "probe")
     assert search(good.symptom.pattern, "x\nexpected 8 results, got 1\ny")
@@ -104,14 +104,14 @@ def test_is_affected(good: Case, versions: dict[str, str], affected: bool) -> No
     assert bool(good.is_affected(versions)) is affected
 
 
-def test_reasons_name_what_decided(good: Case) -> None:
+def test_reasons_name_the_range_that_decided(good: Case) -> None:
     assert good.is_affected({"vllm": "0.8.4"}).reason == "affected: vllm 0.8.4 is in >=0.7,<0.8.5"
     assert good.is_affected({"vllm": "0.8.5"}).reason == "not affected: vllm 0.8.5 is not in >=0.7,<0.8.5"
     assert "not installed" in good.is_affected({}).reason
-    assert "no PEP 440 version" in good.is_affected({"vllm": "dev-build"}).reason
+    assert "not a PEP 440 version" in good.is_affected({"vllm": "dev-build"}).reason
 
 
-def test_variants_narrow(good: Case) -> None:
+def test_variants_narrow_the_ranges(good: Case) -> None:
     assert good.is_affected({"vllm": "0.8.4"}, "cumulative")
     narrowed = good.is_affected({"vllm": "0.7.3"}, "cumulative")
     assert not narrowed
@@ -120,7 +120,7 @@ def test_variants_narrow(good: Case) -> None:
     never = good.is_affected({"vllm": "0.8.4"}, "final-only")
     assert not never
     assert "waits for all children" in never.reason
-    with pytest.raises(UsageError, match=r"Did you mean cumulative\? There are: cumulative, final-only"):
+    with pytest.raises(UsageError, match=r"Did you mean cumulative\? Existing variants: cumulative, final-only"):
         good.is_affected({"vllm": "0.8.4"}, "cumulativ")
 
 
@@ -170,7 +170,7 @@ def test_no_upper_bound(write) -> None:  # type: ignore[no-untyped-def]
         ("[affected]", "[affected]\n[affected]", ["not valid TOML"]),
     ],
 )
-def test_faults_are_worded(write, old: str, new: str, words: list[str]) -> None:  # type: ignore[no-untyped-def]
+def test_messages_of_invalid_files(write, old: str, new: str, words: list[str]) -> None:  # type: ignore[no-untyped-def]
     assert old in GOOD
     path = write(GOOD.replace(old, new, 1))
     with pytest.raises(CaseFileError) as caught:
@@ -181,7 +181,7 @@ def test_faults_are_worded(write, old: str, new: str, words: list[str]) -> None:
     assert "\x1b" not in message
 
 
-def test_hang_needs_control(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_hang_needs_a_control_leg(write) -> None:  # type: ignore[no-untyped-def]
     for kind in ("hang", "crash", "engine-death"):
         with pytest.raises(CaseFileError, match=rf"control: missing; {kind} needs a control leg"):
             load_case(write(HANG.replace('"hang"', f'["exception", "{kind}"]')))
@@ -193,22 +193,22 @@ def test_hang_needs_control(write) -> None:  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ("pool = 0", "control: no omits; say which single thing this leg leaves out"),
+        ("pool = 0", "control: omits is missing: name the single thing that this leg leaves out"),
         ("", "control: empty; allowed are omits"),
-        ('reason = "no pool"', "control.reason: is called omits"),
+        ('reason = "no pool"', "control.reason: called omits since format 1"),
         ('omits = "a"\nexecutor = "many"', "control: executor='many' is not one of auto, uni, mp, ray"),
         ('omits = "a"\nexecuter = "mp"', "control: unknown argument 'executer'. Did you mean executor?"),
         ('omits = ""', "control.omits = ''"),
         ('none = ""', "control.none = ''"),
     ],
 )
-def test_faulty_controls(write, table: str, words: str) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_controls(write, table: str, words: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(CaseFileError) as caught:
         load_case(write(f"{GOOD}\n[control]\n{table}\n"))
     assert words in str(caught.value)
 
 
-def test_kinds_and_places(write) -> None:  # type: ignore[no-untyped-def]
+def test_kinds_and_searched_parts(write) -> None:  # type: ignore[no-untyped-def]
     symptom = load_case(write(GOOD)).symptom
     assert symptom.parts_for(Kind.WRONG_RESULT) == (Part.ASSERTION,)
     text = GOOD.replace('kind = "wrong-result"', 'kind = ["exception", "wrong-result"]\nwhere = "answer"')
@@ -218,17 +218,17 @@ def test_kinds_and_places(write) -> None:  # type: ignore[no-untyped-def]
         load_case(write(text.replace('"answer"', '"logs"')))
 
 
-def test_a_version_before_the_range_is_told(write) -> None:  # type: ignore[no-untyped-def]
+def test_a_version_below_the_range_is_reported(write) -> None:  # type: ignore[no-untyped-def]
     case = load_case(write(GOOD))
-    assert case.is_affected({"vllm": "0.6.3"}).before
-    assert "is before" in case.is_affected({"vllm": "0.6.3"}).reason
-    assert not case.is_affected({"vllm": "0.8.5"}).before
-    assert not case.is_affected({"vllm": "0.8.4"}).before
-    seen = Observation(Kind.WRONG_RESULT, "request", "", {Part.ASSERTION: "expected 8 results, got 1"})
-    decision = judge(case, None, {"vllm": "0.6.3"}, seen)
+    assert case.is_affected({"vllm": "0.6.3"}).below_range
+    assert "is below" in case.is_affected({"vllm": "0.6.3"}).reason
+    assert not case.is_affected({"vllm": "0.8.5"}).below_range
+    assert not case.is_affected({"vllm": "0.8.4"}).below_range
+    observation = Observation(Kind.WRONG_RESULT, "request", "", {Part.ASSERTION: Masked("expected 8 results, got 1")})
+    decision = judge_observation(case, None, {"vllm": "0.6.3"}, observation)
     assert decision.verdict is Verdict.REGRESSED
-    assert decision.reason.startswith("it shows on a version before the range, so the range begins too late")
-    assert "before the range" not in judge(case, None, {"vllm": "0.8.5"}, seen).reason
+    assert decision.reason.startswith("it fails on a version below the range, so the range begins too late")
+    assert "below the range" not in judge_observation(case, None, {"vllm": "0.8.5"}, observation).reason
 
 
 @pytest.mark.parametrize(
@@ -250,15 +250,15 @@ def test_not_a_file(tmp_path: Path) -> None:
         load_case(tmp_path / "none" / CASE_FILE)
 
 
-def test_find_cases(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_all_cases_are_loaded_in_order_of_their_ids(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     write(GOOD.replace("vllm-17173", "b"), "one")
     write(GOOD.replace("vllm-17173", "a"), "two")
-    assert [case.id for case in find_cases(tmp_path / "cases")] == ["a", "b"]
+    assert [case.id for case in load_all_cases(tmp_path / "cases")] == ["a", "b"]
     with pytest.raises(UsageError, match=r"no such case: 'c'. Known: a, b"):
-        select(find_cases(tmp_path / "cases"), ["c"])
+        select_cases(load_all_cases(tmp_path / "cases"), ["c"])
 
 
-def test_find_cases_lists_the_faults_of_all_files(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_loading_all_cases_lists_the_problems_of_all_files(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     write(GOOD, "one")
     write(GOOD, "two")
     write("x", "three")
@@ -267,17 +267,17 @@ def test_find_cases_lists_the_faults_of_all_files(write, tmp_path: Path) -> None
     (tmp_path / "outside" / CASE_FILE).write_text(GOOD)
     (tmp_path / "cases" / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(CaseFileError) as caught:
-        find_cases(tmp_path / "cases")
+        load_all_cases(tmp_path / "cases")
     message = str(caught.value)
     for words in (
         "has the same id",
         "three/case.toml: not valid TOML",
-        "Bad_Name: the directory's name",
+        "Bad_Name: the name of the directory",
         "leads out of",
     ):
         assert words in message
     with pytest.raises(UsageError, match="no such directory of cases"):
-        find_cases(tmp_path / "nowhere")
+        load_all_cases(tmp_path / "nowhere")
 
 
 def test_default_cases_dir(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -294,11 +294,11 @@ def test_load_case_for(write) -> None:  # type: ignore[no-untyped-def]
         load_case_for(path.parent.parent / "test_two.py")
 
 
-def test_the_committed_cases_are_valid_and_reading_them_is_light() -> None:
+def test_cases_of_the_project_are_valid_and_load_without_heavy_imports() -> None:
     root = ROOT
     code = (
-        "import sys; from pathlib import Path; from pytest_vllm_regress.cases.model import find_cases;"
-        "assert find_cases(Path('cases'));"
+        "import sys; from pathlib import Path; from pytest_vllm_regress.cases.loading import load_all_cases;"
+        "assert load_all_cases(Path('cases'));"
         "heavy = {'vllm', 'torch', 'pytest', 'numpy', 'hypothesis', 'rich'} & set(sys.modules);"
         "assert not heavy, heavy"
     )

@@ -1,4 +1,4 @@
-"""Every case of the project made worse in four ways: each is noticed. The table in docs/verdicts.md is of the same."""
+"""Mutants of every case, worsened in four ways: each is detected. docs/generated/verdicts.md has the table."""
 
 from __future__ import annotations
 
@@ -7,29 +7,34 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import rejudge
-from pytest_vllm_regress.cases.model import Case, find_cases
-from pytest_vllm_regress.cases.proof import roles
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proof import evidence_roles
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
 from tests.helpers import ROOT, mutants
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
 
 @every_case
-def test_each_way_is_noticed(case: Case, tmp_path: Path) -> None:
-    noticed = mutants.every_way(case, CASES, tmp_path)
+def test_every_mutant_is_detected(case: Case, tmp_path: Path) -> None:
+    noticed = mutants.mutant_detections(case, CASES, tmp_path)
     assert all(noticed.values()), noticed
     assert len(noticed["pattern made `.*`"]) == len(noticed["range turned round"]) == 2
-    # Where the documented failure is an assertion, a weak one is noticed by what it lets through, not only by the change.
+    # If the documented failure is an assertion, weakening it is detected by its effect, not only as a change.
     assert len(noticed["assertions weakened"]) == (2 if case.symptom.kinds == (Kind.WRONG_RESULT,) else 1)
 
 
 @every_case
-def test_what_was_seen_proves_the_case_as_it_stands(case: Case) -> None:
-    again = rejudge.judge_again(case, rejudge.kept(case))
-    assert {each.now.environment for each in again} == set(roles(case)), "run `vllm-regress validate` again"
-    assert [each for each in again if each.stale or each.changed or not each.now.expected] == []
-    shown = {each.now.environment for each in again if each.now.verdict is Verdict.REPRODUCED}
+def test_stored_observations_prove_the_current_case(case: Case) -> None:
+    again = rejudge.rejudge_case(case, rejudge.load_observations(case))
+    assert {judgement.now.environment for judgement in again} == set(evidence_roles(case)), (
+        "run `vllm-regress validate` again"
+    )
+    assert [
+        judgement for judgement in again if judgement.stale or judgement.changed or not judgement.now.expected
+    ] == []
+    shown = {judgement.now.environment for judgement in again if judgement.now.verdict is Verdict.REPRODUCED}
     assert shown == set(case.evidence.affected)

@@ -1,4 +1,4 @@
-"""Evidence files: what proves a case, what makes the proof stale, and that every case of the project has one."""
+"""Evidence files: what proves a case, and what makes the proof out of date. Every case of the project has a proof."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.impostors import Impostor, Trial
-from pytest_vllm_regress.cases.model import Case, find_cases, load_case
+from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
-from pytest_vllm_regress.runner import runner as runs
+from pytest_vllm_regress.runner.batch import RunOutcome
+from pytest_vllm_regress.runner.run import RunRequest
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -33,9 +35,9 @@ def test_demo(vllm_probe):
 PROBE = 'def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n'
 
 
-@pytest.mark.parametrize("case", find_cases(ROOT / "cases"), ids=lambda case: case.id)
-def test_every_case_of_the_project_is_proven_as_it_stands(case: Case) -> None:
-    assert proof.check(case) == []
+@pytest.mark.parametrize("case", load_all_cases(ROOT / "cases"), ids=lambda case: case.id)
+def test_every_case_of_the_project_has_a_current_proof(case: Case) -> None:
+    assert proof.check_proof(case) == []
 
 
 @pytest.fixture
@@ -69,23 +71,25 @@ def lock(environment: str) -> str:
 
 
 GOOD = [result("old", Verdict.REPRODUCED), result("new", Verdict.FIXED)]
-MET = [Trial("demo", name, "t", each, Verdict.INCONCLUSIVE, "") for name in ("old", "new") for each in Impostor]
+REJECTED = [
+    Trial("demo", name, "t", impostor, Verdict.INCONCLUSIVE, "") for name in ("old", "new") for impostor in Impostor
+]
 
 
 def proven(case: Case) -> proof.Proof:
-    """With all that a proof needs, impostors too."""
-    made, wrong = proof.tried(case, proof.prove(case, [GOOD], lock)[0], MET)
+    """Return a complete proof, with impostors."""
+    evidence, wrong = proof.with_impostor_trials(case, proof.make_proof(case, [GOOD], lock)[0], REJECTED)
     assert wrong == []
-    return made
+    return evidence
 
 
 def test_proof_round_trip(case: Case) -> None:
-    made, wrong = proof.prove(case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock)
+    evidence, wrong = proof.make_proof(case, [GOOD, [*GOOD, result("old", Verdict.FIXED, test="control group")]], lock)
     assert wrong == []
-    made, wrong = proof.tried(case, made, MET)
+    evidence, wrong = proof.with_impostor_trials(case, evidence, REJECTED)
     assert wrong == []
-    assert proof.read(proof.write(case, made)) == made
-    old, new = made.environments
+    assert proof.read_proof(proof.write_proof(case, evidence)) == evidence
+    old, new = evidence.environments
     assert (old.impostors, new.impostors) == (len(Impostor), len(Impostor))
     assert (old.role, old.trials, old.tests, old.date, old.versions) == (
         "affected",
@@ -95,7 +99,7 @@ def test_proof_round_trip(case: Case) -> None:
         {"vllm": "0.8.4"},
     )
     assert new.verdict == "FIXED"
-    assert proof.check(case, lock) == []
+    assert proof.check_proof(case, lock) == []
 
 
 @pytest.mark.parametrize(
@@ -111,64 +115,64 @@ def test_proof_round_trip(case: Case) -> None:
         ([*GOOD, result("old", Verdict.UNEXPECTEDLY_FIXED, test="other")], "UNEXPECTEDLY_FIXED"),
     ],
 )
-def test_what_proves_nothing(case: Case, results: list[TestResult], words: str) -> None:
-    _, wrong = proof.prove(case, [results], lock)
+def test_insufficient_results(case: Case, results: list[TestResult], words: str) -> None:
+    _, wrong = proof.make_proof(case, [results], lock)
     assert words in "\n".join(wrong)
 
 
 def test_one_failed_trial_of_many_counts(case: Case) -> None:
-    _, wrong = proof.prove(case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock)
+    _, wrong = proof.make_proof(case, [GOOD, GOOD, [result("old", Verdict.UNEXPECTEDLY_FIXED), GOOD[1]]], lock)
     assert len(wrong) == 1
     assert "trial 3 of 3" in wrong[0]
 
 
-def test_impostors_that_were_not_met_prove_nothing(case: Case) -> None:
-    made, _ = proof.prove(case, [GOOD], lock)
-    few = [trial for trial in MET if trial.environment == "old" or trial.impostor in list(Impostor)[:5]]
-    proof.write(case, proof.tried(case, made, few)[0])
+def test_too_few_rejected_impostors(case: Case) -> None:
+    evidence, _ = proof.make_proof(case, [GOOD], lock)
+    few = [trial for trial in REJECTED if trial.environment == "old" or trial.impostor in list(Impostor)[:5]]
+    proof.write_proof(case, proof.with_impostor_trials(case, evidence, few)[0])
     words = "new: 5 impostors were rejected, 6 are needed; run `vllm-regress validate demo`"
-    assert proof.tried(case, made, few)[1] == [words]
-    assert [line.partition("evidence.json: ")[2] for line in proof.check(case, lock)] == [words]
+    assert proof.with_impostor_trials(case, evidence, few)[1] == [words]
+    assert [line.partition("evidence.json: ")[2] for line in proof.check_proof(case, lock)] == [words]
 
 
-def test_an_impostor_that_earned_the_verdict_is_told(case: Case) -> None:
-    made, _ = proof.prove(case, [GOOD], lock)
-    fooled = dataclasses.replace(MET[-1], verdict=Verdict.REGRESSED, reason="the documented words")
-    _, wrong = proof.tried(case, made, [*MET[:-1], fooled])
-    assert wrong == ["new: an impostor (engine killed) earned REGRESSED: the documented words"]
+def test_an_impostor_that_produced_the_verdict_is_reported(case: Case) -> None:
+    evidence, _ = proof.make_proof(case, [GOOD], lock)
+    fooled = dataclasses.replace(REJECTED[-1], verdict=Verdict.REGRESSED, reason="the documented words")
+    _, wrong = proof.with_impostor_trials(case, evidence, [*REJECTED[:-1], fooled])
+    assert wrong == ["new: an impostor (engine killed) produced REGRESSED: the documented words"]
 
 
 @pytest.mark.parametrize("kind", ["hang", "crash", "engine-death"])
 def test_hangs_and_crashes_need_a_control_leg(tmp_path: Path, kind: str) -> None:
     case = written(tmp_path, kind)
-    assert "no control leg passed" in proof.prove(case, [GOOD], lock)[1][0]
-    made, wrong = proof.prove(case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock)
+    assert "no control leg passed" in proof.make_proof(case, [GOOD], lock)[1][0]
+    evidence, wrong = proof.make_proof(case, [[result("old", Verdict.REPRODUCED, control="passed"), GOOD[1]]], lock)
     assert wrong == []
-    proof.write(
+    proof.write_proof(
         case,
         dataclasses.replace(
-            made, environments=(dataclasses.replace(made.environments[0], control=""), made.environments[1])
+            evidence, environments=(dataclasses.replace(evidence.environments[0], control=""), evidence.environments[1])
         ),
     )
-    assert "no control leg passed" in proof.check(case, lock)[0]
+    assert "no control leg passed" in proof.check_proof(case, lock)[0]
 
 
 @pytest.mark.parametrize("side", ["old", "new"])
-def test_a_wrong_result_needs_something_at_work_or_a_reason(case: Case, side: str) -> None:
+def test_a_wrong_result_needs_a_positive_control_or_a_reason(case: Case, side: str) -> None:
     bare = [result(r.environment, r.verdict, at_work=r.environment != side) for r in GOOD]
-    (wrong,) = proof.prove(case, [bare], lock)[1]
+    (wrong,) = proof.make_proof(case, [bare], lock)[1]
     assert wrong.startswith(f"{side}: t: nothing shows that its mechanism was at work; call vllm_at_work(")
     case.path.write_text(case.path.read_text() + '[control]\nnone = "a pass is an import"\n')
-    assert proof.prove(load_case(case.path), [bare], lock)[1] == []
+    assert proof.make_proof(load_case(case.path), [bare], lock)[1] == []
 
 
-def test_a_control_leg_that_is_declared_must_have_passed_for_every_kind(case: Case) -> None:
+def test_a_declared_control_leg_must_pass_for_every_kind(case: Case) -> None:
     declared = CaseFile(omits="the second stage").write(case.directory.parent)
-    assert "no control leg passed" in proof.prove(declared, [GOOD], lock)[1][0]
-    assert proof.prove(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[1] == []
+    assert "no control leg passed" in proof.make_proof(declared, [GOOD], lock)[1][0]
+    assert proof.make_proof(declared, [[result("old", Verdict.REPRODUCED, "passed"), GOOD[1]]], lock)[1] == []
 
 
-def test_claims_and_code_have_fingerprints_of_their_own(case: Case) -> None:
+def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
     claims, code = proof.claims_fingerprint(case), proof.code_fingerprint(case.directory)
     case.path.write_text(case.path.read_text().replace('"<0.8.5"', '"<0.8.4"'))
     changed = load_case(case.path)
@@ -188,31 +192,33 @@ def test_claims_and_code_have_fingerprints_of_their_own(case: Case) -> None:
         ("probe.py", "return 1", "return 2", True),
     ],
 )
-def test_what_makes_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:
-    proof.write(case, proven(case))
+def test_changes_that_make_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:
+    proof.write_proof(case, proven(case))
     path = case.directory / file
     path.write_text(path.read_text().replace(old, new))
-    assert bool(proof.check(load_case(case.path), lock)) == stale
+    assert bool(proof.check_proof(load_case(case.path), lock)) == stale
 
 
 def test_another_lock_or_lost_file_is_stale(case: Case) -> None:
-    assert "missing" in proof.check(case, lock)[0]
-    proof.write(case, proven(case))
-    assert "new has another lock now" in proof.check(case, lambda name: lock("old"))[0]
+    assert "missing" in proof.check_proof(case, lock)[0]
+    proof.write_proof(case, proven(case))
+    assert "new has another lock now" in proof.check_proof(case, lambda name: lock("old"))[0]
 
 
-def test_a_hand_written_verdict_does_not_count(case: Case) -> None:
-    made, _ = proof.prove(case, [GOOD], lock)
-    old, new = made.environments
-    proof.write(case, dataclasses.replace(made, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new)))
-    assert "old showed INCONCLUSIVE" in proof.check(case, lock)[0]
+def test_an_edited_verdict_does_not_count(case: Case) -> None:
+    evidence, _ = proof.make_proof(case, [GOOD], lock)
+    old, new = evidence.environments
+    proof.write_proof(
+        case, dataclasses.replace(evidence, environments=(dataclasses.replace(old, verdict="INCONCLUSIVE"), new))
+    )
+    assert "old showed INCONCLUSIVE" in proof.check_proof(case, lock)[0]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 2}', "\x00", '{"schema": 1, "case": "../x"}', "[" * 100000])
-def test_bad_files_are_told_apart(case: Case, content: str) -> None:
+def test_invalid_files_are_rejected(case: Case, content: str) -> None:
     (case.directory / proof.FILE).write_text(content)
     with pytest.raises(UsageError, match=r"evidence\.json"):
-        proof.check(case, lock)
+        proof.check_proof(case, lock)
 
 
 def test_an_open_failure_needs_no_fixed_side(tmp_path: Path) -> None:
@@ -220,35 +226,35 @@ def test_an_open_failure_needs_no_fixed_side(tmp_path: Path) -> None:
     for path, words in ((case.path, '"<0.8.5"'), (case.path, '["new"]')):
         path.write_text(path.read_text().replace(words, "[]" if words == '["new"]' else '">=0.8"'))
     case = load_case(case.path)
-    assert proof.prove(case, [GOOD[:1]], lock)[1] == []
+    assert proof.make_proof(case, [GOOD[:1]], lock)[1] == []
 
 
 class StandInRunner:
-    """Brings the results it was given, one list a run, and remembers what it was asked."""
+    """Return the given results, one list per run, and record the requests."""
 
     def __init__(self, *answers: list[TestResult]) -> None:
         self.answers = list(answers)
         self.asked: list[tuple[str, ...]] = []
 
-    def __call__(self, jobs: Sequence[runs.Job], *_: object) -> runs.Outcome:
-        self.asked.append(tuple(job.environment for job in jobs))
-        return runs.Outcome(RunResult(tuple(self.answers.pop(0))))
+    def __call__(self, request: RunRequest) -> RunOutcome:
+        self.asked.append(tuple(batch.environment for batch in request.batches))
+        return RunOutcome(RunResult(tuple(self.answers.pop(0))))
 
 
-def test_validate(
+def test_validate_proves_and_skips_proven_cases(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("pytest_vllm_regress.cli.validate.side_by_side", runner)
-    monkeypatch.setattr("pytest_vllm_regress.cli.validate.runs.check_environments", lambda jobs: None)
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.check.__defaults__", (lock,))
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.prove.__defaults__", (lock,))
-    met = [MET, [], []]
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.run_batches", runner)
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.check_environments", lambda jobs: None)
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.check_proof.__defaults__", (lock,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.make_proof.__defaults__", (lock,))
+    met = [REJECTED, [], []]
     offered: list[list[str]] = []
 
     def try_impostors(cases: Sequence[Case], *_: object) -> list[Trial]:
-        offered.append([each.id for each in cases])
+        offered.append([case.id for case in cases])
         return met.pop(0)
 
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.try_impostors", try_impostors)
@@ -260,18 +266,21 @@ def test_validate(
     assert "evidence.json: missing" in capsys.readouterr().out
     assert validate("--stale", "--trials", "2") == 0
     document = json.loads((case.directory / proof.FILE).read_text())
-    assert [(each["verdict"], each["trials"]) for each in document["environments"]] == [("REPRODUCED", 2), ("FIXED", 2)]
+    assert [(environment["verdict"], environment["trials"]) for environment in document["environments"]] == [
+        ("REPRODUCED", 2),
+        ("FIXED", 2),
+    ]
     assert validate("--check") == 0
     assert validate("--stale") == 0
     assert runner.asked == [("old", "new")] * 2
-    assert offered == [["demo"], []]  # what is proven already is not tried again
+    assert offered == [["demo"], []]  # proven cases are not run again
     before = (case.directory / proof.FILE).read_bytes()
     assert validate("demo") == 1
     assert "NOT PROVEN  demo" in capsys.readouterr().out
     assert (case.directory / proof.FILE).read_bytes() == before
-    assert offered[2:] == [[]]  # nor what failed already
+    assert offered[2:] == [[]]  # nor are failed ones
     runner.answers.append(GOOD)
-    met.append(MET[:1])
+    met.append(REJECTED[:1])
     assert validate("demo") == 1
     again = f"run `vllm-regress --cases {case.directory.parent} validate demo`"
     assert f"1 impostors were rejected, 6 are needed; {again}" in capsys.readouterr().out

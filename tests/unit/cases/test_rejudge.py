@@ -1,4 +1,4 @@
-"""Verdicts given anew from what was stored."""
+"""Judging stored observations again."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import rejudge
-from pytest_vllm_regress.cases.judgement import judge
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.proof import code_fingerprint
-from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
-from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import Kind, Part
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
+from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
+from pytest_vllm_regress.errors import Kind, Masked, Part
 from tests.helpers.cases import CaseFile
 
 CASE = CaseFile(phase="request", omits="n")
 SEEN = Observation(
-    Kind.WRONG_RESULT, "request", "expected 8, got 1", {Part.ASSERTION: "expected 8, got 1"}, (Mechanism("n=1", True),)
+    Kind.WRONG_RESULT,
+    "request",
+    "expected 8, got 1",
+    {Part.ASSERTION: Masked("expected 8, got 1")},
+    (Mechanism("n=1", True),),
 )
 
 
@@ -30,12 +33,12 @@ def case(tmp_path: Path) -> Case:
 
 
 def stored(case: Case, path: Path, control: str = "passed", observation: Observation | None = SEEN) -> Path:
-    decision = judge(case, None, {"vllm": "0.8.4"}, SEEN, Observation(Kind.PASSED, "request"))
+    decision = judge_observation(case, None, {"vllm": "0.8.4"}, SEEN, Observation(Kind.PASSED, "request"))
     result = TestResult(
         "demo", "t", decision.verdict, decision.reason, "sim", "old", {"vllm": "0.8.4"}, control=control,
         match=decision.match, observation=observation, code=code_fingerprint(case.directory),
     )  # fmt: skip
-    write(path, RunResult((result,)))
+    write_results(path, RunResult((result,)))
     return path
 
 
@@ -59,31 +62,31 @@ def test_after_a_change_of_claims(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, verdict: Verdict
 ) -> None:
     file = stored(case, tmp_path / "run.json")
-    # [control] ends the table of the symptom, so a further key of that goes before it
+    # [control] ends the [symptom] table, so another symptom key goes before it
     change(case, old, new)
     status = cli.main(
         ["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(tmp_path / "new.json")]
     )
     assert status == (0 if verdict is Verdict.REPRODUCED else 1)
-    (now,) = read(tmp_path / "new.json").results
+    (now,) = read_results(tmp_path / "new.json").results
     assert now.verdict is verdict
-    told = capsys.readouterr().out
-    assert "does not fit" not in told
-    assert ("REPRODUCED -> " in told) == (verdict is not Verdict.REPRODUCED)
+    output = capsys.readouterr().out
+    assert "does not fit" not in output
+    assert ("REPRODUCED -> " in output) == (verdict is not Verdict.REPRODUCED)
 
 
-def test_what_other_code_saw_does_not_fit_any_more(
+def test_observations_of_other_code_are_out_of_date(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = stored(case, tmp_path / "run.json")
     (case.directory / "test_demo.py").write_text("def test_demo():\n    assert True\n")
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
-    told = capsys.readouterr().out
-    assert "a test or probe of the case has changed since it was seen" in told
-    assert "1 observations judged again: 0 verdicts changed, 1 do not fit any more" in told
+    output = capsys.readouterr().out
+    assert "a test or probe of the case has changed since" in output
+    assert "1 observations judged again: 0 verdicts changed, 1 out of date" in output
 
 
-def test_a_control_that_was_not_run_then_proves_nothing_now(
+def test_a_control_leg_that_was_not_run_proves_nothing(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = stored(case, tmp_path / "run.json", control="")
@@ -91,31 +94,31 @@ def test_a_control_that_was_not_run_then_proves_nothing_now(
     assert "the control leg (without n) was not run" in capsys.readouterr().out
 
 
-def test_nothing_stored(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_stored_observations(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = stored(case, tmp_path / "run.json", observation=None)
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
     assert "no observation was stored" in capsys.readouterr().out
-    write(file, RunResult(()))
+    write_results(file, RunResult(()))
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 2
     assert f"vllm-regress --cases {tmp_path}/cases run demo" in capsys.readouterr().err
 
 
-def test_what_a_proof_saw_is_kept_so_that_it_is_judged_anywhere(
+def test_saved_observations_can_be_judged_anywhere(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     log = "\n".join(
         ["a line"] * 2000 + [f'File "{tmp_path}/cache/environments/x/vllm.py"', "expected 8"] + ["b"] * 5000
     )
-    seen = dataclasses.replace(SEEN, parts={Part.ASSERTION: "expected 8, got 1", Part.LOG: log})
-    (result,) = read(stored(case, tmp_path / "run.json", observation=seen)).results
+    observation = dataclasses.replace(SEEN, parts={Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: Masked(log)})
+    (result,) = read_results(stored(case, tmp_path / "run.json", observation=observation)).results
     other = dataclasses.replace(result, test="another", dossier="long" * 100)
-    kept = rejudge.keep(case, [RunResult((result, other))])
+    kept = rejudge.save_observations(case, [RunResult((result, other))])
     assert kept == case.directory / "observations.json" and kept.stat().st_size < 6000
-    (again,) = rejudge.judge_again(case, rejudge.kept(case))
+    (again,) = rejudge.rejudge_case(case, rejudge.load_observations(case))
     assert (again.now.verdict, again.stale) == (Verdict.REPRODUCED, "")
     assert again.now.observation is not None
     log = again.now.observation.parts[Part.LOG]
     assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in kept.read_text()
-    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run of ours is needed
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
     assert "1 observations judged again: 0 verdicts changed" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Result files: round trip, refusal of what does not fit, merging."""
+"""Result files: round trip, rejection of invalid files, merging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.cases.results import MAX_DOSSIER, RunResult, TestResult, merge, read, write
+from pytest_vllm_regress.cases.results import (
+    MAX_DOSSIER,
+    RunResult,
+    TestResult,
+    merge_results,
+    read_results,
+    write_compact_results,
+    write_results,
+)
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 
@@ -54,11 +62,12 @@ ONE = TestResult(
 def test_round_trip(tmp_path_factory: pytest.TempPathFactory, results: list[TestResult]) -> None:
     file = tmp_path_factory.getbasetemp() / "round-trip.json"
     run = RunResult(tuple(results), ("a problem",))
-    write(file, run)
-    assert read(file) == run
+    for write in (write_results, write_compact_results):
+        write(file, run)
+        assert read_results(file) == run
 
 
-def test_expected() -> None:
+def test_expected_verdicts() -> None:
     assert ONE.expected
     assert not dataclasses.replace(ONE, not_expected_because="evidence of the other side").expected
     assert not dataclasses.replace(ONE, verdict=Verdict.REGRESSED).expected
@@ -67,25 +76,25 @@ def test_expected() -> None:
     assert not RunResult((ONE,), ("pytest failed",)).as_expected
 
 
-def test_long_texts_are_cut(tmp_path: Path) -> None:
-    write(
+def test_long_texts_are_truncated(tmp_path: Path) -> None:
+    write_results(
         tmp_path / "a.json",
         RunResult((dataclasses.replace(ONE, dossier="begin" + "x" * 10**6 + "end", reason="r" * 10**5),)),
     )
-    (back,) = read(tmp_path / "a.json").results
+    (back,) = read_results(tmp_path / "a.json").results
     assert len(back.dossier) <= MAX_DOSSIER
     assert back.dossier.startswith("begin")
     assert back.dossier.endswith("end")
     assert len(back.reason) <= 4000
 
 
-def test_write_is_whole_or_nothing(tmp_path: Path) -> None:
+def test_write_is_atomic(tmp_path: Path) -> None:
     file = tmp_path / "new" / "a.json"
-    write(file, RunResult((ONE,)))
+    write_results(file, RunResult((ONE,)))
     assert [p.name for p in file.parent.iterdir()] == ["a.json"]
     (tmp_path / "taken").write_text("x")
-    with pytest.raises(UsageError, match=r"taken/a.json: cannot be written: .*Give another place"):
-        write(tmp_path / "taken" / "a.json", RunResult())
+    with pytest.raises(UsageError, match=r"taken/a.json: cannot be written: .*Choose another path"):
+        write_results(tmp_path / "taken" / "a.json", RunResult())
 
 
 def _changed(**changes: Any) -> dict[str, Any]:
@@ -115,27 +124,27 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (json.dumps(_changed(devise="sim")).encode(), "results[0].devise: unknown key. Did you mean device?"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_invalid_files_are_rejected(tmp_path: Path, content: bytes, words: str) -> None:
     file = tmp_path / "a.json"
     file.write_bytes(content)
     with pytest.raises(UsageError) as caught:
-        read(file)
+        read_results(file)
     assert str(caught.value).startswith(f"{file}: ")
     assert words in str(caught.value)
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        read(tmp_path / "none.json")
+        read_results(tmp_path / "none.json")
 
 
 def test_merge_keeps_the_later_result() -> None:
     later = dataclasses.replace(ONE, verdict=Verdict.INCONCLUSIVE, started_at=2000.0)
     other = dataclasses.replace(ONE, environment="vllm-0.8.5", verdict=Verdict.FIXED)
     for runs in ([RunResult((ONE,)), RunResult((later, other))], [RunResult((later, other)), RunResult((ONE,))]):
-        merged = merge(runs)
+        merged = merge_results(runs)
         assert set(map(_key, merged.results)) == {("vllm-0.8.4", "INCONCLUSIVE"), ("vllm-0.8.5", "FIXED")}
-    assert merge([RunResult(problems=("a",)), RunResult(problems=("a", "b"))]).problems == ("a", "b")
+    assert merge_results([RunResult(problems=("a",)), RunResult(problems=("a", "b"))]).problems == ("a", "b")
 
 
 def _key(result: TestResult) -> tuple[str, str]:

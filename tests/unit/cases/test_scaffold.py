@@ -1,4 +1,4 @@
-"""A new case's folder: from the report's address, whole or not at all."""
+"""The directory of a new case, created from the address of a report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create
+from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 
 VLLM = "vllm-project/vllm"
@@ -23,47 +23,47 @@ VLLM = "vllm-project/vllm"
         (f"a/{'b' * 100}#1", f"a/{'b' * 100}", 1, "b" * 62 + "-1"),
     ],
 )
-def test_a_report_in_any_form(text: str, repository: str, number: int, slug: str) -> None:
-    found = Upstream.parse(text)
-    assert (found.repository, found.number, found.slug) == (repository, number, slug)
-    assert found.url == f"https://github.com/{repository}/issues/{number}"
+def test_forms_of_a_report(text: str, repository: str, number: int, slug: str) -> None:
+    upstream = Upstream.parse(text)
+    assert (upstream.repository, upstream.number, upstream.slug) == (repository, number, slug)
+    assert upstream.url == f"https://github.com/{repository}/issues/{number}"
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "17173x", "a/b", "http://github.com/a/b/issues/1", "https://example.org/1", "1" * 10]
 )
-def test_what_names_no_report_is_refused(text: str) -> None:
+def test_invalid_reports_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match=r"upstream .*: allowed are a number"):
         Upstream.parse(text)
 
 
-def test_a_folder_is_made_whole(tmp_path: Path) -> None:
+def test_the_directory_is_complete(tmp_path: Path) -> None:
     draft = Draft(title='"quoted" \\ \x7f'[:-1], front="probe", files={"data.json": "{}"})
-    case = create(tmp_path / "cases", Upstream.parse("17173"), draft)
-    made = sorted(path.name for path in case.directory.iterdir())
-    assert made == ["README.md", "case.toml", "data.json", "probe.py", "test_vllm_17173.py"]
+    case = create_case(tmp_path / "cases", Upstream.parse("17173"), draft)
+    names = sorted(path.name for path in case.directory.iterdir())
+    assert names == ["README.md", "case.toml", "data.json", "probe.py", "test_vllm_17173.py"]
     assert case.title == '"quoted" \\ '
     assert case.directory.stat().st_mode & 0o777 == 0o755
     assert [path.name for path in case.directory.parent.iterdir()] == ["vllm-17173"]
 
 
-def test_a_field_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
+def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(CaseFileError) as caught:
-        create(tmp_path, Upstream.parse("1"), Draft(affected="=>1"))
+        create_case(tmp_path, Upstream.parse("1"), Draft(affected="=>1"))
     assert str(caught.value).startswith(f"{tmp_path / 'vllm-1' / 'case.toml'}: affected.vllm = '=>1'")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_already_is_kept(tmp_path: Path) -> None:
+def test_an_existing_directory_is_kept(tmp_path: Path) -> None:
     (tmp_path / "vllm-1").symlink_to("nowhere")
     with pytest.raises(UsageError, match="exists already"):
-        create(tmp_path, Upstream.parse("1"), Draft())
+        create_case(tmp_path, Upstream.parse("1"), Draft())
     assert [path.name for path in tmp_path.iterdir()] == ["vllm-1"]
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
         UsageError, match=r"cannot be written: Not a directory\. Give another directory with --cases DIR"
     ):
-        create(tmp_path / "file" / "cases", Upstream.parse("1"), Draft())
+        create_case(tmp_path / "file" / "cases", Upstream.parse("1"), Draft())

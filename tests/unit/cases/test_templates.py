@@ -1,4 +1,4 @@
-"""New cases: each template says by itself what a proof asks for, and evidence environments are ones that can be."""
+"""Templates of new cases have the controls that a proof needs, and their evidence environments can exist."""
 
 from __future__ import annotations
 
@@ -10,53 +10,54 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import lint
-from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, find_cases, load_case
+from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
+from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
-from pytest_vllm_regress.cases.scaffold import Draft, Upstream, create
 from pytest_vllm_regress.cases.symptom import search
-from pytest_vllm_regress.cases.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.errors import Kind
 from tests.helpers import ROOT
 
-FRONTS = tuple(name for name in TEMPLATES if name != "finding")  # comes with a finding of its own
+FRONTS = tuple(name for name in TEMPLATES if name != "finding")  # needs a finding
 every_template = pytest.mark.parametrize(
     ("front", "kind"), list(itertools.product(FRONTS, FAILURES)), ids=lambda value: str(value)
 )
 
 
 @every_template
-def test_a_template_follows_the_rules_that_validate_enforces(
+def test_templates_follow_the_rules_of_validate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], front: str, kind: Kind
 ) -> None:
     new = ["new", "17173", "--front", front, "--kind", kind, "--affected", "<0.8.5"]
     assert cli.main(["--cases", str(tmp_path), *new, "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5"]) == 0
     assert "warning" not in capsys.readouterr().err
     case = load_case(tmp_path / "vllm-17173" / "case.toml")
-    assert lint.warnings(case, (case, *find_cases(ROOT / "cases"))) == []
+    assert lint.lint_case(case, (case, *load_all_cases(ROOT / "cases"))) == []
     assert case.symptom.phases == (("probe",) if front == "probe" else ("request",))
     assert case.control.declared == (kind in NEEDS_CONTROL_LEG)
     test = (case.directory / "test_vllm_17173.py").read_text()
-    (function,) = [each for each in ast.parse(test).body if isinstance(each, ast.FunctionDef)]
-    asked = {each.arg for each in function.args.args}
-    assert ("vllm_leg" in asked) == case.control.declared
-    assert "vllm_at_work" in asked or not NEEDS_AT_WORK.intersection(case.symptom.kinds)
+    (function,) = [node for node in ast.parse(test).body if isinstance(node, ast.FunctionDef)]
+    parameters = {argument.arg for argument in function.args.args}
+    assert ("vllm_leg" in parameters) == case.control.declared
+    assert "vllm_at_work" in parameters or not NEEDS_AT_WORK.intersection(case.symptom.kinds)
     assert all(len(line) <= 120 for line in test.splitlines())
     assert cli.main(["--cases", str(tmp_path), "show", "vllm-17173"]) == 0
     assert "warning" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_a_new_pattern_is_of_its_test_or_of_nothing(tmp_path: Path, front: str) -> None:
-    asserted = create(tmp_path, Upstream("a/b", 1), Draft(front=front)).symptom.pattern
+def test_the_pattern_is_that_of_the_test_or_a_placeholder(tmp_path: Path, front: str) -> None:
+    asserted = create_case(tmp_path, Upstream("a/b", 1), Draft(front=front)).symptom.pattern
     value = TEMPLATES[front].subject
     assert f"{{{TEMPLATES[front].trigger}}}" in TEMPLATES[front].code and str(value) in asserted
     assert search(asserted, TEMPLATES[front].pattern.replace(r"\d+", "7")) is not None
-    other = create(tmp_path, Upstream("a/b", 2), Draft(front=front, kind="exception"))
+    other = create_case(tmp_path, Upstream("a/b", 2), Draft(front=front, kind="exception"))
     assert other.symptom.pattern == PLACEHOLDER
 
 
-def test_a_control_that_the_engine_makes_needs_no_leg_in_the_test(tmp_path: Path) -> None:
-    case = create(tmp_path, Upstream("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1}))
+def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> None:
+    case = create_case(tmp_path, Upstream("a/b", 1), Draft(kind="hang", control={"pipeline_parallel_size": 1}))
     assert (case.control.omits, dict(case.control.changes)) == (
         "pipeline_parallel_size other than 1",
         {"pipeline_parallel_size": 1},
@@ -64,9 +65,9 @@ def test_a_control_that_the_engine_makes_needs_no_leg_in_the_test(tmp_path: Path
     assert "vllm_leg" not in (case.directory / "test_b_1.py").read_text()
 
 
-def test_a_pattern_that_nobody_has_written_yet_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_asks_for_a_missing_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", "--kind", "engine-death"]) == 0
-    assert "Next: write what this failure prints, and nothing else does" in capsys.readouterr().err
+    assert "to a text that only this failure prints" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_a_pattern_that_nobody_has_written_yet_is_asked_for(tmp_path: Path, caps
     ],
 )
 @pytest.mark.parametrize("option", ["--affected-env", "--fixed-env"])
-def test_an_environment_that_cannot_be_is_refused(
+def test_an_impossible_environment_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, name: str, words: str
 ) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", option, name]) == 2
@@ -88,12 +89,12 @@ def test_an_environment_that_cannot_be_is_refused(
 
 
 @pytest.mark.parametrize("name", ["vllm-0.8.5.post1", "vllm-0.8.3rc1", "vllm-0.8.4-lmfe-0.10.3", "vllm0.8.4-sim"])
-def test_an_environment_that_may_be_is_taken(tmp_path: Path, name: str) -> None:
-    case = create(tmp_path, Upstream("a/b", 1), Draft(affected_env=(name,)))
+def test_a_possible_environment_is_accepted(tmp_path: Path, name: str) -> None:
+    case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=(name,)))
     assert case.evidence.affected == (name,)
 
 
-def test_of_a_release_younger_than_this_package_the_index_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_asked_about_newer_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     from packaging.version import Version
 
     from pytest_vllm_regress.environments import names
@@ -103,15 +104,15 @@ def test_of_a_release_younger_than_this_package_the_index_is_asked(monkeypatch: 
         raise BuildError("the index is away")
 
     monkeypatch.setattr(names, "releases", lambda package: (Version("0.33.0"), Version("0.99.0")))
-    assert names.not_there("vllm-0.99.0") == ""
-    assert "vllm has no release 0.98.0" in names.not_there("vllm-0.98.0")
-    assert names.not_there("vllm-0.98.0", ask=False) == ""
+    assert names.unavailable_reason("vllm-0.99.0") == ""
+    assert "vllm has no release 0.98.0" in names.unavailable_reason("vllm-0.98.0")
+    assert names.unavailable_reason("vllm-0.98.0", ask=False) == ""
     monkeypatch.setattr(names, "releases", away)
-    assert names.not_there("vllm-0.98.0") == ""
+    assert names.unavailable_reason("vllm-0.98.0") == ""
 
 
-def test_show_warns_of_evidence_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    case = create(tmp_path, Upstream("a/b", 1), Draft(affected_env=("vllm-0.8.4",)))
+def test_show_warns_about_impossible_evidence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = create_case(tmp_path, Upstream("a/b", 1), Draft(affected_env=("vllm-0.8.4",)))
     case.path.write_text(case.path.read_text().replace("vllm-0.8.4", "vllm-0.8.44"))
     assert cli.main(["--cases", str(tmp_path), "show", "b-1"]) == 0
     assert "evidence: environment 'vllm-0.8.44': vllm has no release 0.8.44" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The verdict table, all of it."""
+"""The complete table of verdicts."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism, Observation
 from pytest_vllm_regress.cases.symptom import WHERE, Symptom
 from pytest_vllm_regress.cases.verdict import Verdict, combine, decide, excerpt
-from pytest_vllm_regress.errors import Kind, Part
+from pytest_vllm_regress.errors import Kind, Masked, Part
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
-SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: "a\nraylet: worker dead\nb"})
+SEEN = Observation(Kind.HANG, "start", "no answer", {Part.LOG: Masked("a\nraylet: worker dead\nb")})
 PASSED = Observation(Kind.PASSED, "request", "8 results")
 ABSENT = Observation(Kind.NOT_APPLICABLE, "start", "no pool", claim="since vLLM 0.7")
 
@@ -41,17 +41,20 @@ observations = st.builds(
     ],
 )
 @pytest.mark.parametrize("control", [None, PASSED])
-def test_table(affected: bool, observed: Observation, verdict: Verdict, control: Observation | None) -> None:
+def test_verdict_table(affected: bool, observed: Observation, verdict: Verdict, control: Observation | None) -> None:
     assert decide(affected, SYMPTOM, observed, control).verdict is verdict
 
 
 @pytest.mark.parametrize("affected", [True, False])
 @pytest.mark.parametrize(
-    ("kind", "phase", "text"), [each for each in itertools.product((True, False), repeat=3) if not all(each)]
+    ("kind", "phase", "text"), [flags for flags in itertools.product((True, False), repeat=3) if not all(flags)]
 )
 def test_kind_phase_and_text_must_all_match(affected: bool, kind: bool, phase: bool, text: bool) -> None:
     observed = Observation(
-        Kind.HANG if kind else Kind.CRASH, "ready" if phase else "request", "", SEEN.parts if text else {Part.LOG: "x"}
+        Kind.HANG if kind else Kind.CRASH,
+        "ready" if phase else "request",
+        "",
+        SEEN.parts if text else {Part.LOG: Masked("x")},
     )
     decision = decide(affected, SYMPTOM, observed)
     assert decision.verdict is Verdict.INCONCLUSIVE
@@ -62,8 +65,8 @@ def test_kind_phase_and_text_must_all_match(affected: bool, kind: bool, phase: b
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("part", Part)
-def test_the_pattern_counts_only_where_the_symptom_is_looked_for(kind: Kind, part: Part) -> None:
-    observed = Observation(kind, "start", "", {part: "raylet: worker dead"})
+def test_the_pattern_counts_only_in_the_searched_parts(kind: Kind, part: Part) -> None:
+    observed = Observation(kind, "start", "", {part: Masked("raylet: worker dead")})
     by_default = Symptom((kind,), ("start",), SYMPTOM.pattern)
     assert (decide(True, by_default, observed).verdict is Verdict.REPRODUCED) is (part in WHERE[kind])
     for named in Part:
@@ -71,10 +74,10 @@ def test_the_pattern_counts_only_where_the_symptom_is_looked_for(kind: Kind, par
         assert (decide(True, symptom, observed).verdict is Verdict.REPRODUCED) is (part is named)
 
 
-def test_one_failure_may_have_several_kinds_each_with_its_own_places() -> None:
+def test_each_of_several_kinds_has_its_own_searched_parts() -> None:
     symptom = Symptom((Kind.EXCEPTION, Kind.ENGINE_DEATH), ("request",), "no grammar")
-    died = Observation(Kind.ENGINE_DEATH, "request", "", {Part.LOG: "ValueError: no grammar"})
-    raised = Observation(Kind.EXCEPTION, "request", "", {Part.LOG: "ValueError: no grammar"})
+    died = Observation(Kind.ENGINE_DEATH, "request", "", {Part.LOG: Masked("ValueError: no grammar")})
+    raised = Observation(Kind.EXCEPTION, "request", "", {Part.LOG: Masked("ValueError: no grammar")})
     assert decide(True, symptom, died).verdict is Verdict.REPRODUCED
     assert decide(True, symptom, raised).verdict is Verdict.INCONCLUSIVE
 
@@ -86,30 +89,30 @@ def test_the_decision_names_part_line_and_what_matched() -> None:
     assert "found in log, line 2: raylet: worker dead" in decision.reason
 
 
-def test_the_documented_text_is_bounded() -> None:
-    long = Observation(Kind.EXCEPTION, "start", "", {Part.EXCEPTION: "head " + "x" * 30_000 + " tail"})
+def test_the_matching_text_is_truncated() -> None:
+    long = Observation(Kind.EXCEPTION, "start", "", {Part.EXCEPTION: Masked("head " + "x" * 30_000 + " tail")})
     decision = decide(True, Symptom((Kind.EXCEPTION,), ("start",), "head .* tail"), long)
     assert decision.verdict is Verdict.REPRODUCED
     assert len(decision.reason) < 800
 
 
-def test_parts_are_bounded_at_both_ends() -> None:
-    seen = Observation(Kind.HANG, "start", "", {Part.LOG: "first " + "x" * 1_000_000 + " last", Part.EXIT: ""})
-    assert list(seen.parts) == [Part.LOG]
-    assert len(seen.parts[Part.LOG]) <= MAX_PART
-    assert seen.parts[Part.LOG].startswith("first ") and seen.parts[Part.LOG].endswith(" last")
+def test_long_parts_keep_both_ends() -> None:
+    observation = Observation(
+        Kind.HANG, "start", "", {Part.LOG: Masked("first " + "x" * 1_000_000 + " last"), Part.EXIT: Masked("")}
+    )
+    assert list(observation.parts) == [Part.LOG]
+    assert len(observation.parts[Part.LOG]) <= MAX_PART
+    assert observation.parts[Part.LOG].startswith("first ") and observation.parts[Part.LOG].endswith(" last")
 
 
-@given(st.booleans(), observations, observations.filter(lambda each: each.kind is not Kind.PASSED))
-def test_a_control_leg_that_does_not_pass_decides_nothing(
-    affected: bool, observed: Observation, control: Observation
-) -> None:
+@given(st.booleans(), observations, observations.filter(lambda observation: observation.kind is not Kind.PASSED))
+def test_a_failed_control_leg_is_inconclusive(affected: bool, observed: Observation, control: Observation) -> None:
     verdict = decide(affected, SYMPTOM, observed, control).verdict
     absent = observed.kind is Kind.NOT_APPLICABLE and observed.claim
     assert verdict is (Verdict.NOT_APPLICABLE if absent else Verdict.INCONCLUSIVE)
 
 
-def test_a_control_leg_that_is_declared_and_was_not_run_proves_nothing() -> None:
+def test_a_declared_control_leg_that_was_not_run_is_inconclusive() -> None:
     for affected in (True, False):
         decision = decide(affected, SYMPTOM, SEEN, declared="the pool")
         assert decision.verdict is Verdict.INCONCLUSIVE
@@ -119,7 +122,7 @@ def test_a_control_leg_that_is_declared_and_was_not_run_proves_nothing() -> None
 
 
 @given(st.booleans(), observations, st.none() | observations)
-def test_only_a_pass_is_green_and_every_reason_says_something(
+def test_only_a_pass_is_green_and_every_verdict_has_a_reason(
     affected: bool, observed: Observation, control: Observation | None
 ) -> None:
     decision = decide(affected, SYMPTOM, observed, control)
@@ -133,7 +136,7 @@ def test_only_a_pass_is_green_and_every_reason_says_something(
         assert control is None or control.kind is Kind.PASSED
         assert decision.match is not None
     if decision.verdict in (Verdict.REPRODUCED, Verdict.FIXED, Verdict.REGRESSED, Verdict.UNEXPECTEDLY_FIXED):
-        assert all(each.held for each in observed.at_work)
+        assert all(mechanism.held for mechanism in observed.at_work)
     if decision.verdict is Verdict.NOT_APPLICABLE:
         assert observed.claim
 
@@ -143,19 +146,19 @@ def test_observations_survive_the_result_file(observed: Observation) -> None:
     assert Observation.from_json(observed.to_json()) == observed
 
 
-def test_expected() -> None:
+def test_expected_verdicts() -> None:
     assert {v for v in Verdict if v.expected} == {Verdict.REPRODUCED, Verdict.FIXED, Verdict.NOT_APPLICABLE}
 
 
 @given(st.lists(st.sampled_from(Verdict), min_size=1))
-def test_combine(verdicts: list[Verdict]) -> None:
+def test_combine_returns_the_worst(verdicts: list[Verdict]) -> None:
     combined = combine(verdicts)
     assert combined in verdicts
     assert combined is combine(reversed(verdicts)) is combine([combined, *verdicts])
     assert combined.expected == all(v.expected for v in verdicts)
 
 
-def test_combine_order() -> None:
+def test_order_of_combined_verdicts() -> None:
     worst_first = ["INCONCLUSIVE", "REGRESSED", "UNEXPECTEDLY_FIXED", "REPRODUCED", "FIXED", "NOT_APPLICABLE"]
     for worse, better in itertools.combinations(worst_first, 2):
         assert combine([Verdict(better), Verdict(worse)]).value == worse

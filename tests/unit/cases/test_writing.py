@@ -1,4 +1,4 @@
-"""The page "writing a test": its samples are real, its code and tables are taken."""
+"""The page "Write a test": its samples are real, its code and tables are valid."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import tomllib
 import pytest
 
 import pytest_vllm_regress
-from pytest_vllm_regress.cases.control import faults
+from pytest_vllm_regress.cases.control import control_problems
 from pytest_vllm_regress.engines.engine import CompletionOutput, RequestOutput
 from pytest_vllm_regress.errors import Part
 from tests.helpers import ROOT
 
-PAGE = (ROOT / "docs" / "writing-a-test.md").read_text()
-SEEN = "\n".join(
+PAGE = (ROOT / "docs" / "how-to" / "write-a-test.md").read_text()
+OBSERVED = "\n".join(
     text
     for file in sorted(ROOT.glob("cases/*/observations.json"))
     for result in json.loads(file.read_text())["results"]
@@ -24,8 +24,8 @@ SEEN = "\n".join(
 )
 
 
-def anyone(text: str) -> str:
-    """Without what is of one run: times, process and thread numbers, lines of a file."""
+def without_numbers(text: str) -> str:
+    """Replace what differs between runs: times, process and thread numbers, line numbers."""
     return re.sub(r"\d+", "#", text)
 
 
@@ -34,21 +34,21 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sample", blocks("text"))
-def test_samples_are_what_cases_saw(sample: str) -> None:
-    seen = anyone(SEEN)
-    assert [line for line in sample.splitlines() if anyone(line) not in seen] == []
+def test_samples_occur_in_observations_of_cases(sample: str) -> None:
+    observed = without_numbers(OBSERVED)
+    assert [line for line in sample.splitlines() if without_numbers(line) not in observed] == []
 
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_code_is_python_and_imports_public_names(code: str) -> None:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom) and node.module == "pytest_vllm_regress":
-            assert {each.name for each in node.names} <= set(pytest_vllm_regress.__all__)
+            assert {alias.name for alias in node.names} <= set(pytest_vllm_regress.__all__)
 
 
 @pytest.mark.parametrize("table", blocks("toml"))
-def test_controls_are_taken(table: str) -> None:
-    assert faults(tomllib.loads(table)["control"]) == []
+def test_controls_are_valid(table: str) -> None:
+    assert control_problems(tomllib.loads(table)["control"]) == []
 
 
 def test_parts_and_fields_are_named() -> None:

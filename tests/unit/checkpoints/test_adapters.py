@@ -1,4 +1,4 @@
-"""Forged LoRA adapters: shapes that fit the forged model, one folder for equal ones, and broken ones that are."""
+"""Forged LoRA adapters: shapes that fit the model, one folder for equal adapters, and broken adapters."""
 
 from __future__ import annotations
 
@@ -34,32 +34,33 @@ def base(tmp_path: Path) -> Path:
     return ensure_checkpoint("text", tmp_path)
 
 
-def test_a_name_is_no_part_of_an_adapter(base: Path, tmp_path: Path) -> None:
+def test_adapters_with_other_names_share_a_folder(base: Path, tmp_path: Path) -> None:
     assert ensure_adapter(Adapter("a"), base, tmp_path) == ensure_adapter(Adapter("b"), base, tmp_path)
     others = {
-        ensure_adapter(each, base, tmp_path) for each in (Adapter("a"), Adapter("a", seed=1), Adapter("a", rank=4))
+        ensure_adapter(adapter, base, tmp_path)
+        for adapter in (Adapter("a"), Adapter("a", seed=1), Adapter("a", rank=4))
     }
     assert len(others) == 3
 
 
-def test_what_was_lost_is_written_again(base: Path, tmp_path: Path) -> None:
+def test_missing_files_are_written_again(base: Path, tmp_path: Path) -> None:
     weights = ensure_adapter(Adapter("a"), base, tmp_path) / "adapter_model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:100])
     assert ensure_adapter(Adapter("a"), base, tmp_path) == weights.parent and weights.read_bytes() == whole
 
 
-def test_broken_is_unreadable(base: Path, tmp_path: Path) -> None:
+def test_a_broken_adapter_is_unreadable(base: Path, tmp_path: Path) -> None:
     with pytest.raises(SafetensorError):
         load_file(ensure_adapter(Adapter("a", broken=True), base, tmp_path) / "adapter_model.safetensors")
 
 
-def test_a_model_of_unknown_sizes_has_no_adapter(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not say its sizes"):
+def test_a_model_without_sizes_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="does not have the sizes"):
         ensure_adapter(Adapter("a"), tmp_path / "nothing", tmp_path)
 
 
 @pytest.mark.parametrize("values", [{"name": ""}, {"name": "a", "rank": 0}, {"name": "a", "seed": -1}])
-def test_bad_values_are_refused(values: dict[str, object]) -> None:
-    with pytest.raises(UsageError, match="an adapter has"):
+def test_bad_values_are_usage_errors(values: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="an adapter needs"):
         Adapter(**values)  # type: ignore[arg-type]

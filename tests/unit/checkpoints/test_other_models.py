@@ -1,4 +1,4 @@
-"""Checkpoints of other kinds than a dense decoder: their weights have the sizes that their configurations say, and scripts can be told to them."""
+"""Checkpoints other than dense decoders: their weights match their configurations, and they follow scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_vllm_regress.checkpoints.tokenizers import added_tokens
 
 
 def forged(kind: str, root: Path) -> tuple[Path, dict[str, Any], dict[str, Any]]:
-    """A checkpoint, its configuration, and the shapes of its weights by name."""
+    """Return a checkpoint, its configuration, and the shapes of its weights by name."""
     place = ensure_checkpoint(kind, root)
     shapes = {name: tensor.shape for name, tensor in load_file(place / "model.safetensors").items()}
     return place, json.loads((place / "config.json").read_text()), shapes
@@ -34,7 +34,7 @@ def test_every_layer_has_its_experts_and_no_dense_part(tmp_path: Path) -> None:
     assert config["num_experts_per_tok"] < config["num_experts"]
 
 
-def test_a_state_is_as_large_as_the_configuration_says(tmp_path: Path) -> None:
+def test_a_state_has_the_size_of_the_configuration(tmp_path: Path) -> None:
     _, config, shapes = forged("mamba", tmp_path)
     wide, state = config["intermediate_size"], config["state_size"]
     assert wide == config["expand"] * config["hidden_size"]
@@ -60,8 +60,10 @@ def test_a_sound_fits_the_encoder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["experts", "mamba", "speech"])
-def test_a_script_means_the_same_tokens(kind: str, tmp_path: Path) -> None:
+def test_a_script_has_the_same_tokens_in_every_vocabulary(kind: str, tmp_path: Path) -> None:
     place, config, _ = forged(kind, tmp_path)
-    there = {each["content"]: each["id"] for each in json.loads((place / "tokenizer.json").read_text())["added_tokens"]}
-    assert {name: there[name] for name in added_tokens()} == added_tokens()
-    assert len(set(there.values())) == len(there) and max(there.values()) < config["vocab_size"]
+    numbers = {
+        token["content"]: token["id"] for token in json.loads((place / "tokenizer.json").read_text())["added_tokens"]
+    }
+    assert {name: numbers[name] for name in added_tokens()} == added_tokens()
+    assert len(set(numbers.values())) == len(numbers) and max(numbers.values()) < config["vocab_size"]

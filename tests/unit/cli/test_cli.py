@@ -1,4 +1,4 @@
-"""The command: what it prints, its exit codes, and runs in stand-in targets from beginning to end."""
+"""The command: output, exit codes, and complete runs in simulated targets."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import __version__, cli
-from pytest_vllm_regress.cases.model import find_cases
-from pytest_vllm_regress.cases.results import RunResult, TestResult, write
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, ChildDied
 from tests.helpers import ROOT
@@ -41,14 +41,14 @@ def cases(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The harness's cache, moved away from the user's."""
+    """Move the harness's cache away from the user's."""
     root = tmp_path / "cache"
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(root))
     return root
 
 
 def regress(*arguments: object) -> int:
-    return cli.main([str(each) for each in arguments])
+    return cli.main([str(argument) for argument in arguments])
 
 
 def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,7 @@ def test_exit_codes(cases: Path, monkeypatch: pytest.MonkeyPatch, error: BaseExc
     def fail(root: Path) -> None:
         raise error
 
-    monkeypatch.setattr("pytest_vllm_regress.cases.model.find_cases", fail)
+    monkeypatch.setattr("pytest_vllm_regress.cases.loading.load_valid_cases", fail)
     assert regress("--cases", cases, "list") == code
 
 
@@ -139,7 +139,7 @@ def test_commands_with_a_module_of_their_own_are_listed_with_the_others(capsys: 
         assert f" {name} " in shown
 
 
-def test_their_modules_are_imported_only_when_asked_for() -> None:
+def test_modules_of_commands_are_imported_only_when_used() -> None:
     code = (
         "import sys; from pytest_vllm_regress import cli; assert cli.main(['list']) == 0;"
         "early = {f'pytest_vllm_regress.cli.{module}' for module in cli.MODULES.values()} & set(sys.modules);"
@@ -164,7 +164,9 @@ def test_list_is_light() -> None:
 
 def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, verdict in (("a", Verdict.FIXED), ("b", Verdict.REGRESSED)):
-        write(tmp_path / "in" / f"{name}.json", RunResult((TestResult("demo", "t", verdict, "why", "sim", name),)))
+        write_results(
+            tmp_path / "in" / f"{name}.json", RunResult((TestResult("demo", "t", verdict, "why", "sim", name),))
+        )
     assert regress("report", tmp_path / "in" / "a.json") == 0
     assert "all as expected" in capsys.readouterr().out
     assert regress("report", tmp_path / "in") == 1
@@ -172,7 +174,7 @@ def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixtur
     assert regress("report", "--json", tmp_path / "in") == 1
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2
     assert regress("report") == 2
-    assert "no run is kept yet" in capsys.readouterr().err
+    assert "no run is stored yet" in capsys.readouterr().err
 
 
 def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +186,8 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert regress("--cases", cases, "new", "17173") == 0
     assert regress("--cases", cases, "new", "Some_Org/x#7") == 2
     assert regress("--cases", cases, "new", "some-org/X.y#7") == 0
-    assert [case.id for case in find_cases(cases)] == ["lmfe-124", "vllm-17173", "x-y-7"]
-    case = find_cases(cases)[0]
+    assert [case.id for case in load_all_cases(cases)] == ["lmfe-124", "vllm-17173", "x-y-7"]
+    case = load_all_cases(cases)[0]
     assert case.title == 'a "title" \\ é'
     assert dict(case.control.changes) == {"tokenizer_pool_size": 0, "executor": "mp"}
     assert str(case.affected[0]) == "lm-format-enforcer <0.10.6"
@@ -206,9 +208,9 @@ def test_run_from_beginning_to_end(
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
     assert regress("--cases", cases, "run", "demo", *both, "--results", tmp_path / "out.json") == 0
-    found = json.loads((tmp_path / "out.json").read_text())["results"]
-    assert [each["verdict"] for each in found] == ["REPRODUCED", "FIXED"]
-    assert [each["device"] for each in found] == ["sim", "sim"]
+    results = json.loads((tmp_path / "out.json").read_text())["results"]
+    assert [result["verdict"] for result in results] == ["REPRODUCED", "FIXED"]
+    assert [result["device"] for result in results] == ["sim", "sim"]
     assert len(list((cache / "results").glob("*.json"))) == 1
     assert sorted(path.name for path in cases.joinpath("demo").iterdir()) == ["case.toml", "probe.py", "test_demo.py"]
 

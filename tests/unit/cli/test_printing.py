@@ -1,4 +1,4 @@
-"""The one place that prints: text, whatever it is given."""
+"""The one module that prints: any input is printed as harmless text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cli.context import print_columns, print_json, say, warn
 from pytest_vllm_regress.util.text import one_line, printable
-from pytest_vllm_regress.util.validation import MAX_SHOWN, problems, shown
+from pytest_vllm_regress.util.validation import MAX_SHOWN, format_value, problems
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -24,7 +24,7 @@ ANY = st.text(max_size=40) | st.text(alphabet=STEERING + "a \n|[]/", max_size=20
 
 
 def prints(path: Path) -> list[str]:
-    """Every place that writes to the terminal itself."""
+    """Return every place that writes to the terminal directly."""
     return [
         f"{path.name}:{node.lineno}"
         for node in ast.walk(ast.parse(path.read_text()))
@@ -35,17 +35,17 @@ def prints(path: Path) -> list[str]:
 
 
 def test_there_is_one_place_that_prints() -> None:
-    """And the table, which writes a line break before it, and engines outside pytest, which have no command to print for them."""
-    found = [
-        each for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for each in prints(path)
+    """The exceptions are the table, which prints an empty line first, and engines outside pytest, which have no command."""
+    calls = [
+        call for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for call in prints(path)
     ]
-    assert {each.partition(":")[0] for each in found} == {"context.py", "standalone.py", "table.py"}
-    assert sum(each.startswith("table.py") for each in found) == 1
+    assert {call.partition(":")[0] for call in calls} == {"context.py", "standalone.py", "table.py"}
+    assert sum(call.startswith("table.py") for call in calls) == 1
 
 
 @given(ANY)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_nothing_that_is_said_steers_the_terminal(capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_output_contains_no_control_characters(capsys: pytest.CaptureFixture[str], text: str) -> None:
     say(text)
     warn(text)
     print_columns(("a", "b"), [(text, "x")])
@@ -54,24 +54,28 @@ def test_nothing_that_is_said_steers_the_terminal(capsys: pytest.CaptureFixture[
     for out in (captured.out, captured.err):
         assert all(character.isprintable() or character == "\n" for character in out)
     assert one_line(text).isprintable()
-    assert "".join(each for each in printable(text) if each.isprintable()) == printable(text).replace("\n", "")
-    assert shown(text).isprintable() and len(shown(text)) <= MAX_SHOWN
+    assert "".join(character for character in printable(text) if character.isprintable()) == printable(text).replace(
+        "\n", ""
+    )
+    assert format_value(text).isprintable() and len(format_value(text)) <= MAX_SHOWN
 
 
 def case_saying(title: str, text: str) -> str:
-    """Of a case that says ``text`` wherever a text of several lines may stand; texts as TOML writes them."""
-    said = CaseFile(
+    """Return a case file with ``text`` in every field that may have several lines. Texts are written as in TOML."""
+    case_file = CaseFile(
         title="TITLE",
         pattern="TEXT",
         omits="TEXT",
         control='dtype = "TEXT"',
         keys='workaround = "TEXT"\nnotes = "TEXT"',
     )
-    return said.text().replace("TITLE", title).replace("TEXT", text)
+    return case_file.text().replace("TITLE", title).replace("TEXT", text)
 
 
-@pytest.mark.parametrize("character", sorted({each for each in STEERING if not each.isprintable()}), ids=ascii)
-def test_no_field_of_a_case_steers_the_terminal(
+@pytest.mark.parametrize(
+    "character", sorted({steering for steering in STEERING if not steering.isprintable()}), ids=ascii
+)
+def test_fields_of_a_case_print_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], character: str
 ) -> None:
     folder = tmp_path / "cases" / "demo"
@@ -96,12 +100,12 @@ def test_no_field_of_a_case_steers_the_terminal(
     assert character not in captured.out + captured.err
 
 
-def test_an_error_holds_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_contain_no_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(tmp_path / "password=hunter2")]) == 2
     assert "hunter2" not in capsys.readouterr().err
 
 
-def test_a_name_that_is_too_long_is_no_internal_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
     for arguments in (
         ["--cases", long, "list"],
@@ -115,16 +119,16 @@ def test_a_name_that_is_too_long_is_no_internal_error(tmp_path: Path, capsys: py
     assert "internal error" not in capsys.readouterr().err
 
 
-def test_faults_are_counted_while_they_are_made() -> None:
-    """4 MB of them made 1.65 GB of words."""
+def test_the_number_of_validation_problems_is_limited() -> None:
+    """Regression: 4 MB of problems produced 1.65 GB of text."""
     many = {
         "schema": 1,
         "tool_version": "1",
         "results": [{"a": [1] * 100}] * 20_000,
         **{f"key {n}": n for n in range(20_000)},
     }
-    found = problems(many, "result_schema.json")
-    assert len(found) <= 21 and all(len(line) < 1000 for line in found)
+    reported = problems(many, "result_schema.json")
+    assert len(reported) <= 21 and all(len(line) < 1000 for line in reported)
     assert problems({"requirements": ["a", 1] * 5}, "environments_schema.json")
 
 
@@ -132,8 +136,8 @@ def test_faults_are_counted_while_they_are_made() -> None:
     "value", [["x" * 10**7], {"a" * 10**7: [1] * 10**6}, [[[[[["deep"]]]]]], 1.5, None, "é\u2028" * 10**6]
 )
 def test_a_value_is_shown_in_few_characters(value: object) -> None:
-    assert len(shown(value)) <= MAX_SHOWN
-    assert re.fullmatch(r"[\x20-\x7e\xa1-\uffff]*", shown(value))
+    assert len(format_value(value)) <= MAX_SHOWN
+    assert re.fullmatch(r"[\x20-\x7e\xa1-\uffff]*", format_value(value))
 
 
 def test_json_hides_secrets_and_stays_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,5 +145,5 @@ def test_json_hides_secrets_and_stays_json(capsys: pytest.CaptureFixture[str]) -
     print_json({"said": [f'token "{secret}"', (secret, 1, None)], secret: True})
     printed = capsys.readouterr().out
     assert secret not in printed
-    found = json.loads(printed)
-    assert len(found) == 2 and found["said"][1][1:] == [1, None]
+    document = json.loads(printed)
+    assert len(document) == 2 and document["said"][1][1:] == [1, None]

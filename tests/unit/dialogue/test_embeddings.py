@@ -1,4 +1,4 @@
-"""Tensors that torch reads: their parts, read back by Python's own unpickler with stand-ins for torch's names."""
+"""Tensors for torch, read back by Python's own unpickler with stand-ins for torch's names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_vllm_regress.dialogue.embeddings import noise
 
 
 class Reader(pickle.Unpickler):
-    """Knows the three names that the format has, and no other."""
+    """Resolves the three names of the format and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
         known = {
@@ -32,16 +32,16 @@ class Reader(pickle.Unpickler):
 
 
 def parts(text: str) -> tuple[Any, list[float], set[str]]:
-    """What was pickled, the numbers, and what else the file has."""
+    """Return the pickled call, the numbers, and the other files of the archive."""
     with zipfile.ZipFile(io.BytesIO(base64.b64decode(text))) as archive:
-        assert archive.testzip() is None and all(each.compress_type == 0 for each in archive.infolist())
-        files = {each.split("/", 1)[1]: archive.read(each) for each in archive.namelist()}
+        assert archive.testzip() is None and all(entry.compress_type == 0 for entry in archive.infolist())
+        files = {entry.split("/", 1)[1]: archive.read(entry) for entry in archive.namelist()}
     values = array.array("f", files.pop("data/0"))
     return Reader(io.BytesIO(files.pop("data.pkl"))).load(), list(values), set(files)
 
 
 @pytest.mark.parametrize("rows", [[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], [[0.5]], [[-1.0] * 300] * 2])
-def test_rows_one_after_the_other(rows: list[list[float]]) -> None:
+def test_rows_are_stored_one_after_the_other(rows: list[list[float]]) -> None:
     length, width = len(rows), len(rows[0])
     pickled, values, files = parts(tensor_base64(rows))
     storage = ("storage", "float32", "0", "cpu", length * width)
@@ -49,12 +49,12 @@ def test_rows_one_after_the_other(rows: list[list[float]]) -> None:
     assert values == [value for row in rows for value in row] and files == {"byteorder", "version"}
 
 
-def test_rows_of_one_length() -> None:
+def test_rows_of_different_length_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"these have \[1, 2\]"):
         tensor_base64([[1.0], [1.0, 2.0]])
 
 
-def test_noise_is_its_seed_s() -> None:
+def test_noise_depends_on_the_seed_only() -> None:
     assert noise(3, 4, seed=7) == noise(3, 4, seed=7) != noise(3, 4, seed=8)
     many = [value for row in noise(50, 40) for value in row]
     assert len(many) == 2000 and abs(sum(many) / 2000) < 0.1

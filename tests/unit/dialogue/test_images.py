@@ -1,4 +1,4 @@
-"""Forged images are what they say."""
+"""Forged images: size and truncation."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pytest_vllm_regress import png_url
 
 
 def chunks(file: bytes) -> dict[bytes, bytes]:
-    """The chunks of a PNG by kind; their check sums must hold."""
-    found, at = {}, 8
+    """Return the chunks of a PNG by kind and check their checksums."""
+    by_kind, at = {}, 8
     while at < len(file):
         (length,) = struct.unpack_from(">I", file, at)
         kind, data = file[at + 4 : at + 8], file[at + 8 : at + 8 + length]
         assert struct.unpack_from(">I", file, at + 8 + length) == (zlib.crc32(kind + data),)
-        found[kind] = data
+        by_kind[kind] = data
         at += 12 + length
-    return found
+    return by_kind
 
 
 @pytest.mark.parametrize(("width", "height"), [(1, 1), (56, 28), (500, 19)])
-def test_a_png_of_the_size_that_was_asked_for(width: int, height: int) -> None:
+def test_a_png_has_the_requested_size(width: int, height: int) -> None:
     kind, data = png_url(width, height).split(",")
     file = base64.b64decode(data)
     assert kind == "data:image/png;base64" and file.startswith(b"\x89PNG\r\n\x1a\n")
@@ -33,6 +33,6 @@ def test_a_png_of_the_size_that_was_asked_for(width: int, height: int) -> None:
     assert len(zlib.decompress(parts[b"IDAT"])) == height * (1 + 3 * width)
 
 
-def test_a_broken_download_is_the_beginning_of_the_file() -> None:
+def test_a_truncated_image_is_the_beginning_of_the_whole() -> None:
     whole, broken = (base64.b64decode(png_url(56, 56, keep=keep).split(",")[1]) for keep in (None, 60))
     assert broken == whole[:60] and len(whole) > 60

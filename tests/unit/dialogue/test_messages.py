@@ -1,4 +1,4 @@
-"""Chat answers of different versions, whole and streamed, become the same value."""
+"""Chat answers of different versions, whole and streamed, give equal values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def choice(index: int, **delta: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_whole_answers(name: str) -> None:
+def test_whole_answers_of_every_version_are_equal(name: str) -> None:
     calls = [
         {"id": f"call-{number}", "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for number, call in enumerate(CALLS)
@@ -34,7 +34,7 @@ def test_whole_answers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_streamed_answers(name: str) -> None:
+def test_streamed_answers_of_every_version_are_equal(name: str) -> None:
     def call(number: int, **function: str) -> dict[str, object]:
         return {"index": number, "function": function}
 

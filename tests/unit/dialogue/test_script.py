@@ -1,4 +1,4 @@
-"""Scripts as tests write them, and what the harness makes of the workers' notes."""
+"""Scripts, and the workers' notes about scripts that they could not follow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def sure(*tokens: Token) -> tuple[tuple[tuple[Token, float], ...], ...]:
     return tuple(((token, 1.0),) for token in tokens)
 
 
-def test_text_is_bytes_and_markers() -> None:
+def test_a_text_becomes_bytes_and_markers() -> None:
     script = Script.text("a\u00e9<think>b<|im_end|>")
     assert said(script.prompt("Hello")) == (Answer(sure(97, 0xC3, 0xA9, "<think>", 98, "<|im_end|>"), ends=True),)
 
@@ -38,9 +38,9 @@ def test_joined_scripts_end_as_the_last_does() -> None:
     assert said(script.then("x").prompt("Hello"))[0].ends
 
 
-def test_each_choice_has_its_own() -> None:
-    one, two = Script.text("one"), Script.text("|two~", end=False)
-    assert said(one.prompt("Hello", two)) == (Answer(one.steps, True), Answer(two.steps, False))
+def test_each_choice_has_its_own_script() -> None:
+    first, second = Script.text("one"), Script.text("|two~", end=False)
+    assert said(first.prompt("Hello", second)) == (Answer(first.steps, True), Answer(second.steps, False))
 
 
 @pytest.mark.parametrize(
@@ -56,24 +56,24 @@ def test_each_choice_has_its_own() -> None:
         lambda: Script(end=False).prompt(),
     ],
 )
-def test_what_cannot_be_said_is_refused(make: object) -> None:
+def test_impossible_scripts_are_usage_errors(make: object) -> None:
     assert callable(make)
     with pytest.raises(UsageError):
         make()
 
 
-def test_engines_without_scripts_say_so(tmp_path: Path) -> None:
+def test_engines_that_cannot_follow_scripts_reject_them(tmp_path: Path) -> None:
     forged, other = ensure_checkpoint("text", tmp_path / "forged"), tmp_path
-    asked = {"messages": [{"role": "user", "content": [{"type": "text", "text": Script.text("x").prompt()}]}]}
+    request = {"messages": [{"role": "user", "content": [{"type": "text", "text": Script.text("x").prompt()}]}]}
     for device, model, words in (("cpu", forged, "device cpu"), ("sim", other, "forged checkpoint")):
         watch = ScriptWatch.of({"device": device, "model_path": str(model)}, tmp_path / "notes")
         watch.admit({"messages": [{"role": "user", "content": "no script"}], "n": 2})
         with pytest.raises(Unsupported, match=words):
-            watch.admit(asked)
-    ScriptWatch.of({"device": "sim", "model_path": str(forged)}, tmp_path / "notes").admit(asked)
+            watch.admit(request)
+    ScriptWatch.of({"device": "sim", "model_path": str(forged)}, tmp_path / "notes").admit(request)
 
 
-def test_what_could_not_be_said_is_raised_once(tmp_path: Path) -> None:
+def test_a_script_that_could_not_be_followed_is_raised_once(tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     watch = ScriptWatch("", notes)
     assert list(watch.environment.values()) == [str(notes)]
@@ -86,7 +86,7 @@ def test_what_could_not_be_said_is_raised_once(tmp_path: Path) -> None:
     watch.check()
     with notes.open("a") as file:
         file.write('"problem": "the prompt was cut"}\n')
-    with pytest.raises(ScriptError, match="request 8 could not be said: the prompt was cut"):
+    with pytest.raises(ScriptError, match="request 8 could not be followed: the prompt was cut"):
         watch.check()
     with notes.open("a") as file:
         file.write("[]\nno JSON\n")
@@ -95,8 +95,8 @@ def test_what_could_not_be_said_is_raised_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "vision"])
-def test_scripts_cost_no_draw(kind: str, tmp_path: Path) -> None:
-    """Rows are drawn from the vocabulary's size, and biased by special tokens' ids: neither may move."""
+def test_scripts_do_not_change_the_drawn_rows(kind: str, tmp_path: Path) -> None:
+    """Rows depend on the vocabulary's size and the ids of special tokens, so neither may change."""
     place = ensure_checkpoint(kind, tmp_path)
     assert json.loads((place / "config.json").read_text())["vocab_size"] == 320
     assert (IDS["<|endoftext|>"], IDS["<|im_end|>"], IDS["<|video_pad|>"]) == (296, 298, 303) and max(

@@ -1,4 +1,4 @@
-"""The checkpoint forge: what it writes, that it writes the same everywhere, and that it repairs what was lost."""
+"""The checkpoint forge: its files, their reproducibility, and the repair of damaged checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def contents(place: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", ["text", "vision", "experts"])
-def test_files_agree_with_each_other(kind: str, tmp_path: Path) -> None:
+def test_files_of_a_checkpoint_are_consistent(kind: str, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path)
     config = json.loads((place / "config.json").read_text())
     tokenizer = json.loads((place / "tokenizer.json").read_text())
@@ -43,16 +43,16 @@ def test_files_agree_with_each_other(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_bytes_everywhere_and_others_for_another_seed(kind: str, tmp_path: Path) -> None:
-    one, two = (ensure_checkpoint(kind, tmp_path / name) for name in "ab")
-    assert one.name == two.name and contents(one) == contents(two)
+def test_equal_seeds_give_equal_bytes_and_other_seeds_do_not(kind: str, tmp_path: Path) -> None:
+    first, second = (ensure_checkpoint(kind, tmp_path / name) for name in "ab")
+    assert first.name == second.name and contents(first) == contents(second)
     other = ensure_checkpoint(kind, tmp_path / "a", seed=1)
-    assert other != one and contents(other)["model.safetensors"] != contents(one)["model.safetensors"]
+    assert other != first and contents(other)["model.safetensors"] != contents(first)["model.safetensors"]
 
 
 @pytest.mark.parametrize("head", [32, 64])
 @pytest.mark.parametrize("kind", ["text", "vision", "classifier", "sentencepiece", "experts"])
-def test_heads_are_as_wide_as_asked(kind: str, head: int, tmp_path: Path) -> None:
+def test_heads_have_the_requested_width(kind: str, head: int, tmp_path: Path) -> None:
     place = ensure_checkpoint(kind, tmp_path, head=head)
     config, weights = json.loads((place / "config.json").read_text()), load_file(place / "model.safetensors")
     assert config["hidden_size"] == head * config["num_attention_heads"]
@@ -63,7 +63,7 @@ def test_heads_are_as_wide_as_asked(kind: str, head: int, tmp_path: Path) -> Non
         assert weights["visual.merger.mlp.2.weight"].shape[0] == config["hidden_size"]
 
 
-def test_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
+def test_a_complete_checkpoint_is_not_written_again(tmp_path: Path) -> None:
     place = ensure_checkpoint("text", tmp_path)
     before = {file.name: file.stat().st_ino for file in place.iterdir()}
     assert ensure_checkpoint("text", tmp_path) == place
@@ -72,24 +72,24 @@ def test_whole_checkpoint_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "merges.txt"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_damaged_checkpoint_is_repaired(name: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_repaired(name: str, damage: str, tmp_path: Path) -> None:
     place = ensure_checkpoint("text", tmp_path)
-    whole = contents(place)
+    intact = contents(place)
     if damage == "gone":
         (place / name).unlink()
     else:
-        os.truncate(place / name, len(whole[name]) // 2)
-    assert contents(ensure_checkpoint("text", tmp_path)) == whole
-    assert [each.name for each in tmp_path.iterdir()] == [place.name]
+        os.truncate(place / name, len(intact[name]) // 2)
+    assert contents(ensure_checkpoint("text", tmp_path)) == intact
+    assert [path.name for path in tmp_path.iterdir()] == [place.name]
 
 
-def test_many_at_once_agree(tmp_path: Path) -> None:
+def test_concurrent_writers_make_one_checkpoint(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         places = set(pool.map(lambda _: ensure_checkpoint("text", tmp_path), range(8)))
-    assert len(places) == 1 and [each.name for each in tmp_path.iterdir()] == [places.pop().name]
+    assert len(places) == 1 and [path.name for path in tmp_path.iterdir()] == [places.pop().name]
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_impossible_requests_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are text, vision"):
         ensure_checkpoint("audio", tmp_path)
     with pytest.raises(UsageError, match="zero or more"):

@@ -1,4 +1,4 @@
-"""Dead, stuck, slow or idle: told from what a server answers."""
+"""Whether a server is dead, stuck, slow or idle, from its responses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.health import Counters, look
+from pytest_vllm_regress.engines.http.health import Counters, check_health
 
 METRICS = """# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}
@@ -20,7 +20,7 @@ vllm:generation_tokens_created{{engine="0"}} 1.7e+09
 
 
 class StandIn:
-    """Answers /health by a status and /metrics by one text after the other; an exception is raised."""
+    """Answers /health with a status and /metrics with one text after the other. Exceptions are raised."""
 
     def __init__(self, health: int | Exception, *metrics: str | Exception) -> None:
         self.health = health
@@ -55,10 +55,10 @@ def metrics(tokens: float, running: float = 1) -> str:
     ],
     ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_states(stand_in: StandIn, state: str, words: str) -> None:
-    found = look(stand_in, stand_in.paused.append)
-    assert found.state == state
-    assert words in found.text
+def test_responses_determine_the_state(stand_in: StandIn, state: str, words: str) -> None:
+    health = check_health(stand_in, stand_in.paused.append)
+    assert health.state == state
+    assert words in health.text
 
 
 def test_counters_are_summed_over_engines() -> None:

@@ -23,15 +23,15 @@ nothing NaN
 
 
 def test_samples_by_name_and_labels() -> None:
-    found = Metrics.parse(TEXT)
-    assert found.of("vllm:prompt_tokens_total", engine="0") == {
+    metrics = Metrics.parse(TEXT)
+    assert metrics.of("vllm:prompt_tokens_total", engine="0") == {
         (("engine", "0"), ("model_name", 'a "b", c\\d')): 5.0,
     }
-    assert found.total("vllm:prompt_tokens_total") == 25 and found.samples["plain", ()] == 1
-    assert found.total("odd_bucket", le="+Inf") == math.inf and math.isnan(found.total("nothing"))
+    assert metrics.total("vllm:prompt_tokens_total") == 25 and metrics.samples["plain", ()] == 1
+    assert metrics.total("odd_bucket", le="+Inf") == math.inf and math.isnan(metrics.total("nothing"))
 
 
-def test_what_is_not_counted_is_no_zero() -> None:
+def test_a_missing_metric_is_an_error_and_not_zero() -> None:
     with pytest.raises(KeyError, match="close to it: vllm:prompt_tokens_total"):
         Metrics.parse(TEXT).total("vllm:prompt_tokens")
     with pytest.raises(KeyError, match=r"with \{'engine': '7'\}"):
@@ -39,12 +39,12 @@ def test_what_is_not_counted_is_no_zero() -> None:
 
 
 @pytest.mark.parametrize("line", ["name{label=1} 2", "name", '<html lang="en">', 'name{a="b} 1'])
-def test_another_format_is_refused(line: str) -> None:
+def test_other_formats_are_rejected(line: str) -> None:
     with pytest.raises(ValueError, match="Prometheus"):
         Metrics.parse(line)
 
 
-def test_a_server_s_are_asked_for() -> None:
+def test_a_server_returns_its_metrics() -> None:
     server = unconnected(9)
 
     def respond(request: httpx.Request) -> httpx.Response:

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pytest_vllm_regress.engines.pool import EnginePool
 from pytest_vllm_regress.errors import ChildDied, LimitExceeded, RemoteError
-from pytest_vllm_regress.processes.leftover import Leftover
+from pytest_vllm_regress.processes.lifecycle import Leftover
 
 KEYS = st.sampled_from("abcd")
 USERS = st.sampled_from(["test_1", "test_2", "test_3"])
@@ -38,11 +38,11 @@ class FakeEngine:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """What the pool must do, told by a model: the engines in order of use and the last user of each."""
+    """Compares the pool with a model: the engines in order of use, and the last user of each."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[FakeEngine] = []
+        self.engines: list[FakeEngine] = []
         self.model: dict[str, tuple[FakeEngine, str]] = {}
         self.charged: list[tuple[str, str]] = []
         self.expected: list[tuple[str, str]] = []
@@ -51,13 +51,13 @@ class PoolMachine(RuleBasedStateMachine):
     def make(self, capacity: int) -> None:
         self.capacity = max(1, capacity)
         self.pool: EnginePool = EnginePool(
-            capacity, lambda user, left: self.charged.extend((user, str(each)) for each in left)
+            capacity, lambda user, left: self.charged.extend((user, str(leftover)) for leftover in left)
         )
 
     def _start(self, key: str) -> FakeEngine:
-        assert sum(engine.alive for engine in self.made) < self.capacity, "room is made before an engine starts"
+        assert sum(engine.alive for engine in self.engines) < self.capacity, "room is made before an engine starts"
         engine = FakeEngine(key)
-        self.made.append(engine)
+        self.engines.append(engine)
         return engine
 
     def _forget(self, key: str) -> None:
@@ -68,7 +68,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.expected.append((user, f"process {engine.key}"))
 
     def _forget_for(self, user: str) -> bool:
-        """Drop what room needs; False where ``user`` has them all."""
+        """Drop engines until there is room. Return False if ``user`` holds all of them."""
         while len(self.model) >= self.capacity:
             idle = next((key for key, (_, last) in self.model.items() if last != user), None)
             if idle is None:
@@ -138,16 +138,16 @@ class PoolMachine(RuleBasedStateMachine):
     def engines_are_the_models(self) -> None:
         assert len(self.pool) == len(self.model) <= self.capacity
         assert self.charged == self.expected
-        kept = [engine for engine, _ in self.model.values()]
-        for engine in self.made:
-            held = any(engine is each for each in kept)
-            assert engine.stops == 0 if held else engine.stops == 1 or not engine.alive
+        pooled = [engine for engine, _ in self.model.values()]
+        for engine in self.engines:
+            is_pooled = any(engine is other for other in pooled)
+            assert engine.stops == 0 if is_pooled else engine.stops == 1 or not engine.alive
             assert engine.stops <= 1
 
     def teardown(self) -> None:
         if hasattr(self, "pool"):
             self.clear()
-            assert not any(engine.alive for engine in self.made)
+            assert not any(engine.alive for engine in self.engines)
 
 
 PoolMachine.TestCase.settings = settings(deadline=None, max_examples=100)

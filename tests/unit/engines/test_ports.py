@@ -1,4 +1,4 @@
-"""Port leases: no two holders, nothing that is in use, given back."""
+"""Port leases: one holder for each port, no ports in use, and release."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_vllm_regress.errors import RegressError
 
 @pytest.fixture(autouse=True)
 def few_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A range of four, which nobody else has locked."""
+    """Use a range of four ports that nobody else has locked."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(ports, "FIRST", 29990)
     monkeypatch.setattr(ports, "LAST", 29993)
 
 
-def test_leases_differ_until_none_is_left() -> None:
+def test_leases_differ_until_all_ports_are_taken() -> None:
     leases = [lease_port() for _ in range(4)]
     with pytest.raises(RegressError, match=r"no free port between 29990 and 29993"):
         lease_port()
@@ -33,7 +33,7 @@ def test_leases_differ_until_none_is_left() -> None:
         lease.release()
 
 
-def test_a_port_in_use_is_passed_over() -> None:
+def test_a_port_in_use_is_skipped() -> None:
     first = lease_port()
     first.release()
     with socket.socket() as other:
@@ -50,3 +50,14 @@ def test_a_leased_port_can_be_bound() -> None:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((HOST, lease.number))
     lease.release()
+
+
+def test_the_next_port_cannot_be_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: it followed from the pid, so another user could bind it in advance."""
+    monkeypatch.setattr(ports, "FIRST", 20000)
+    numbers = set()
+    for _ in range(8):
+        lease = lease_port()
+        numbers.add(lease.number)
+        lease.release()
+    assert len(numbers) > 1

@@ -1,4 +1,4 @@
-"""What a server's error statuses are taken for; the server here is httpx's own stand-in."""
+"""The errors that a server's responses are reported as. The server is httpx's mock transport."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from pytest_vllm_regress.engines.server import Server, start_server
@@ -19,12 +20,12 @@ from pytest_vllm_regress.util.deadline import Deadline, HasDescriptor, wait_read
 
 
 def unconnected(port: int, **spec: Any) -> Server:
-    """What a test holds, for whatever listens at ``port``."""
+    """Return a server object for whatever listens on ``port``."""
 
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
         return RemoteError(message, phase=phase, engine_died=died)
 
-    def wait_for(call: HasDescriptor, vigil: None, deadline: Deadline) -> bool:
+    def wait_for(call: HasDescriptor, monitor: None, deadline: Deadline) -> bool:
         return wait_readable(deadline, call)
 
     child = SimpleNamespace(
@@ -32,7 +33,10 @@ def unconnected(port: int, **spec: Any) -> Server:
         log_tail=lambda: "",
         replied=lambda phase: None,
         wait_for=wait_for,
-        vigil_over=lambda deadline: None,
+        monitor_wait=lambda deadline: None,
+        check_alive=lambda deadline: None,
+        pause=lambda seconds: None,
+        processes=lambda: [psutil.Process()],
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
@@ -44,8 +48,8 @@ def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
 
 
 def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
-    """Answers every request with the status ``answer``, and /health with ``health`` or that error."""
-    made = unconnected(9)
+    """Return a server that answers every request with the status ``answer``, and /health with ``health`` or this error."""
+    server = unconnected(9)
 
     def respond(request: httpx.Request) -> httpx.Response:
         if request.url.path != "/health":
@@ -54,8 +58,8 @@ def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
             return httpx.Response(health)
         raise health("no answer")
 
-    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
-    return made
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    return server
 
 
 @pytest.mark.parametrize(
@@ -70,10 +74,10 @@ def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
         (400, 503, Kind.EXCEPTION),
     ],
 )
-def test_an_engine_is_dead_when_its_server_says_so(
+def test_an_engine_is_dead_if_its_server_reports_that(
     answer: int, health: int | type[httpx.TransportError], kind: Kind
 ) -> None:
-    """An engine core that is about to end has processes still; a request that failed harms no engine that is well."""
+    """The processes of a dying engine core may still exist, and a failed request alone does not mean a dead engine."""
     with pytest.raises(RemoteError, match=f"HTTP {answer}") as caught:
         server(answer, health).check()
     assert caught.value.kind is kind
@@ -89,7 +93,9 @@ def test_an_engine_is_dead_when_its_server_says_so(
         ("OSError: [Errno 98] Address already in use", ChildDied),
     ],
 )
-def test_what_vllm_refuses_at_the_start_is_not_applicable(first_error: str, expected: type[Exception]) -> None:
+def test_features_that_vllm_rejects_at_the_start_are_not_applicable(
+    first_error: str, expected: type[Exception]
+) -> None:
     ended: list[str] = []
 
     def request(operation: str, deadline: Deadline, **arguments: Any) -> Any:
@@ -106,7 +112,7 @@ def test_what_vllm_refuses_at_the_start_is_not_applicable(first_error: str, expe
 
 
 class OneAnswer(BaseHTTPRequestHandler):
-    """Answers one request of each connection and says nothing of closing it, as uvicorn does where a handler broke (status 500)."""
+    """Answers one request per connection and closes it without notice, as uvicorn does after a broken handler (status 500)."""
 
     protocol_version = "HTTP/1.1"
 
@@ -118,61 +124,61 @@ class OneAnswer(BaseHTTPRequestHandler):
         self.close_connection = True
 
 
-def test_a_connection_that_was_closed_behind_an_answer_harms_no_later_request() -> None:
-    """Was red: "the server broke the connection" for the request after one that had got status 500."""
+def test_a_connection_closed_after_an_answer_does_not_affect_later_requests() -> None:
+    """Regression: the request after a status 500 failed with "the server broke the connection"."""
     with ThreadingHTTPServer(("127.0.0.1", 0), OneAnswer) as listening:
         listening.daemon_threads = True
         threading.Thread(target=listening.serve_forever, daemon=True).start()
-        asked = unconnected(listening.server_port)
-        assert [asked.get("/").status_code for _ in range(3)] == [500] * 3
-        asked.client.close()
+        client = unconnected(listening.server_port)
+        assert [client.get("/").status_code for _ in range(3)] == [500] * 3
+        client.client.close()
         listening.shutdown()
 
 
 def asking(*details: dict[str, Any] | None, **spec: Any) -> tuple[Server, list[str]]:
-    """A server whose completions tell ``details``, one after the other, and the prompts that it is asked."""
-    made, told, prompts = unconnected(9, **spec), iter(details), []
+    """Return a server whose completions have these ``details``, one after the other, and the list of prompts that it gets."""
+    server, next_details, prompts = unconnected(9, **spec), iter(details), []
 
     def respond(request: httpx.Request) -> httpx.Response:
         prompts.append(json.loads(request.content)["prompt"])
-        return httpx.Response(200, json={"usage": {"prompt_tokens": 20, "prompt_tokens_details": next(told)}})
+        return httpx.Response(200, json={"usage": {"prompt_tokens": 20, "prompt_tokens_details": next(next_details)}})
 
-    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
-    return made, prompts
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    return server, prompts
 
 
 DETAILS = {"server_options": {"enable_prompt_tokens_details": True}}
 
 
-def test_cached_tokens_are_counted_however_a_version_says_none() -> None:
+def test_cached_tokens_are_counted_in_every_form_of_zero() -> None:
     server, prompts = asking(
         None, {"cached_tokens": 96}, {"cached_tokens": 0}, {"cached_tokens": 16}, {"cached_tokens": None}, **DETAILS
     )
     assert [server.cached_tokens(text) for text in "abc"] == [0, 16, 0]
-    assert prompts[0] == prompts[1] and prompts[2:] == ["a", "b", "c"]  # whether it tells is asked once
+    assert prompts[0] == prompts[1] and prompts[2:] == ["a", "b", "c"]  # checked only once
 
 
-def test_a_version_that_tells_no_cached_tokens_is_not_applicable() -> None:
-    """Was red: 0, which says that nothing was cached. Up to 0.9 completions never tell."""
+def test_a_version_that_reports_no_cached_tokens_is_not_applicable() -> None:
+    """Regression: it returned 0, which means that nothing was cached. Up to 0.9 completions never report cached tokens."""
     server, _ = asking(None, None, **DETAILS)
     with pytest.raises(Unsupported, match="no cached tokens"):
         server.cached_tokens("a")
 
 
 @pytest.mark.parametrize("options", [{}, {"enable_prompt_tokens_details": False}])
-def test_cached_tokens_are_no_zero_where_the_server_does_not_tell_them(options: dict[str, bool]) -> None:
+def test_cached_tokens_need_a_server_that_reports_them(options: dict[str, bool]) -> None:
     server, _ = asking(server_options=options)
     with pytest.raises(UsageError, match="enable_prompt_tokens_details"):
         server.cached_tokens("a")
 
 
-def test_an_error_in_a_stream_is_no_chunk() -> None:
-    """Was red: KeyError: 'choices'. Once a stream has begun, its status says nothing any more."""
-    made = unconnected(9)
+def test_an_error_in_a_stream_is_raised() -> None:
+    """Regression: KeyError: 'choices'. The status of a stream is sent before its errors."""
+    server = unconnected(9)
     lines = ['{"choices": []}', '{"object": "error", "message": "the parser broke"}', "[DONE]"]
     text = "".join(f"data: {line}\n\n" for line in lines)
-    made.client = httpx.Client(
-        base_url=made.root_url, transport=httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    server.client = httpx.Client(
+        base_url=server.root_url, transport=httpx.MockTransport(lambda request: httpx.Response(200, text=text))
     )
     with pytest.raises(RemoteError, match="the parser broke"):
-        made.answers([{"role": "user", "content": "Hello"}], stream=True)
+        server.answers([{"role": "user", "content": "Hello"}], stream=True)

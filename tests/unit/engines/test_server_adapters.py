@@ -1,4 +1,4 @@
-"""Adapters over HTTP: what the server is asked for, and where the weights lie. The server here is httpx's own stand-in."""
+"""LoRA adapters over HTTP: requests, and the folders of their weights. The server is httpx's mock transport."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ LOADED = "The lora adapter 'mine' has already been loaded."
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Server, list[httpx.Request], list[httpx.Response]]:
-    """A server, what it is asked, and what it answers (200 where nothing is given)."""
+def adapter_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Server, list[httpx.Request], list[httpx.Response]]:
+    """Return a server, the list of its requests, and the list of its responses (200 when it is empty)."""
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     requests: list[httpx.Request] = []
     answers: list[httpx.Response] = []
@@ -29,16 +31,16 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Server, list
         requests.append(request)
         return answers.pop(0) if answers else httpx.Response(200, text="Success")
 
-    made = unconnected(9)
-    made.model_path = ensure_checkpoint("text", tmp_path / "checkpoints")
-    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
-    return made, requests, answers
+    server = unconnected(9)
+    server.model_path = ensure_checkpoint("text", tmp_path / "checkpoints")
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    return server, requests, answers
 
 
-def test_other_weights_may_be_written_over_those_of_a_folder(
-    asked: tuple[Server, list[httpx.Request], list[httpx.Response]], tmp_path: Path
+def test_other_weights_may_replace_those_in_a_folder(
+    adapter_server: tuple[Server, list[httpx.Request], list[httpx.Response]], tmp_path: Path
 ) -> None:
-    server, requests, _ = asked
+    server, requests, _ = adapter_server
     folder, weights = tmp_path / "mine", []
     for seed in (1, 2):
         server.load_adapter(Adapter("mine", rank=4, seed=seed), folder=folder, replace=seed > 1)
@@ -49,17 +51,19 @@ def test_other_weights_may_be_written_over_those_of_a_folder(
     assert weights[0] != weights[1]
 
 
-def test_a_vllm_that_replaces_no_adapter_is_not_applicable(
-    asked: tuple[Server, list[httpx.Request], list[httpx.Response]],
+def test_a_vllm_that_cannot_replace_adapters_is_not_applicable(
+    adapter_server: tuple[Server, list[httpx.Request], list[httpx.Response]],
 ) -> None:
-    server, _, answers = asked
+    server, _, answers = adapter_server
     answers.append(httpx.Response(400, json={"error": {"message": LOADED}}))
     with pytest.raises(Unsupported, match="in place of another"):
         server.load_adapter(Adapter("mine", rank=4), replace=True)
 
 
-def test_a_name_that_is_taken_stays_an_error(asked: tuple[Server, list[httpx.Request], list[httpx.Response]]) -> None:
-    server, _, answers = asked
+def test_loading_a_name_twice_is_an_error(
+    adapter_server: tuple[Server, list[httpx.Request], list[httpx.Response]],
+) -> None:
+    server, _, answers = adapter_server
     answers.append(httpx.Response(400, json={"error": {"message": LOADED}}))
     with pytest.raises(RemoteError, match="already been loaded"):
         server.load_adapter(Adapter("mine", rank=4))

@@ -1,4 +1,4 @@
-"""Sounds over HTTP: what the server is asked, and what its refusals are taken for. The server here is httpx's own stand-in."""
+"""Speech requests over HTTP, and which errors mean that this vLLM does not support them. The server is httpx's mock transport."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Answers = Mapping[str, httpx.Response]
 
 
 def answering(answers: Answers, needs: str = "") -> tuple[Server, list[httpx.Request]]:
-    """A server that has these addresses, and what it is asked."""
-    made, asked = unconnected(9, model="speech"), []
-    made.model, made.sound_needs = "m", needs
+    """Return a server with these addresses, and the list of requests that it gets."""
+    server, requests = unconnected(9, model="speech"), []
+    server.model, server.sound_needs = "m", needs
 
     def respond(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        found = answers.get(request.url.path, httpx.Response(404, json={"detail": "Not Found"}))
-        return httpx.Response(found.status_code, headers=found.headers, content=found.content)
+        requests.append(request)
+        answer = answers.get(request.url.path, httpx.Response(404, json={"detail": "Not Found"}))
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
-    made.client = httpx.Client(base_url=made.root_url, transport=httpx.MockTransport(respond))
-    return made, asked
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    return server, requests
 
 
 def streamed(*contents: str | None, end: str = "[DONE]") -> httpx.Response:
-    chunks = [json.dumps({"choices": [{"delta": {"content": each}}]}) for each in contents]
-    text = "".join(f"data: {each}\n\n" for each in (*chunks, end))
+    chunks = [json.dumps({"choices": [{"delta": {"content": content}}]}) for content in contents]
+    text = "".join(f"data: {chunk}\n\n" for chunk in (*chunks, end))
     return httpx.Response(200, headers={"content-type": "text/event-stream; charset=utf-8"}, text=text)
 
 
@@ -49,13 +49,13 @@ def test_the_file_and_the_options_are_sent() -> None:
     assert b'name="stream"' not in body
 
 
-def test_a_stream_is_put_together() -> None:
+def test_a_stream_is_joined() -> None:
     server, requests = answering({TRANSLATE: streamed(" A", None, " tone.")})
     assert server.translate(wav(0.5), stream=True) == " A tone."
     assert b'name="stream"\r\n\r\ntrue\r\n' in requests[0].content
 
 
-def test_a_stream_must_end() -> None:
+def test_a_stream_without_an_end_is_an_error() -> None:
     server, _ = answering({TRANSCRIBE: streamed(" A", end='{"error": {"message": "gone"}}')})
     with pytest.raises(RemoteError, match=r"ended without \[DONE\]"):
         server.transcribe(wav(0.5), stream=True)
@@ -80,13 +80,15 @@ LACKING = httpx.Response(
         ({TRANSCRIBE: WHOLE}, "", True, "streams no transcriptions"),
     ],
 )
-def test_what_this_vllm_does_not_do(answers: Answers, needs: str, stream: bool, claim: str) -> None:
+def test_missing_addresses_and_packages_are_not_applicable(
+    answers: Answers, needs: str, stream: bool, claim: str
+) -> None:
     server, _ = answering(answers, needs)
     with pytest.raises(Unsupported, match=claim):
         server.transcribe(wav(0.5), stream=stream)
 
 
-def test_a_broken_file_is_an_error_where_whole_ones_are_read() -> None:
+def test_a_broken_file_is_an_error_if_complete_files_are_read() -> None:
     server, _ = answering({TRANSCRIBE: BROKEN})
     with pytest.raises(RemoteError, match=r"HTTP 400: .*Invalid or unsupported"):
         server.transcribe(wav(0.5, keep=30))
@@ -103,16 +105,16 @@ def test_a_broken_file_is_an_error_where_whole_ones_are_read() -> None:
         httpx.Response(400, json={"error": {"message": "The model does not support Completions API"}}),
     ],
 )
-def test_a_model_that_only_transcribes_is_checked_by_a_sound(refused: httpx.Response) -> None:
+def test_a_model_that_only_transcribes_is_checked_with_a_sound(refused: httpx.Response) -> None:
     server, requests = answering({"/v1/completions": refused, TRANSCRIBE: httpx.Response(200, json={"text": ""})})
     server.check()
-    assert [each.url.path for each in requests] == ["/v1/completions", TRANSCRIBE]
+    assert [request.url.path for request in requests] == ["/v1/completions", TRANSCRIBE]
     for no in (BROKEN, LACKING):
         with pytest.raises(Unsupported, match="without soundfile"):
             answering({"/v1/completions": refused, TRANSCRIBE: no}, "soundfile")[0].check()
 
 
-def test_other_refusals_stay_what_they_are() -> None:
+def test_other_error_responses_are_not_changed() -> None:
     broken: Answers = {"/v1/completions": httpx.Response(500, json={}), "/health": httpx.Response(200)}
     for answers, status in (({}, 404), (broken, 500)):
         with pytest.raises(RemoteError, match=f"HTTP {status}"):

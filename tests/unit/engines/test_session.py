@@ -1,4 +1,4 @@
-"""The session's own part, with agents, engines and environments made up: what is remembered, shared, refused and cleaned up."""
+"""What the session remembers, shares, refuses and cleans up, with stand-ins for agents, engines and environments."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import BuildError, LimitExceeded, Unsupported, UsageError
-from pytest_vllm_regress.processes.early import NEVER, Early
-from pytest_vllm_regress.processes.leftover import Leftover
-from pytest_vllm_regress.processes.stillness import Awaited
+from pytest_vllm_regress.processes.child_handle import Loan
+from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
+from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 
 ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
@@ -38,9 +38,10 @@ class FakeChild:
 
     label: str
     environment: Mapping[str, str]
+    name: str = "engine 1"
     alive: bool = True
     leaves: tuple[Leftover, ...] = ()
-    early: Early = NEVER
+    loan: Loan | None = None
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
     noted: bool = False
 
@@ -50,7 +51,11 @@ class FakeChild:
         self.spec = arguments["spec"]
         return {"kwargs": {}, "env": {}, "notes": [], "generation": "V1"}
 
-    def take(self) -> None:
+    @property
+    def life(self) -> FakeChild:
+        return self
+
+    def adopt_engine(self) -> None:
         pass
 
     def note_shared_memory(self) -> None:
@@ -63,7 +68,7 @@ class FakeChild:
 
 @dataclasses.dataclass
 class FakeAgent:
-    """Remembers what it started."""
+    """Records the children it started."""
 
     children: list[FakeChild] = dataclasses.field(default_factory=list)
     import_error: Exception | None = None
@@ -74,10 +79,10 @@ class FakeAgent:
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass
 
-    def fork(
-        self, role: str, deadline: Deadline, *, environment: Mapping[str, str], label: str = "", **rest: Any
+    def start_child(
+        self, role: str, deadline: Deadline, *, environment: Mapping[str, str], label: str = "", loan: Loan, **rest: Any
     ) -> FakeChild:
-        self.children.append(FakeChild(label or role, environment))
+        self.children.append(FakeChild(label or role, environment, loan=loan))
         return self.children[-1]
 
     def stop(self) -> None:
@@ -87,15 +92,15 @@ class FakeAgent:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
-    made = FakeAgent()
+    fake_agent = FakeAgent()
 
     def of(self: Session, target: Target) -> Any:
-        self._agents[target.name, target.device] = made  # type: ignore[assignment]
-        return made
+        self._agents[target.name, target.device] = fake_agent  # type: ignore[assignment]
+        return fake_agent
 
-    monkeypatch.setattr(Session, "_agent", of)
+    monkeypatch.setattr(Session, "warm_agent", of)
     monkeypatch.setattr(session, "sweep", list)
-    return made
+    return fake_agent
 
 
 Make = Callable[..., Session]
@@ -103,20 +108,19 @@ Make = Callable[..., Session]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """A session with these settings, and deadlines as they are asked for."""
-    made: list[Session] = []
+    """Return a function that makes a session with these settings and the requested deadlines."""
+    sessions: list[Session] = []
 
-    def start(**settings: Any) -> Session:
-        made.append(
-            Session(
-                Settings(**settings), lambda phase, seconds: Deadline.after(phase, 20 if seconds is None else seconds)
-            )
-        )
-        return made[-1]
+    def start(early_exit: Callable[[], EarlyExitPolicy] | None = None, **settings: Any) -> Session:
+        def deadline_for(phase: str, seconds: float | None) -> Deadline:
+            return Deadline.after(phase, 20 if seconds is None else seconds)
+
+        sessions.append(Session(Settings(**settings), deadline_for, early_exit=early_exit))
+        return sessions[-1]
 
     yield start
-    for each in made:
-        each.close()
+    for opened in sessions:
+        opened.close()
 
 
 def engine(
@@ -139,13 +143,13 @@ def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, mak
 @pytest.mark.parametrize(("named", "path"), [("draft", "draft-*"), ("org/real", "real"), ("/a/path", "path")])
 def test_a_draft_model_may_be_a_kind(named: str, path: str, agent: FakeAgent, make: Make) -> None:
     engine(make(), EngineSpec.create(extra={"speculative_config": {"model": named}}))
-    found = Path(agent.children[0].spec["extra"]["speculative_config"]["model"])
-    assert fnmatch(found.name, path) and (found / "config.json").exists() == (named == "draft")
+    model = Path(agent.children[0].spec["extra"]["speculative_config"]["model"])
+    assert fnmatch(model.name, path) and (model / "config.json").exists() == (named == "draft")
 
 
-def test_an_environment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
+def test_an_environment_is_inspected_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:
     looked: list[str] = []
-    told: list[str] = []
+    lines: list[str] = []
     newer = dataclasses.replace(target(), installed=Installed("/x", "3.11", MappingProxyType({"vllm": "99.0"})))
 
     def look(name: str, python: Path, device: str) -> Target:
@@ -154,10 +158,10 @@ def test_an_environment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, make:
 
     monkeypatch.setattr(session, "inspect", look)
     run = make()
-    run.progress = told.append
+    run.progress = lines.append
     assert run.target("/bin/sh") is newer and run.target("/bin/sh") is newer
     assert looked == ["/bin/sh"]
-    (line,) = told
+    (line,) = lines
     assert line.startswith("warning: vLLM 99.0 is newer than any this was tried with")
 
 
@@ -208,7 +212,7 @@ def test_what_is_refused_before_anything_starts(
 def test_an_agent_that_cannot_have_engines_says_why(
     monkeypatch: pytest.MonkeyPatch, make: Make, broken: FakeAgent, error: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr(Session, "_agent", lambda self, target: broken)
+    monkeypatch.setattr(Session, "warm_agent", lambda self, target: broken)
     with pytest.raises(error, match=words):
         engine(make())
     assert broken.children == []
@@ -221,25 +225,28 @@ def test_nothing_is_started_after_the_budget(agent: FakeAgent, make: Make) -> No
     assert agent.children == []
 
 
-def test_the_hang_that_a_test_is_about_reaches_its_engine(agent: FakeAgent, make: Make) -> None:
-    run = make()
-    waiting = Early(Awaited("waiting", ("ready",)), deaths=False)
-    run.early = waiting
+def test_the_early_exit_policy_of_a_test_reaches_its_engine(agent: FakeAgent, make: Make) -> None:
+    waiting = EarlyExitPolicy(DocumentedHang("waiting", ("ready",)), deaths=False)
+    policies = iter([waiting, EarlyExitPolicy()])
+    run = make(early_exit=lambda: next(policies))
     engine(run)
-    run.early = Early()
     engine(run, OTHER)
     engine(make(full_deadlines=True))
-    assert [child.early for child in agent.children] == [waiting, Early(), NEVER]
+    assert [child.loan and child.loan.early_exit for child in agent.children] == [
+        waiting,
+        EarlyExitPolicy(),
+        NO_EARLY_EXIT,
+    ]
 
 
-def test_what_an_engine_is_asked_for(agent: FakeAgent, make: Make) -> None:
+def test_the_request_that_starts_an_engine(agent: FakeAgent, make: Make) -> None:
     engine(make(model="/a/model"), ONE.replace(env={"A": "b"}))
     (child,) = agent.children
     assert child.environment["A"] == "b" and child.label == "offline"
     assert (child.spec["model_path"], child.spec["device"], child.spec["seed"]) == ("/a/model", "sim", 1)
 
 
-def test_the_end_stops_all_and_charges_the_last_user(agent: FakeAgent, make: Make) -> None:
+def test_close_stops_everything_and_charges_the_last_user(agent: FakeAgent, make: Make) -> None:
     run = make()
     engine(run)
     engine(run, user="t2")
@@ -248,5 +255,5 @@ def test_the_end_stops_all_and_charges_the_last_user(agent: FakeAgent, make: Mak
     assert folder.exists()
     run.close()
     assert not agent.children[0].alive and agent.stopped and not folder.exists()
-    assert run.charges == [("t2", (Leftover("port", "8000"),))]
+    assert run.leftover_reports == [("t2", (Leftover("port", "8000"),))]
     run.close()  # nothing is left to do

@@ -1,4 +1,4 @@
-"""The session on GPUs, with agents and NVML made up: who gets a GPU, who ends for it, and what an engine is told."""
+"""The session on GPUs, with stand-ins for agents and NVML: which engine gets a GPU, which one is stopped for it, and what an engine receives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_vllm_regress.gpus import compiled
 from pytest_vllm_regress.gpus.leases import GpuLeases
 from pytest_vllm_regress.gpus.nvml import Usage
 from pytest_vllm_regress.gpus.visible import CudaDevice, Visible
-from pytest_vllm_regress.processes.leftover import Leftover
+from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB
 
@@ -35,15 +35,16 @@ ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)
 
 
 class FakeChild:
-    """Holds memory on the GPUs that it was given, until it ends."""
+    """An engine that holds memory on its GPUs until it ends."""
 
     def __init__(self, machine: FakeMachine, role: str, environment: Mapping[str, str], deadline: Deadline) -> None:
         self.role, self.environment, self.deadline = role, dict(environment), deadline
+        self.name = f"{role} 1"
         self.machine, self.start_method = machine, "fork"
         self.spec: dict[str, Any] = {}
-        self.on_end: Callable[[], tuple[Leftover, ...]] | None = None
+        self.release: Callable[[], tuple[Leftover, ...]] | None = None
+        self.life = self
         self.log = machine.folder / "log"
-        self.gpu: dict[str, str] = {}
         self.alive = True
         machine.children.append(self)
 
@@ -65,7 +66,7 @@ class FakeChild:
         self.kill()
         return ()
 
-    def take(self) -> None:
+    def adopt_engine(self) -> None:
         pass
 
     def note_shared_memory(self) -> None:
@@ -73,8 +74,11 @@ class FakeChild:
 
     def kill(self) -> None:
         self.alive = False
-        if self.on_end is not None:
-            self.on_end()
+        if self.release is not None:
+            self.release()
+
+    def at_end(self, release: Callable[[], tuple[Leftover, ...]]) -> None:
+        self.release = release
 
 
 @dataclasses.dataclass
@@ -88,7 +92,7 @@ class FakeMachine:
     import_error = refusal = None
     used: dict[str, int] = dataclasses.field(default_factory=lambda: {"0": 0})
     children: list[FakeChild] = dataclasses.field(default_factory=list)
-    told: list[str] = dataclasses.field(default_factory=list)
+    messages: list[str] = dataclasses.field(default_factory=list)
 
     def look(self, uuid: str) -> Usage:
         used = self.used[uuid.removeprefix("GPU-")]
@@ -101,7 +105,7 @@ class FakeMachine:
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass
 
-    def fork(self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any) -> FakeChild:
+    def start_child(self, role: str, deadline: Deadline, *, environment: Mapping[str, str], **rest: Any) -> FakeChild:
         return FakeChild(self, role, environment, deadline)
 
     def stop(self) -> None:
@@ -116,21 +120,24 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
 
 @pytest.fixture
 def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
-    """Makes a session on the machine."""
+    """Return a function that makes a session on the machine."""
 
-    def start(**settings: Any) -> Session:
-        made = Session(
+    def start(on_waited: Callable[[], None] = lambda: None, **settings: Any) -> Session:
+        new_session = Session(
             Settings(**{"gpu_wait_s": 0.3, **settings}),
             lambda phase, seconds: Deadline.after(phase, 20 if seconds is None else seconds),
-            machine.told.append,
+            machine.messages.append,
+            on_waited=on_waited,
         )
-        leases = GpuLeases(machine.folder / "locks", look=machine.look, tell=machine.told.append, same_pids=True)
-        made._gpus = placement.Placement(machine.told.append, leases=leases)
-        made._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
+        leases = GpuLeases(
+            machine.folder / "locks", query_usage=machine.look, report=machine.messages.append, same_pids=True
+        )
+        new_session._gpus = placement.Placement(machine.messages.append, leases=leases)
+        new_session._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
-        monkeypatch.setattr(Session, "_agent", lambda self, target: machine)
+        monkeypatch.setattr(Session, "warm_agent", lambda self, target: machine)
         monkeypatch.setattr(session, "needed_by", lambda model: None)
-        return made
+        return new_session
 
     return start
 
@@ -140,55 +147,58 @@ def engine(run: Session, spec: EngineSpec, user: str, *, fresh: bool = False) ->
 
 
 def test_two_small_engines_on_one_gpu(machine: FakeMachine, run: Callable[..., Session]) -> None:
-    ours = run()
-    engine(ours, ONE, "t1")
-    engine(ours, OTHER, "t2")
+    session = run()
+    engine(session, ONE, "t1")
+    engine(session, OTHER, "t2")
     assert [child.alive for child in machine.children] == [True, True]
     assert [child.environment["CUDA_VISIBLE_DEVICES"] for child in machine.children] == ["0", "0"]
-    ours.close()
+    session.close()
     assert engine(run(), ONE, "t3").child.alive
 
 
 def test_a_second_spec_does_not_wait_for_the_first(machine: FakeMachine, run: Callable[..., Session]) -> None:
     """On a GPU with room for one engine the idle one ends at once; the run does not wait for itself."""
     machine.size = 6 * GIB
-    ours = run(gpu_wait_s=60)
-    engine(ours, ONE, "t1")
+    session = run(gpu_wait_s=60)
+    engine(session, ONE, "t1")
     before = Deadline.after("start", 60)
-    engine(ours, OTHER, "t2")
+    engine(session, OTHER, "t2")
     assert before.left_s > 50
     assert [child.alive for child in machine.children] == [False, True]
-    assert machine.told == []
+    assert machine.messages == []
 
 
 def test_engines_that_a_test_uses_itself_stay(machine: FakeMachine, run: Callable[..., Session]) -> None:
     machine.size = 6 * GIB
-    ours = run()
-    engine(ours, ONE, "t1")
+    session = run()
+    engine(session, ONE, "t1")
     with pytest.raises(DeviceBusy, match=r"waited 0\.3 s for GPUs.*2\.0 GiB free"):
-        engine(ours, OTHER, "t1")
+        engine(session, OTHER, "t1")
     assert machine.children[0].alive
 
 
-def test_waiting_for_another_run_is_no_hang(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_waiting_for_another_run_is_not_a_hang(machine: FakeMachine, run: Callable[..., Session]) -> None:
     first, second = run(), run()
     engine(first, ONE, "t1")
     with pytest.raises(DeviceBusy, match="GPU 0: held by another run") as caught:
         engine(second, ONE, "t1")
     assert caught.value.kind == "limit"
-    assert machine.told[0].startswith("waiting for GPUs, at most 0 s. 1 of 1 GPUs wanted: GPU 0: held by another run")
+    assert machine.messages[0].startswith(
+        "waiting for GPUs, at most 0 s. 1 of 1 GPUs wanted: GPU 0: held by another run"
+    )
     first.close()
     engine(second, ONE, "t1")
 
 
-def test_time_spent_waiting_is_not_the_tests(run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what is left of pytest-timeout's time is all that the start gets, and a start that misses it looks like a hang."""
+def test_time_spent_waiting_does_not_count_for_the_test(
+    run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the start gets only the rest of pytest-timeout's time, and a start that misses it looks like a hang."""
     monkeypatch.setattr(session, "_SHORT_WAIT_S", 0.1)
-    first, second = run(), run(gpu_wait_s=20)
     renewed: list[bool] = []
-    second.on_waited = lambda: renewed.append(True)
+    first, second = run(), run(lambda: renewed.append(True), gpu_wait_s=20)
     engine(first, ONE, "t1")
-    second._gpus.leases._tell = lambda line: first.close()  # it waits now
+    second._gpus.leases._report = lambda line: first.close()  # it waits now
     engine(second, ONE, "t1")
     assert renewed == [True]
     engine(second, OTHER, "t2")
@@ -213,17 +223,17 @@ def test_a_start_that_fails_gives_the_gpu_back(machine: FakeMachine, run: Callab
     engine(run(), ONE, "t1")
 
 
-def test_what_the_engine_is_told_and_asked_for(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_the_gpu_request_and_the_memory_that_must_be_free(machine: FakeMachine, run: Callable[..., Session]) -> None:
     machine.used["0"] = 20 * GIB
-    ours = run()
-    engine(ours, ONE, "t1")
-    told = machine.children[0].spec["gpu"]
-    asked = {"needed": placement.OWN + placement.KV_CACHE, "cache": placement.KV_CACHE, "tiny": True}
+    session = run()
+    engine(session, ONE, "t1")
+    gpu_request = machine.children[0].spec["gpu"]
+    amounts = {"needed": placement.OWN + placement.KV_CACHE, "cache": placement.KV_CACHE, "tiny": True}
     device = {"name": "stand-in", "memory": 80 * GIB, "used": 20 * GIB, "capability": [9, 0], "part": False}
-    assert told == {**asked, "devices": [device]}
+    assert gpu_request == {**amounts, "devices": [device]}
     with pytest.raises(DeviceBusy, match=r"56\.\d GiB free, 72\.0 needed"):  # by vLLM's rule: a share of the whole
-        engine(ours, ONE.replace(extra={"gpu_memory_utilization": 0.9}), "t1")
-    ours.close()
+        engine(session, ONE.replace(extra={"gpu_memory_utilization": 0.9}), "t1")
+    session.close()
     with pytest.raises(DeviceBusy, match=r"60\.0 GiB free, 72\.0 needed"):  # a real model: vLLM's own default
         engine(run(model="/a/real/model"), ONE, "t2")
     with pytest.raises(Unsupported, match="needs 2 GPUs; 1 can be used here"):
@@ -254,15 +264,16 @@ def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
 
 
 def test_a_first_start_has_more_time(machine: FakeMachine, run: Callable[..., Session]) -> None:
-    ours = run()
-    allowed = [engine(ours, spec, "t1").child.start_deadline.allowed_s for spec in (ONE, OTHER)]  # type: ignore[attr-defined]
+    session = run()
+    allowed = [engine(session, spec, "t1").child.start_deadline.allowed_s for spec in (ONE, OTHER)]  # type: ignore[attr-defined]
     assert allowed == [600, 20]
 
 
-def test_a_record_says_what_it_ran_on(machine: FakeMachine, run: Callable[..., Session]) -> None:
+def test_gpu_facts_of_an_engine(machine: FakeMachine, run: Callable[..., Session]) -> None:
     log = "INFO 01-02 [cuda.py:509] Using FLASH_ATTN attention backend out of potential backends: ['x'].\n"
     (machine.folder / "log").write_text(log)
-    assert engine(run(), ONE, "t1").child.gpu == {
+    session = run()
+    assert session.gpu_facts(engine(session, ONE, "t1").child) == {
         "gpu": "stand-in (0)",
         "capability": "9.0",
         "driver": "580",
@@ -291,21 +302,22 @@ def test_the_attention_backend_is_what_vllm_says_of_attention(
     log: str, backend: str, machine: FakeMachine, run: Callable[..., Session]
 ) -> None:
     (machine.folder / "log").write_text(log + "\n")
-    assert engine(run(), ONE, "t1").child.gpu["attention_backend"] == backend
+    session = run()
+    assert session.gpu_facts(engine(session, ONE, "t1").child)["attention_backend"] == backend
 
 
 def test_heads_are_wide_enough_for_the_backends_of_cuda(run: Callable[..., Session], tmp_path: Path) -> None:
-    ours = run()
+    session = run()
     heads = {}
     for device in ("sim", "cpu", "gpu"):
-        config = json.loads(Path(ours.model_path("text", device), "config.json").read_text())
+        config = json.loads(Path(session.model_path("text", device), "config.json").read_text())
         heads[device] = config["hidden_size"] // config["num_attention_heads"]
     assert heads == {"sim": 32, "cpu": 32, "gpu": 64}
 
 
 def test_the_agent_gets_numbers_and_kept_caches(machine: FakeMachine, run: Callable[..., Session]) -> None:
     machine.used = {"3": 0, "5": 0}
-    place = placement.Placement(machine.told.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"})
+    place = placement.Placement(machine.messages.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"})
     run()
     given = place.agent_environment(TARGET)
     assert given["CUDA_VISIBLE_DEVICES"] == "3,5"

@@ -1,4 +1,4 @@
-"""Engine specs: values, checks, axes and ids."""
+"""Engine specs: values, checks, axes and test ids."""
 
 from __future__ import annotations
 
@@ -13,24 +13,53 @@ from pytest_vllm_regress.engines.spec import SHORT, EngineSpec, combination_id, 
 from pytest_vllm_regress.errors import UsageError
 
 
-def test_equal_values_are_one_key() -> None:
-    one = EngineSpec.create(
+def test_specs_with_equal_values_are_equal_keys() -> None:
+    spec = EngineSpec.create(
         env={"B": 1, "A": "x"}, extra={"b": [1], "a": None}, tokenizer_pool_extra_config={"z": 1, "y": {}}
     )
     other = EngineSpec.create(
         extra={"a": None, "b": [1]}, env={"A": "x", "B": "1"}, tokenizer_pool_extra_config={"y": {}, "z": 1}
     )
-    assert one == other
-    assert {one: 1}[other] == 1
+    assert spec == other
+    assert {spec: 1}[other] == 1
     assert EngineSpec.create(extra={"a": "1"}) != EngineSpec.create(extra={"a": 1})
+    assert EngineSpec(extra={"a": True}) != EngineSpec(extra={"a": 1})
+
+
+def test_a_spec_does_not_change_with_the_values_it_was_made_from() -> None:
+    sizes, request = [1, 2], {"a": {"b": 1}}
+    spec = EngineSpec(extra={"sizes": sizes}, server_options=request)
+    sizes.append(3)
+    request["a"]["b"] = 2
+    assert spec.extra == {"sizes": [1, 2]} and spec.server_options["a"] == {"b": 1}
+    engine_request = spec.as_request(model_path="/m", device="sim")
+    engine_request["extra"]["sizes"].append(3)
+    assert spec == EngineSpec(extra={"sizes": [1, 2]}, server_options={"a": {"b": 1}})
+
+
+def test_merged_mappings_keep_what_is_not_changed() -> None:
+    spec = EngineSpec(env={"A": "1", "B": "2"}, seed=3).merged_with({"env": {"B": 3}, "seed": 4})
+    assert spec == EngineSpec(env={"A": "1", "B": "3"}, seed=4)
+
+
+def test_the_tokenizer_pool_s_configuration_may_be_json_text() -> None:
+    assert EngineSpec(tokenizer_pool_extra_config='{"z": 1}') == EngineSpec(tokenizer_pool_extra_config={"z": 1})  # type: ignore[arg-type]
+
+
+def test_the_spec_overrides_default_arguments() -> None:
+    spec = EngineSpec(extra={"tokenizer_mode": "auto"})
+    defaults = {"tokenizer_mode": "mistral", "load_format": "dummy"}
+    request = spec.as_request(model_path="/m", device="gpu", default_arguments=defaults, gpu={"tiny": True})
+    assert request["extra"] == {"tokenizer_mode": "auto", "load_format": "dummy"}
+    assert request["gpu"] == {"tiny": True}
 
 
 @pytest.mark.parametrize("extra", [{}, {"speculative_config": {"method": "ngram"}}, {"speculative_config": None}])
-def test_nothing_drafts(extra: dict[str, Any]) -> None:
+def test_specs_without_a_draft_model(extra: dict[str, Any]) -> None:
     assert EngineSpec.create(extra=extra).draft is None
 
 
-def test_a_draft_model_is_where_it_was_made() -> None:
+def test_the_request_has_the_path_of_the_draft_model() -> None:
     spec = EngineSpec.create(extra={"speculative_config": {"model": "draft", "num_speculative_tokens": 3}})
     assert spec.draft == "draft"
     request = spec.as_request(model_path="/m", device="cpu", draft_path="/d")
@@ -71,16 +100,19 @@ def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
         ({"tokenizer_pool_size": -1}, "tokenizer_pool_size=-1 is not a whole number of at least 0"),
         ({"executor": "gpu"}, "executor='gpu' is not one of auto, uni, mp, ray"),
         ({"generation": "V2"}, "generation='V2' is not one of auto, V0, V1"),
+        ({"env": "A=1"}, "env must be a mapping, not str"),
+        ({"extra": {"a": {1, 2}}}, "extra must hold JSON values only"),
+        ({"tokenizer_pool_extra_config": "{"}, "tokenizer_pool_extra_config='{' is not JSON"),
         ({"tensor_paralel_size": 1}, "unknown argument 'tensor_paralel_size'. Did you mean tensor_parallel_size?"),
     ],
 )
-def test_bad_values_say_what_is_allowed(values: dict[str, Any], words: str) -> None:
+def test_errors_for_bad_values_say_what_is_allowed(values: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as caught:
         EngineSpec.create(**values)
     assert words in str(caught.value)
 
 
-def test_replace_checks_too() -> None:
+def test_replace_checks_values() -> None:
     spec = EngineSpec.create(seed=3)
     assert spec.replace(pipeline_parallel_size=2) == EngineSpec.create(seed=3, pipeline_parallel_size=2)
     with pytest.raises(UsageError):
@@ -103,15 +135,15 @@ def test_axes_and_fixed_fields() -> None:
     ("axes", "words"),
     [({"tp": []}, "at least one value"), ({"tpp": 1}, "Did you mean tp"), ({"tp": [1, 0]}, "at least 1")],
 )
-def test_bad_axes(axes: dict[str, Any], words: str) -> None:
+def test_bad_axes_are_usage_errors(axes: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         parse_axes(axes)
 
 
-def test_ids_show_names_of_variables_not_their_values() -> None:
+def test_ids_show_the_names_of_variables_but_not_their_values() -> None:
     assert combination_id({"env": {"HF_TOKEN": "hf_secret"}, "generation": "V1"}) == "envHF_TOKEN-V1"
     assert combination_id({"extra": {}}) == "extranone"
 
 
-def test_short_names_are_fields() -> None:
+def test_short_names_mean_fields() -> None:
     assert set(SHORT.values()) <= {field.name for field in dataclasses.fields(EngineSpec)}

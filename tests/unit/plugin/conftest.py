@@ -1,4 +1,4 @@
-"""A test of ours as the plugin sees it, without pytest running: a case beside it, a session made up."""
+"""A test item as the plugin sees it, without a running pytest, next to a case and with a stand-in for the session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.plugin.markers import MarkedCase, marked_case
 from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
-from pytest_vllm_regress.processes.early import Early
 from tests.helpers.cases import CaseFile
 
 DEMO = CaseFile()
@@ -24,12 +23,11 @@ DEMO = CaseFile()
 
 @dataclasses.dataclass
 class FakeSession:
-    """Has one environment, or none that can be used (``broken``)."""
+    """A session with one environment, or with none that is usable (``broken``)."""
 
     version: str
     broken: Exception | None = None
-    early: Early = dataclasses.field(default_factory=Early)
-    charges: tuple[object, ...] = ()
+    leftover_reports: tuple[object, ...] = ()
 
     def environment_names(self) -> tuple[str, ...]:
         return ("old",)
@@ -43,7 +41,7 @@ class FakeSession:
 
 @dataclasses.dataclass
 class FakeItem:
-    """What the plugin asks of a ``pytest.Item``. ``events`` are the calls of hooks: their names, or the report."""
+    """The parts of a ``pytest.Item`` that the plugin uses. ``events`` lists the hook calls: their names, or the report."""
 
     config: Any
     path: Path

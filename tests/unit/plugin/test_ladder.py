@@ -24,15 +24,15 @@ FAILED = Outcome("fails", "as seen first")
 NAMES = frozenset(feature.name for feature in FEATURES)
 
 
-def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Found, list[frozenset[str]]]:
-    asked: list[frozenset[str]] = []
+def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Reduction, list[frozenset[str]]]:
+    attempts: list[frozenset[str]] = []
 
     def attempt(left_out: tuple[Feature, ...]) -> Outcome:
         kept = NAMES - {feature.name for feature in left_out}
-        asked.append(kept)
+        attempts.append(kept)
         return Outcome(verdict(kept), "")
 
-    return ladder.walk(FEATURES, FAILED, attempt), asked
+    return ladder.walk(FEATURES, FAILED, attempt), attempts
 
 
 def test_features_of_a_spec() -> None:
@@ -45,12 +45,16 @@ def test_features_of_a_spec() -> None:
 
 
 @given(st.sets(st.sampled_from(sorted(NAMES))).map(frozenset))
-def test_what_a_failure_needs_is_found(culprits: frozenset[str]) -> None:
-    """A failure that shows with all the culprits, and only then."""
-    found, asked = walk(lambda kept: "fails" if culprits <= kept else "works")
-    assert found.smallest == culprits
-    assert found.largest is None if not culprits else found.largest is not None and len(found.largest) == len(NAMES) - 1
-    assert len(asked) == len(set(asked)) <= 2 * len(FEATURES)
+def test_the_features_that_a_failure_needs_are_found(culprits: frozenset[str]) -> None:
+    """The failure appears exactly if all culprits are present."""
+    reduction, attempts = walk(lambda kept: "fails" if culprits <= kept else "works")
+    assert reduction.smallest == culprits
+    assert (
+        reduction.largest is None
+        if not culprits
+        else reduction.largest is not None and len(reduction.largest) == len(NAMES) - 1
+    )
+    assert len(attempts) == len(set(attempts)) <= 2 * len(FEATURES)
 
 
 @given(
@@ -59,36 +63,38 @@ def test_what_a_failure_needs_is_found(culprits: frozenset[str]) -> None:
     )
 )
 def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None:
-    """Whatever the engines do: both ends were tried and gave that, and none of one feature less still fails."""
-    found, _ = walk(lambda kept: world.get(kept, "works"))
-    assert found.tried[found.smallest].fails
-    assert found.largest is None or found.tried[found.largest].works
+    """For any behaviour of the engines, both reported ends were tried, and no engine with one feature less still fails."""
+    reduction, _ = walk(lambda kept: world.get(kept, "works"))
+    assert reduction.tried[reduction.smallest].fails
+    assert reduction.largest is None or reduction.tried[reduction.largest].works
     assert all(
-        not found.tried[found.smallest - {name}].fails
-        for name in found.smallest
-        if found.smallest - {name} in found.tried
+        not reduction.tried[reduction.smallest - {name}].fails
+        for name in reduction.smallest
+        if reduction.smallest - {name} in reduction.tried
     )
-    assert ladder.describe(FULL, FEATURES, found).startswith("smallest engine that still fails: ")
+    assert ladder.describe(FULL, FEATURES, reduction).startswith("smallest engine that still fails: ")
 
 
 def test_another_failure_is_neither_end() -> None:
-    """A step to an engine that is impossible is skipped, downwards and upwards."""
+    """A step to an impossible engine is skipped in both directions."""
     needed = "pipeline parallel"
-    found, _ = walk(
+    reduction, _ = walk(
         lambda kept: (
             "cannot be: no pipelines" if needed not in kept else "fails" if "tensor parallel" in kept else "works"
         )
     )
-    assert found.smallest == {"pipeline parallel", "tensor parallel"}
-    assert found.largest == NAMES - {"tensor parallel"}
+    assert reduction.smallest == {"pipeline parallel", "tensor parallel"}
+    assert reduction.largest == NAMES - {"tensor parallel"}
 
 
 def test_the_report_names_engines_by_what_is_not_default() -> None:
     spec = EngineSpec.create(tensor_parallel_size=2, tokenizer_pool_size=2)
     features = ladder.features(spec, schema=True)
     culprit = next(feature for feature in features if feature.name == "tensor parallel")
-    found = ladder.walk(features, FAILED, lambda left_out: Outcome("works" if culprit in left_out else "fails", "seen"))
-    text = ladder.describe(spec, features, found)
+    reduction = ladder.walk(
+        features, FAILED, lambda left_out: Outcome("works" if culprit in left_out else "fails", "seen")
+    )
+    text = ladder.describe(spec, features, reduction)
     assert text.splitlines()[:2] == [
         "smallest engine that still fails: tensor_parallel_size=2, requests without a schema",
         "largest engine that works: tokenizer_pool_size=2",

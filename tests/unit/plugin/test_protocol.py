@@ -1,29 +1,31 @@
-"""The order in which a test's legs run, what each is asked, and what is reported."""
+"""The order in which a test's legs run, the arguments of each, and what is reported."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.errors import ChildDied, Part, Unsupported, UsageError
+from pytest_vllm_regress.errors import ChildDied, Masked, Part, Unsupported, UsageError
 from pytest_vllm_regress.plugin import private, protocol
 from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
-from pytest_vllm_regress.plugin.stash import EVIDENCE, SESSION
-from pytest_vllm_regress.processes.early import Early
+from pytest_vllm_regress.plugin.stash import EVIDENCE
+from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, EarlyExitPolicy
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 
 CRASH = CaseFile(kind="crash", omits="the pool", pattern="boom", control="pool = 0\nprobe = { n = 1 }")
 HANG = CaseFile(kind="hang", omits="the pool", pattern="boom", symptom='where = "log"')
+LOGGED_HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
 Leg = Callable[[Any, Evidence], None]
 
 
 def crash(item: Any, evidence: Evidence) -> None:
-    evidence.error = ChildDied("gone", phase="probe", parts={Part.LOG: "boom", Part.EXIT: "boom"})
+    evidence.error = ChildDied("gone", phase="probe", parts={Part.LOG: Masked("boom"), Part.EXIT: Masked("boom")})
 
 
 def works(item: Any, evidence: Evidence) -> None:
@@ -33,42 +35,42 @@ def works(item: Any, evidence: Evidence) -> None:
 
 @pytest.fixture
 def legs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Evidence]]:
-    """Stands for pytest running the test: ``legs(crash, works)`` says what each leg does in turn; the result is what they were asked."""
+    """Replace pytest's run of the test. ``legs(crash, works)`` sets the behaviour of each leg and returns the evidence of those that ran."""
 
     def script(*behaviour: Leg) -> list[Evidence]:
-        asked: list[Evidence] = []
-        left = iter(behaviour)
+        ran: list[Evidence] = []
+        behaviours = iter(behaviour)
 
         def run(item: Any, nextitem: object) -> list[pytest.TestReport]:
             evidence = item.stash[EVIDENCE]
-            asked.append(evidence)
-            next(left)(item, evidence)
+            ran.append(evidence)
+            next(behaviours)(item, evidence)
             return [
                 report("failed" if evidence.error else "passed", text=str(evidence.error) if evidence.error else None)
             ]
 
         monkeypatch.setattr(private, "run_once", run)
-        return asked
+        return ran
 
     return script
 
 
 def verdict_of(item: Any) -> Verdict:
-    (shown,) = (each for each in item.events if not isinstance(each, str))
-    verdict: Verdict = getattr(shown, ATTRIBUTE).verdict
+    (deciding,) = (event for event in item.events if not isinstance(event, str))
+    verdict: Verdict = getattr(deciding, ATTRIBUTE).verdict
     return verdict
 
 
 def test_a_failure_runs_the_control_leg_and_then_reports_once(
     make_item: MakeItem, legs: Callable[..., list[Evidence]]
 ) -> None:
-    item, asked = make_item(CRASH), legs(crash, works)
+    item, ran = make_item(CRASH), legs(crash, works)
     assert protocol.run(item, None) is True
-    subject, control = asked
+    subject, control = ran
     assert (subject.leg, dict(subject.changes), dict(subject.probe)) == (SUBJECT, {}, {})
     assert (control.leg, dict(control.changes), dict(control.probe)) == (CONTROL, {"tokenizer_pool_size": 0}, {"n": 1})
     assert control.protocol_started == subject.protocol_started  # one test, one clock of pytest-timeout
-    assert [each if isinstance(each, str) else "report" for each in item.events] == [
+    assert [event if isinstance(event, str) else "report" for event in item.events] == [
         "start",
         "again",
         "report",
@@ -78,9 +80,9 @@ def test_a_failure_runs_the_control_leg_and_then_reports_once(
 
 
 def test_a_pass_runs_no_control_leg(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
-    item, asked = make_item(CRASH, version="0.8.5"), legs(works)
+    item, ran = make_item(CRASH, version="0.8.5"), legs(works)
     protocol.run(item, None)
-    assert [each.leg for each in asked] == [SUBJECT]
+    assert [evidence.leg for evidence in ran] == [SUBJECT]
     assert verdict_of(item) is Verdict.FIXED
 
 
@@ -90,33 +92,33 @@ def test_a_control_leg_that_leaves_nothing_out_proves_nothing(
     def same(item: Any, evidence: Evidence) -> None:
         evidence.replied("probe")
 
-    item, asked = make_item(CRASH), legs(crash, same)
+    item, ran = make_item(CRASH), legs(crash, same)
     protocol.run(item, None)
-    assert isinstance(asked[1].error, UsageError) and "nothing left out 'the pool'" in str(asked[1].error)
+    assert isinstance(ran[1].error, UsageError) and "nothing left out 'the pool'" in str(ran[1].error)
     assert verdict_of(item) is Verdict.INCONCLUSIVE
 
 
 def test_only_the_subjects_leg_may_end_a_hang_early(make_item: MakeItem, legs: Callable[..., list[Evidence]]) -> None:
-    """And in none of both is a death told early: a case of a hang may kill the engine itself, and ask what becomes of requests."""
+    """Neither leg ends early when an engine dies: a case about a hang may kill the engine itself to see what happens to its requests."""
     item = make_item(HANG)
-    seen = []
+    policies = []
 
     def look(leg: Leg) -> Leg:
         def run(item: Any, evidence: Evidence) -> None:
-            seen.append(item.config.stash[SESSION].early)
+            assert evidence.early_exit is not None
+            policies.append(evidence.early_exit)
             leg(item, evidence)
 
         return run
 
     legs(look(crash), look(works))
     protocol.run(item, None)
-    assert [each.hang and each.hang.pattern for each in seen] == ["boom", None]
-    assert [each.deaths for each in seen] == [False, False]
-    assert item.config.stash[SESSION].early == Early()
+    assert [policy.hang and policy.hang.pattern for policy in policies] == ["boom", None]
+    assert [policy.deaths for policy in policies] == [False, False]
 
 
 def call(error: BaseException | None) -> pytest.CallInfo[None]:
-    """pytest's record of a call that raised, or did not."""
+    """Return pytest's record of a call that raised ``error``, or succeeded."""
 
     def run() -> None:
         if error is not None:
@@ -125,9 +127,9 @@ def call(error: BaseException | None) -> pytest.CallInfo[None]:
     return pytest.CallInfo.from_call(run, "call")
 
 
-def remembered(item: Any, *seen: tuple[str, BaseException | None]) -> Evidence:
+def remembered(item: Any, *outcomes: tuple[str, BaseException | None]) -> Evidence:
     item.stash[EVIDENCE] = Evidence()
-    for outcome, error in seen:
+    for outcome, error in outcomes:
         protocol.remember(item, call(error), report(outcome))
     return item.stash[EVIDENCE]  # type: ignore[no-any-return]
 
@@ -164,3 +166,25 @@ def test_what_the_device_cannot_show_is_skipped_before_anything_starts(make_item
     with pytest.raises(pytest.skip.Exception, match="demo-2 can be shown on cpu, gpu") as caught:
         protocol.check_applicable(make_item(CaseFile("demo-2", devices=("cpu", "gpu"))))
     assert isinstance(caught.value.__cause__, Unsupported) and caught.value.__cause__.claim == "not on device sim"
+
+
+@pytest.mark.parametrize(
+    ("case", "settings", "hang", "deaths"),
+    [
+        (LOGGED_HANG, {}, True, False),
+        (LOGGED_HANG, {"full_deadlines": True}, False, False),
+        # a stack shows a position, not a failure; an empty log matches nothing
+        (dataclasses.replace(LOGGED_HANG, symptom='where = "stacks"'), {}, False, False),
+        (dataclasses.replace(LOGGED_HANG, symptom='where = "answer"'), {}, False, False),
+        (CaseFile(symptom='where = "log"'), {}, False, True),
+        (CaseFile(symptom='where = "log"'), {"full_deadlines": True}, False, False),
+    ],
+)
+def test_the_policy_of_a_case(
+    make_item: MakeItem, case: CaseFile, settings: dict[str, Any], hang: bool, deaths: bool
+) -> None:
+    item = make_item(case, **settings)
+    policy = protocol.early_exit_policy(item, item.marked)
+    assert (policy.hang is not None, policy.deaths) == (hang, deaths)
+    assert policy.hang is None or (policy.hang.pattern, tuple(policy.hang.phases)) == ("waiting", ("probe",))
+    assert protocol.early_exit_policy(item, None) == (NO_EARLY_EXIT if settings else EarlyExitPolicy())

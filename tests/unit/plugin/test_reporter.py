@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.cases.results import TestResult, read
+from pytest_vllm_regress.cases.results import TestResult, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE, Recorder
@@ -23,9 +23,9 @@ def result(verdict: Verdict = Verdict.REPRODUCED, environment: str = "old") -> T
 
 
 def judged(verdict: Verdict = Verdict.REPRODUCED, outcome: str = "failed", when: str = "call") -> Any:
-    made = report(outcome, when)
-    setattr(made, ATTRIBUTE, result(verdict))
-    return made
+    test_report = report(outcome, when)
+    setattr(test_report, ATTRIBUTE, result(verdict))
+    return test_report
 
 
 def recorder(**settings: Any) -> Recorder:
@@ -35,7 +35,7 @@ def recorder(**settings: Any) -> Recorder:
 
 
 def through(wrapper: Generator[None, Any, Any], value: Any) -> Any:
-    """What a hook wrapper makes of the inner hooks' result."""
+    """Return what a hook wrapper makes of the inner hooks' result."""
     next(wrapper)
     with pytest.raises(StopIteration) as done:
         wrapper.send(value)
@@ -81,33 +81,33 @@ def test_a_documented_failure_is_an_expected_one() -> None:
     assert recorder().pytest_report_teststatus(known) == ("xfailed", "x", ("REPRODUCED", {"yellow": True}))
 
 
-def run_protocol(ours: Recorder, item: Path, nextitem: Path | None) -> None:
+def run_protocol(reporter: Recorder, item: Path, nextitem: Path | None) -> None:
     items = [SimpleNamespace(path=path) if path else None for path in (item, nextitem)]
-    through(ours.pytest_runtest_protocol(*items), True)  # type: ignore[arg-type]
+    through(reporter.pytest_runtest_protocol(*items), True)  # type: ignore[arg-type]
 
 
 def test_the_file_is_written_after_each_case_and_at_the_end(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    ours = recorder(report=file)
-    one, two = Path("/cases/one/test_a.py"), Path("/cases/two/test_b.py")
-    run_protocol(ours, one, two)
+    reporter = recorder(report=file)
+    first, second = Path("/cases/one/test_a.py"), Path("/cases/two/test_b.py")
+    run_protocol(reporter, first, second)
     assert not file.exists()  # nothing has a verdict yet
-    ours.pytest_runtest_logreport(judged())
-    run_protocol(ours, one, one.with_name("test_c.py"))
-    assert not file.exists()  # the case goes on
-    run_protocol(ours, one, two)
-    assert read(file).results == (result(),)
-    ours.pytest_runtest_logreport(report())
-    ours.pytest_runtest_logreport(judged(Verdict.FIXED))
-    ours.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
-    assert [each.verdict for each in read(file).results] == [Verdict.REPRODUCED, Verdict.FIXED]
+    reporter.pytest_runtest_logreport(judged())
+    run_protocol(reporter, first, first.with_name("test_c.py"))
+    assert not file.exists()  # the case has another test
+    run_protocol(reporter, first, second)
+    assert read_results(file).results == (result(),)
+    reporter.pytest_runtest_logreport(report())
+    reporter.pytest_runtest_logreport(judged(Verdict.FIXED))
+    reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
+    assert [written.verdict for written in read_results(file).results] == [Verdict.REPRODUCED, Verdict.FIXED]
 
 
 def test_a_worker_writes_nothing(tmp_path: Path) -> None:
-    ours = recorder(report=tmp_path / "report.json")
-    ours._config.workerinput = {}  # type: ignore[attr-defined]
-    ours.pytest_runtest_logreport(judged())
-    ours.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
+    reporter = recorder(report=tmp_path / "report.json")
+    reporter._config.workerinput = {}  # type: ignore[attr-defined]
+    reporter.pytest_runtest_logreport(judged())
+    reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.OK))  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
 
 
@@ -120,22 +120,22 @@ def test_a_worker_writes_nothing(tmp_path: Path) -> None:
         ("auto", [Verdict.NOT_APPLICABLE], pytest.ExitCode.OK),
     ],
 )
-def test_gpus_that_showed_nothing_fail_the_run(device: str, verdicts: list[Verdict], status: pytest.ExitCode) -> None:
-    ours = recorder(device=device)
+def test_a_gpu_run_that_skips_everything_fails(device: str, verdicts: list[Verdict], status: pytest.ExitCode) -> None:
+    reporter = recorder(device=device)
     for verdict in verdicts:
-        ours.pytest_runtest_logreport(judged(verdict, "skipped"))
+        reporter.pytest_runtest_logreport(judged(verdict, "skipped"))
     session = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
-    ours.pytest_sessionfinish(session)  # type: ignore[arg-type]
+    reporter.pytest_sessionfinish(session)  # type: ignore[arg-type]
     assert session.exitstatus is status
 
 
 def test_the_summary_names_verdicts_and_what_was_left() -> None:
     shown: list[str] = []
     terminal: Any = SimpleNamespace(section=shown.append, write_line=lambda line, **_: shown.append(line))
-    ours = recorder()
-    ours.pytest_terminal_summary(terminal)
+    reporter = recorder()
+    reporter.pytest_terminal_summary(terminal)
     assert shown == []
-    ours.pytest_runtest_logreport(judged(Verdict.REGRESSED))
-    ours.pytest_terminal_summary(terminal)
+    reporter.pytest_runtest_logreport(judged(Verdict.REGRESSED))
+    reporter.pytest_terminal_summary(terminal)
     assert shown[0] == "documented failures"
     assert shown[1].startswith("REGRESSED") and "demo on old, device sim (simulated device): 1 REGRESSED" in shown[1]

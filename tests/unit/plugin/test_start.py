@@ -1,4 +1,4 @@
-"""What pytest pays where the plugin is installed and not used."""
+"""The cost of the plugin for a pytest run that does not use it."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ OURS = {
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """What a start of pytest has imported, and how often it looked through all that is installed."""
+    """The modules that a start of pytest imported, and how often it searched all installed distributions."""
 
     modules: frozenset[str]
     searches: int
 
 
 def start(plugin: str, project: Path) -> Start:
-    """A collection that finds nothing, with this plugin and no other."""
+    """Collect no tests, with this plugin and no other."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, plugin],
         cwd=project,
@@ -48,8 +48,8 @@ def start(plugin: str, project: Path) -> Start:
         text=True,
         check=True,
     )
-    found = json.loads(done.stdout.splitlines()[-1])
-    return Start(frozenset(found["modules"]), found["searches"])
+    report = json.loads(done.stdout.splitlines()[-1])
+    return Start(frozenset(report["modules"]), report["searches"])
 
 
 @pytest.fixture(scope="module")
@@ -61,13 +61,13 @@ def starts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Start, Start]:
 
 
 def test_nothing_is_imported_before_a_test_asks_for_it(starts: tuple[Start, Start]) -> None:
-    ours, nothing = starts
-    loaded = ours.modules - nothing.modules
+    with_plugin, without = starts
+    loaded = with_plugin.modules - without.modules
     assert {name.partition(".")[2] for name in loaded if name.partition(".")[0] == "pytest_vllm_regress"} == OURS
     others = {name.partition(".")[0] for name in loaded} - {"pytest_vllm_regress"}
     assert others <= set(sys.stdlib_module_names), others - set(sys.stdlib_module_names)
 
 
 def test_pytest_looks_through_what_is_installed_no_more_often(starts: tuple[Start, Start]) -> None:
-    ours, nothing = starts
-    assert ours.searches == nothing.searches > 0
+    with_plugin, without = starts
+    assert with_plugin.searches == without.searches > 0

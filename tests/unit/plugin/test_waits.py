@@ -35,20 +35,20 @@ def hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markers, "_may_hang", lambda item: "hang" in item.name)
 
 
-def test_waits_come_first_and_what_is_short_behind_them() -> None:
-    found = items("server", "probe", "hanging probe", "other server", "hanging server", "other probe")
-    markers.begin_with_waits(found)
+def test_tests_that_may_hang_come_first_followed_by_short_ones() -> None:
+    collected = items("server", "probe", "hanging probe", "other server", "hanging server", "other probe")
+    markers.begin_with_waits(collected)
     order = ["hanging server", "hanging probe", "probe", "other probe", "server", "other server"]
-    assert [item.name for item in found] == order
+    assert [item.name for item in collected] == order
 
 
-def test_nothing_is_moved_where_nothing_hangs() -> None:
-    found = items("server", "probe")
-    markers.begin_with_waits(found)
-    assert [item.name for item in found] == ["server", "probe"]
+def test_nothing_is_reordered_without_hangs() -> None:
+    collected = items("server", "probe")
+    markers.begin_with_waits(collected)
+    assert [item.name for item in collected] == ["server", "probe"]
 
 
 def test_no_other_test_waits_behind_a_hang_in_its_group() -> None:
-    hanging, clean = found = items("hanging server", "server")
-    markers.mark_groups(found)
+    hanging, clean = collected = items("hanging server", "server")
+    markers.mark_groups(collected)
     assert not hanging.groups and clean.groups

@@ -1,4 +1,4 @@
-"""The first error that a log tells, as vLLM's processes, Python and argparse write it."""
+"""The first error in a log, as vLLM's processes, Python and argparse write it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SPAWNED = f"(EngineCore pid=7) {TRACEBACK}ValueError: no memory for the cache\n"
         (f"Exception ignored in: <function f>\n{TRACEBACK}OSError: closed\nValueError: wrong\n", "ValueError: wrong"),
     ],
 )  # fmt: skip
-def test_it_is_found(log: str, error: str) -> None:
+def test_the_root_cause_is_found(log: str, error: str) -> None:
     assert root_cause(log) == error
 
 
-def test_it_is_bounded_and_need_not_be_at_the_end() -> None:
-    found = root_cause("ValueError: " + "x" * 5000 + "\n" + "INFO: a frame of the parent\n" * 3000)
-    assert found.startswith("ValueError: ") and found.endswith("xxx...")
-    assert len(found) == MAX_ERROR_CHARS + 3
+def test_the_root_cause_is_bounded() -> None:
+    cause = root_cause("ValueError: " + "x" * 5000 + "\n" + "INFO: a frame of the parent\n" * 3000)
+    assert cause.startswith("ValueError: ") and cause.endswith("xxx...")
+    assert len(cause) == MAX_ERROR_CHARS + 3

@@ -1,4 +1,4 @@
-"""What an engine failed for want of: measured from files of the kernel, told in a sentence that says how much is needed."""
+"""Resources that an engine ran out of: measured from kernel files, and reported with the amount that is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def room(**values: int) -> Room:
     return dataclasses.replace(PLENTY, **values)
 
 
-def test_where_there_is_plenty_nothing_is_said() -> None:
+def test_no_shortage_with_enough_of_everything() -> None:
     assert shortage(PLENTY, PLENTY, "RuntimeError: boom", silent=True, status=-7) == ""
 
 
@@ -35,30 +35,34 @@ def test_where_there_is_plenty_nothing_is_said() -> None:
 )
 def test_a_full_dev_shm_is_named_with_what_is_needed(log: str, more: dict[str, int]) -> None:
     small = room(shm_free=3 * MIB, shm_size=64 * MIB)
-    said = shortage(small, small, log, **more)  # type: ignore[arg-type]
-    assert "/dev/shm is full: 3 MiB of 64 MiB" in said and f"{LEAST_SHM // MIB} MiB" in said and "--shm-size" in said
+    message = shortage(small, small, log, **more)  # type: ignore[arg-type]
+    assert (
+        "/dev/shm is full: 3 MiB of 64 MiB" in message
+        and f"{LEAST_SHM // MIB} MiB" in message
+        and "--shm-size" in message
+    )
     assert shortage(room(shm_free=0), PLENTY, log, **more)  # type: ignore[arg-type]  # freed since by the end of the workers
 
 
-def test_a_small_dev_shm_explains_no_error_that_speaks_for_itself() -> None:
+def test_a_small_dev_shm_is_not_blamed_for_a_clear_error() -> None:
     small = room(shm_free=60 * MIB, shm_size=64 * MIB)
     assert shortage(small, small, "ValueError: no such model") == ""
 
 
 def test_memory_of_the_container() -> None:
-    said = shortage(room(oom_kills=2), room(oom_kills=3, memory_limit=2 * GIB), "")
-    assert "out of memory" in said and "1 of the container's" in said and "2048 MiB" in said
+    message = shortage(room(oom_kills=2), room(oom_kills=3, memory_limit=2 * GIB), "")
+    assert "out of memory" in message and "1 of the container's" in message and "2048 MiB" in message
     assert shortage(room(oom_kills=2), room(oom_kills=2, memory_limit=2 * GIB), "") == ""
 
 
 def test_open_files() -> None:
-    said = shortage(PLENTY, room(files=64), "OSError: [Errno 24] Too many open files: '/x'")
-    assert "`ulimit -n` is 64" in said and str(FILES) in said
-    assert shortage(PLENTY, room(files=64), "RuntimeError: Cannot resolve 127.0.0.1", silent=True) == said
+    message = shortage(PLENTY, room(files=64), "OSError: [Errno 24] Too many open files: '/x'")
+    assert "`ulimit -n` is 64" in message and str(FILES) in message
+    assert shortage(PLENTY, room(files=64), "RuntimeError: Cannot resolve 127.0.0.1", silent=True) == message
     assert shortage(PLENTY, room(files=64), "ValueError: no such model") == ""
 
 
-def test_open_files_that_vllm_only_warns_of_are_no_shortage() -> None:
+def test_open_files_that_vllm_only_warns_about_are_not_a_shortage() -> None:
     warned = (
         "Found ulimit of 20000 and failed to automatically increase with error current limit exceeds maximum limit. "
         "This can cause fd limit errors like `OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n\n"
@@ -87,15 +91,15 @@ def test_limits_and_counters_are_read_from_the_control_group(
     counted = place / "b" if folder == "a" else place
     counted.mkdir(exist_ok=True)
     (counted / events).write_text("oom 5\noom_kill 4\n")
-    found = look(tmp_path, cgroups, own)
-    assert (found.memory_limit, found.oom_kills) == (2 * GIB, 4)
-    assert found.shm_size == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    resources = look(tmp_path, cgroups, own)
+    assert (resources.memory_limit, resources.oom_kills) == (2 * GIB, 4)
+    assert resources.shm_size == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
 
 
-def test_a_machine_that_says_nothing(tmp_path: Path) -> None:
-    found = look(tmp_path / "no", tmp_path / "no", tmp_path / "no")
-    assert (found.shm_free, found.memory_limit, found.oom_kills) == (None, None, 0)
-    assert shortage(found, found, "No space left on device", silent=True) == "" and "files" in str(found)
+def test_a_machine_without_figures(tmp_path: Path) -> None:
+    resources = look(tmp_path / "no", tmp_path / "no", tmp_path / "no")
+    assert (resources.shm_free, resources.memory_limit, resources.oom_kills) == (None, None, 0)
+    assert shortage(resources, resources, "No space left on device", silent=True) == "" and "files" in str(resources)
 
 
 @pytest.mark.parametrize(("content", "share"), [("1048576\n", 1048576), ("max\n", None), ("", None), (None, None)])

@@ -1,4 +1,4 @@
-"""When a family is called still: what can be seen of it, one thing changed at a time."""
+"""When a process tree counts as still: each test changes one field of its snapshots."""
 
 from __future__ import annotations
 
@@ -9,25 +9,36 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.processes.stillness import LOOK_S, SETTLE_S, Look, Member, Thread, held_up, judge, quiet
+from pytest_vllm_regress.processes.stillness import (
+    SETTLE_S,
+    SNAPSHOT_INTERVAL_S,
+    Member,
+    Snapshot,
+    Thread,
+    detect_stillness,
+    is_quiet,
+    may_continue_by_itself,
+)
 
-LOOKS = int(SETTLE_S / LOOK_S) + 2
+LOOKS = int(SETTLE_S / SNAPSHOT_INTERVAL_S) + 2
 IDLE = Member("S", 1.0)
 
 
-def family(change: Callable[[int, dict[str, Any]], None] = lambda at, fields: None, looks: int = LOOKS) -> list[Look]:
-    """A process that owes an answer, a worker, and a daemon of Ray's; ``change`` alters the fields of a look, by its number."""
-    found = []
+def family(
+    change: Callable[[int, dict[str, Any]], None] = lambda at, fields: None, looks: int = LOOKS
+) -> list[Snapshot]:
+    """Snapshots of a process that owes an answer, a worker and a Ray daemon. ``change(at, fields)`` modifies the snapshot number ``at``."""
+    snapshots = []
     for at in range(looks):
         daemon = Member("S", 0.02 * at, bytes=9000 * at, wake_ups=20 * at, alarm=0.5, daemon=True)
-        fields: dict[str, Any] = {"members": {1: IDLE, 2: IDLE, 3: daemon}, "heard": 1}
+        fields: dict[str, Any] = {"members": {1: IDLE, 2: IDLE, 3: daemon}, "matches": 1}
         change(at, fields)
-        found.append(Look(at * LOOK_S, owing=1, **fields))
-    return found
+        snapshots.append(Snapshot(at * SNAPSHOT_INTERVAL_S, responder=1, **fields))
+    return snapshots
 
 
 def member(pid: int, **values: Callable[[int], Any]) -> Callable[[int, dict[str, Any]], None]:
-    """One process that has these values, by the number of the look."""
+    """Return a change that gives one process these values, by the number of the snapshot."""
 
     def change(at: int, fields: dict[str, Any]) -> None:
         new = dataclasses.replace(fields["members"][pid], **{name: value(at) for name, value in values.items()})
@@ -40,16 +51,16 @@ def whole(**values: Callable[[int], Any]) -> Callable[[int, dict[str, Any]], Non
     return lambda at, fields: fields.update({name: value(at) for name, value in values.items()})
 
 
-def test_a_family_of_which_nothing_comes_is_still() -> None:
-    found = judge(family())
-    assert found is not None and found.seconds >= SETTLE_S and str(found) == "still for 10 s"
-    assert judge(family()[:-2]) is None  # not for long enough
+def test_a_tree_without_progress_stands_still() -> None:
+    stillness = detect_stillness(family())
+    assert stillness is not None and stillness.seconds >= SETTLE_S and str(stillness) == "still for 10 s"
+    assert detect_stillness(family()[:-2]) is None  # not for long enough
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(whole(heard=lambda at: 0), id="its text was not seen"),
+        pytest.param(whole(matches=lambda at: 0), id="its text was not seen"),
         pytest.param(whole(logged=lambda at: 40 * (at // 5)), id="it logs"),
         pytest.param(whole(reaped=lambda at: 0.1 * at), id="processes that were never seen use time"),
         pytest.param(member(2, cpu=lambda at: 0.1 * at), id="a worker works"),
@@ -71,8 +82,8 @@ def test_a_family_of_which_nothing_comes_is_still() -> None:
         pytest.param(lambda at, f: f["members"].pop(1), id="who owes the answer has ended"),
     ],
 )
-def test_what_moves_or_may_go_on_by_itself_is_not_still(change: Callable[[int, dict[str, Any]], None]) -> None:
-    assert judge(family(change)) is None
+def test_progress_or_a_process_that_may_continue_is_not_still(change: Callable[[int, dict[str, Any]], None]) -> None:
+    assert detect_stillness(family(change)) is None
 
 
 @pytest.mark.parametrize(
@@ -84,90 +95,90 @@ def test_what_moves_or_may_go_on_by_itself_is_not_still(change: Callable[[int, d
         member(2, state=lambda at: "R" if at == 7 else "S", cpu=lambda at: 0.005 * at, bytes=lambda at: 50 * at),
     ],
 )
-def test_what_only_looks_again_and_again_is_still(change: Callable[[int, dict[str, Any]], None]) -> None:
-    assert judge(family(change))
+def test_polling_counts_as_still(change: Callable[[int, dict[str, Any]], None]) -> None:
+    assert detect_stillness(family(change))
 
 
-def test_idle_daemons_of_two_rays_do_no_work_however_many_they_are() -> None:
+def test_idle_daemons_of_two_rays_count_as_still() -> None:
     def change(at: int, fields: dict[str, Any]) -> None:
         idle = {pid: Member("S", 0.005 * at, wake_ups=20 * at, alarm=0.5, daemon=True) for pid in range(10, 24)}
         fields["members"] = {**fields["members"], **idle}
 
-    assert judge(family(change))
+    assert detect_stillness(family(change))
 
 
-def test_an_alarm_that_rang_often_enough_is_a_poll() -> None:
+def test_a_timer_that_fired_often_enough_counts_as_polling() -> None:
     change = member(1, wake_ups=lambda at: at // 8, alarm=lambda at: 4.0)
-    assert judge(family(change, looks=30)) is None
-    assert judge(family(change, looks=60))
+    assert detect_stillness(family(change, looks=30)) is None
+    assert detect_stillness(family(change, looks=60))
 
 
 def restarting(at: int, fields: dict[str, Any]) -> None:
-    """A worker that dies and is started again, every two seconds, with the same words."""
+    """A worker that dies and is restarted every two seconds, with the same log lines."""
     fields["members"] = {**fields["members"], 100 + at // 4: Member("R", 0.1 * (at % 4))}
-    fields.update(heard=1 + at // 4, logged=200 * (at // 4), reaped=0.4 * (at // 4), novel=5)
+    fields.update(matches=1 + at // 4, logged=200 * (at // 4), reaped=0.4 * (at // 4), novel=5)
 
 
-def test_the_same_step_again_and_again_is_told_too_and_takes_longer() -> None:
-    assert judge(family(restarting, looks=LOOKS)) is None
-    found = judge(family(restarting, looks=3 * LOOKS))
-    assert found is not None and found.repeats >= 5 and str(found).startswith("the same step again for 30")
+def test_a_repeated_step_is_detected_after_a_longer_time() -> None:
+    assert detect_stillness(family(restarting, looks=LOOKS)) is None
+    stillness = detect_stillness(family(restarting, looks=3 * LOOKS))
+    assert stillness is not None and stillness.repeats >= 5 and str(stillness).startswith("the same step again for 30")
 
 
-def test_workers_that_begin_and_end_between_two_looks_are_told_by_their_time() -> None:
+def test_workers_that_live_between_two_snapshots_show_by_their_cpu_time() -> None:
     def change(at: int, fields: dict[str, Any]) -> None:
         together = fields["members"]
         restarting(at, fields)
         fields["members"] = together
 
-    assert judge(family(change, looks=3 * LOOKS))
+    assert detect_stillness(family(change, looks=3 * LOOKS))
 
 
 @pytest.mark.parametrize(
     "more",
     [
         whole(novel=lambda at: at // 20),
-        whole(heard=lambda at: 1),
+        whole(matches=lambda at: 1),
         member(2, cpu=lambda at: 0.1 * at),
         member(1, state=lambda at: "D" if at % 8 < 2 else "S"),
     ],
 )
-def test_a_step_that_brings_something_new_is_no_repetition(more: Callable[[int, dict[str, Any]], None]) -> None:
+def test_a_step_with_new_log_lines_is_not_a_repetition(more: Callable[[int, dict[str, Any]], None]) -> None:
     def change(at: int, fields: dict[str, Any]) -> None:
         restarting(at, fields)
         more(at, fields)
 
-    assert judge(family(change, looks=3 * LOOKS)) is None
+    assert detect_stillness(family(change, looks=3 * LOOKS)) is None
 
 
-def test_who_starts_workers_again_waits_for_each_ones_exec() -> None:
+def test_a_parent_that_restarts_workers_may_wait_for_their_exec() -> None:
     def change(at: int, fields: dict[str, Any]) -> None:
         restarting(at, fields)
         member(1, state=lambda at: "D" if at % 8 in (0, 1, 4) else "S", wake_ups=lambda at: at)(at, fields)
 
-    assert judge(family(change, looks=3 * LOOKS))
+    assert detect_stillness(family(change, looks=3 * LOOKS))
 
 
-def test_looks_with_gaps_prove_nothing() -> None:
-    assert judge([family()[0], family()[-1]]) is None
-    assert judge([]) is None
+def test_snapshots_with_gaps_prove_nothing() -> None:
+    assert detect_stillness([family()[0], family()[-1]]) is None
+    assert detect_stillness([]) is None
 
 
-def test_threads_that_are_held_up_may_go_on() -> None:
+def test_runnable_or_sleeping_threads_may_continue() -> None:
     for state, sleeps, count, held in (
         *(("S", False, 0, False), ("S", True, 0, True), ("S", True, 1, False)),
         *(("D", False, 0, True), ("D", False, 1, False), ("R", False, 1, True)),
     ):
-        assert held_up({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is held
-    assert not held_up({7: Thread("R", 3, False)}, {8: Thread("R", 3, False)})
+        assert may_continue_by_itself({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is held
+    assert not may_continue_by_itself({7: Thread("R", 3, False)}, {8: Thread("R", 3, False)})
     assert math.inf == IDLE.alarm
 
 
-def test_quiet_asks_neither_for_a_text_nor_for_alarms() -> None:
+def test_quiet_needs_no_text_and_ignores_timers() -> None:
     def alone(at: int, fields: dict[str, Any]) -> None:
         member(1, alarm=lambda at: 30.0)(at, fields)
-        fields["heard"] = 0
+        fields["matches"] = 0
 
-    assert quiet(family(alone, looks=4), 1.5) and not quiet(family(alone, looks=3), 1.5)
-    assert not quiet(family(member(2, cpu=lambda at: 0.1 * at), looks=4), 1.5)
-    assert not quiet(family(lambda at, f: f["members"].pop(2) if at > 2 else None, looks=4), 1.5)
+    assert is_quiet(family(alone, looks=4), 1.5) and not is_quiet(family(alone, looks=3), 1.5)
+    assert not is_quiet(family(member(2, cpu=lambda at: 0.1 * at), looks=4), 1.5)
+    assert not is_quiet(family(lambda at, f: f["members"].pop(2) if at > 2 else None, looks=4), 1.5)

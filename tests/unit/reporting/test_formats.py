@@ -1,4 +1,4 @@
-"""Markdown, JUnit and the page: everything that must be there, and hostile texts that stay text."""
+"""Markdown, JUnit and the page: required content, and hostile texts that stay text."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from markdown_it.token import Token
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.releases import overview
-from pytest_vllm_regress.cases.model import find_cases
-from pytest_vllm_regress.cases.results import RunResult, TestResult, read, write
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.reporting.html import page
 from pytest_vllm_regress.reporting.junit import junit_xml
@@ -26,7 +26,7 @@ from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
 from tests.helpers import ROOT, hostile
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 
 
 def result(environment: str, verdict: Verdict, **more: object) -> TestResult:
@@ -48,16 +48,16 @@ RUN = RunResult(
 
 
 class Tags(HTMLParser):
-    """Collects what a browser would make of a page."""
+    """Collects the elements and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.words: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
@@ -69,23 +69,23 @@ def test_page_shows_case_by_version_oldest_first() -> None:
     assert re.findall(r"vllm-[\d.]+", head) == ["vllm-0.8.4", "vllm-0.9.2", "vllm-0.10.2"]
     tags = Tags(html)
     text = " ".join(" ".join(tags.words).split())
-    for wanted in (
-        "n results asked, one returned",
+    for expected in (
+        "n results requested, one returned",
         "1 of 3 cells are not as expected",
         "1970-01-01",
         "expected 8 results, got 1",
     ):
-        assert wanted in text
+        assert expected in text
     assert "Describe the bug" in text
     assert "simulated" in text
-    links = [attributes.get("href") or "" for tag, attributes in tags.found if tag == "a"]
+    links = [attributes.get("href") or "" for tag, attributes in tags.elements if tag == "a"]
     assert "https://github.com/vllm-project/vllm/issues/17173" in links
-    anchors = {attributes.get("id") for _, attributes in tags.found}
+    anchors = {attributes.get("id") for _, attributes in tags.elements}
     assert all(link[1:] in anchors for link in links if link.startswith("#"))
 
 
 def test_page_loads_nothing() -> None:
-    for tag, attributes in Tags(page(hostile.run(), CASES)).found:
+    for tag, attributes in Tags(page(hostile.run(), CASES)).elements:
         assert "src" not in attributes, (tag, attributes)
         assert tag not in ("link", "iframe", "object", "embed", "img", "svg", "form", "base"), tag
         assert not [name for name in attributes if name.startswith("on")], attributes
@@ -102,7 +102,7 @@ def test_hostile_texts_stay_text_on_the_page() -> None:
     assert len(html) < 3_000_000
 
 
-def test_empty_page() -> None:
+def test_a_page_without_results_says_so() -> None:
     assert "No verdicts" in page(RunResult())
 
 
@@ -114,7 +114,7 @@ def test_markdown() -> None:
 
 
 def tokens(markdown: str) -> list[Token]:
-    """What a reader of GitHub's Markdown sees in the text, piece by piece."""
+    """Return the inline tokens of the text as GitHub's Markdown renders it."""
     blocks = MarkdownIt("commonmark").enable("table").parse(markdown)
     assert {block.type for block in blocks} <= {
         *(
@@ -148,13 +148,13 @@ def tokens(markdown: str) -> list[Token]:
     ],
 )
 def test_nothing_in_markdown_becomes_a_link_or_a_mention(text: str) -> None:
-    """GitHub leaves code alone, and what is words: it looks for references in all other text, escaped or not."""
-    found = markdown_text(
+    """GitHub looks for references in all text except code, whether it is escaped or not."""
+    markdown = markdown_text(
         RunResult((result("vllm-0.8.4", Verdict.REGRESSED, not_expected_because=text),), problems=(text,))
     )
-    code = [each.content for each in tokens(found) if each.type == "code_inline"]
-    assert sum(text in each for each in code) == 2
-    assert not any(text in each.content for each in tokens(found) if each.type == "text")
+    code = [token.content for token in tokens(markdown) if token.type == "code_inline"]
+    assert sum(text in token for token in code) == 2
+    assert not any(text in token.content for token in tokens(markdown) if token.type == "text")
 
 
 def test_a_name_is_one_line_of_a_table() -> None:
@@ -166,18 +166,18 @@ def test_a_name_is_one_line_of_a_table() -> None:
 @pytest.mark.parametrize(
     "character", ["\x9b", "\x85", "\u202e", "\u2066", "\u200b", "\u200f", "\u2028", "\x7f", "\x1b"]
 )
-def test_nothing_in_junit_steers_or_hides(character: str) -> None:
+def test_control_characters_are_escaped_in_junit(character: str) -> None:
     run = RunResult(
         (dataclasses.replace(result("vllm-0.8.4", Verdict.REGRESSED, dossier=character), test=f"a{character}b"),)
     )
-    found = junit_xml(run)
-    assert character not in found
-    assert ElementTree.fromstring(found).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
+    xml = junit_xml(run)
+    assert character not in xml
+    assert ElementTree.fromstring(xml).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("cases", "environments"), [(1500, 1500), (5000, 1)])
-def test_reports_take_time_in_proportion(cases: int, environments: int) -> None:
-    """1,500 pairs took 90 s, 5,000 cases 11 s."""
+def test_reports_take_linear_time(cases: int, environments: int) -> None:
+    """Regression: 1,500 pairs took 90 s, and 5,000 cases 11 s."""
     run = RunResult(
         tuple(
             TestResult(f"case-{n}", "t", Verdict.REGRESSED, "why", "sim", f"e-{n % environments}", {"vllm": "0.8.4"})
@@ -193,7 +193,7 @@ def test_reports_take_time_in_proportion(cases: int, environments: int) -> None:
 
 def test_hostile_texts_stay_text_in_markdown() -> None:
     text = markdown_text(hostile.run())
-    outside = [each.content for each in tokens(text) if each.type not in ("code_inline", "softbreak")]
+    outside = [token.content for token in tokens(text) if token.type not in ("code_inline", "softbreak")]
     assert not re.search(r"[<>`\[@]", "".join(outside))
     assert all(
         line.startswith(("| ", "**", "- ", "Problem: ")) or not line or line[0].isalnum() for line in text.splitlines()
@@ -230,8 +230,8 @@ def test_any_text_survives_every_format(reason: str, name: str) -> None:
 
 
 def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "in" / "a.json", RunResult(RUN.results[:1]))
-    write(tmp_path / "in" / "b.json", RunResult(RUN.results[1:]))
+    write_results(tmp_path / "in" / "a.json", RunResult(RUN.results[:1]))
+    write_results(tmp_path / "in" / "b.json", RunResult(RUN.results[1:]))
     out = [f"--{kind}={tmp_path / kind}" for kind in ("html", "markdown", "junit")]
     assert cli.main(["report", str(tmp_path / "in"), *out]) == 1
     assert "<html" in (tmp_path / "html").read_text()
@@ -241,17 +241,17 @@ def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["report", str(tmp_path / "in"), "--markdown", "-"]) == 1
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
     assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
-    assert read(tmp_path / "in" / "a.json").results == RUN.results[:1]
+    assert read_results(tmp_path / "in" / "a.json").results == RUN.results[:1]
 
 
-def test_the_page_says_what_is_known_of_each_release() -> None:
-    """In each row its number of failures, the families, and what the next release is rid of."""
-    known = overview(CASES, ROOT / "locks")
-    shown = [each.to_json() for each in known]
-    words = [word for each in Tags(page(RUN, CASES, shown)).words if (word := each.strip())]
+def test_the_page_lists_the_known_failures_of_each_release() -> None:
+    """Each row has the number of failures, the families, and the failures that the next release no longer has."""
+    releases = overview(CASES, ROOT / "locks")
+    rows = [release.to_json() for release in releases]
+    words = [word for text in Tags(page(RUN, CASES, rows)).words if (word := text.strip())]
     at = words.index("Gone in the next") + 1
-    first = shown[0]
+    first = rows[0]
     families = ", ".join(f"{name} {count}" for name, count in first["families"].items())
     assert words[at : at + 3] == [first["vllm"], str(len(first["failures"])), families]
     assert "By release" not in page(RUN, CASES)
-    assert len(shown) >= 10 and all(each["vllm"] in words for each in shown)
+    assert len(rows) >= 10 and all(row["vllm"] in words for row in rows)

@@ -1,4 +1,4 @@
-"""The verdict table: every sign without colours, within the width, and harmless to a terminal."""
+"""The verdict table: every symbol without colours, within the width, and harmless to a terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from pytest_vllm_regress.cases.cells import cells
+from pytest_vllm_regress.cases.cells import group_into_cells
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.reporting.table import lines, print_table
@@ -54,8 +54,8 @@ def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
     assert max(map(len, shown)) <= width
     for verdict in Verdict:
         assert verdict.value in text
-        told = not verdict.expected or verdict is Verdict.NOT_APPLICABLE  # a cell where nothing ran says why
-        assert (f"why {verdict.value}" in text) is told
+        has_reason = not verdict.expected or verdict is Verdict.NOT_APPLICABLE  # a cell where nothing ran says why
+        assert (f"why {verdict.value}" in text) is has_reason
     if ascii_only:
         text.encode("ascii")
     assert text.count("repeat: vllm-regress run case-") == 3
@@ -73,18 +73,18 @@ def test_not_expected_by_evidence() -> None:
 
 
 def test_cells_combine_tests_and_keep_devices_apart() -> None:
-    found = cells(
+    cells = group_into_cells(
         [
             result("a", "e", Verdict.FIXED),
             result("a", "e", Verdict.REGRESSED),
             result("a", "e", Verdict.FIXED, device="cpu"),
         ]
     )
-    assert [(cell.device, cell.verdict, cell.expected) for cell in found] == [
+    assert [(cell.device, cell.verdict, cell.expected) for cell in cells] == [
         ("sim", Verdict.REGRESSED, False),
         ("cpu", Verdict.FIXED, True),
     ]
-    assert found[0].why() == ["REGRESSED: why"]
+    assert cells[0].why() == ["REGRESSED: why"]
 
 
 def test_control_characters_are_escaped() -> None:
@@ -108,7 +108,7 @@ def test_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["[/x]", "[link=https://example.org]a[/link]", "[bold]", ":tada:", "a\nb", "\x1b[2J"])
 def test_a_name_is_text_in_every_cell(name: str) -> None:
-    """Rich would take brackets for markup: it crashed on some and made links of others."""
+    """Regression: Rich took brackets for markup, crashed on some and made links of others."""
     run = RunResult((TestResult(name, name, Verdict.REGRESSED, name, "sim", name, {}, command=name),), problems=(name,))
     for width in (20, 60, 200):
         stream = io.StringIO()

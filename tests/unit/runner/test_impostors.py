@@ -1,4 +1,4 @@
-"""Which case meets the impostors where, and what a run that leaves no record is worth."""
+"""Where each case is tried against impostors, and what happens when a run writes no trials."""
 
 from __future__ import annotations
 
@@ -9,65 +9,66 @@ import pytest
 
 from pytest_vllm_regress.cases import impostors
 from pytest_vllm_regress.cases.impostors import Impostor, Trial
-from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.impostors import try_impostors
-from pytest_vllm_regress.runner.runner import Job, Options, Outcome
 from tests.helpers import ROOT
 
-CASES = tuple(case for case in find_cases(ROOT / "cases") if case.id in ("vllm-17173", "lmfe-124"))
+CASES = tuple(case for case in load_all_cases(ROOT / "cases") if case.id in ("vllm-17173", "lmfe-124"))
 
 
 class FakeRun:
-    """Each job writes one trial, but the one in the environment that it keeps silent about."""
+    """Writes one trial for each batch except in the environment ``silent``."""
 
     def __init__(self, silent: str = "", interrupted: bool = False) -> None:
         self.silent, self.interrupted = silent, interrupted
-        self.seen: list[Job] = []
+        self.batches_run: list[Batch] = []
 
-    def __call__(self, jobs: Sequence[Job], options: Options) -> Outcome:
+    def __call__(self, batches: Sequence[Batch], options: RunOptions) -> RunOutcome:
         assert (options.device, options.workers) == ("sim", "0")  # a worker more would try them on another test
-        (folder,) = (Path(each.partition("=")[2]) for each in options.pytest_args)
-        for number, job in enumerate(jobs):
-            self.seen.append(job)
-            if job.environment != self.silent:
-                found = Trial("demo", job.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
-                impostors.write(folder / f"{number}.json", [found])
-        return Outcome(RunResult(), interrupted=self.interrupted)
+        (folder,) = (Path(argument.partition("=")[2]) for argument in options.pytest_args)
+        for number, batch in enumerate(batches):
+            self.batches_run.append(batch)
+            if batch.environment != self.silent:
+                trial = Trial("demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
+                impostors.write_trials(folder / f"{number}.json", [trial])
+        return RunOutcome(RunResult(), interrupted=self.interrupted)
 
 
 def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[Trial, ...]:
-    return try_impostors(cases, Options("sim"), run, lambda line: None)
+    return try_impostors(cases, RunOptions("sim"), run, lambda line: None)
 
 
 def firsts(cases: Sequence[Case]) -> set[str]:
     return {side[0] for case in cases for side in (case.evidence.affected, case.evidence.fixed) if side}
 
 
-def test_the_first_environment_of_each_side() -> None:
+def test_impostors_are_tried_in_the_first_environment_of_each_side() -> None:
     run = FakeRun()
     trials = met(run)
-    assert {job.environment for job in run.seen} == firsts(CASES) == {trial.environment for trial in trials}
-    assert all(job.cases for job in run.seen)
+    assert {batch.environment for batch in run.batches_run} == firsts(CASES) == {trial.environment for trial in trials}
+    assert all(batch.cases for batch in run.batches_run)
 
 
-def test_what_left_no_record_has_no_trials() -> None:
+def test_an_environment_without_a_record_has_no_trials() -> None:
     silent = min(firsts(CASES))
     assert {trial.environment for trial in met(FakeRun(silent))} == firsts(CASES) - {silent}
 
 
-def test_an_interrupted_run_proves_nothing() -> None:
+def test_an_interrupted_run_is_an_interruption() -> None:
     with pytest.raises(KeyboardInterrupt):
         met(FakeRun(interrupted=True))
 
 
 def test_no_cases_need_no_run() -> None:
     run = FakeRun()
-    assert met(run, ()) == () and not run.seen
+    assert met(run, ()) == () and not run.batches_run
 
 
-def test_a_repeat_line_leads_to_the_same_cases() -> None:
-    assert Options().repeat("a", "vllm-0.8.5") == "vllm-regress run a --env vllm-0.8.5"
-    elsewhere = Options(device="sim", cases_dir=Path("my cases"))
-    assert elsewhere.repeat("a", "x") == "vllm-regress --cases 'my cases' run a --env x --device sim"
+def test_the_repeat_command_names_the_same_cases() -> None:
+    assert RunOptions().repeat_command("a", "vllm-0.8.5") == "vllm-regress run a --env vllm-0.8.5"
+    elsewhere = RunOptions(device="sim", cases_dir=Path("my cases"))
+    assert elsewhere.repeat_command("a", "x") == "vllm-regress --cases 'my cases' run a --env x --device sim"

@@ -1,4 +1,4 @@
-"""Shards: every cell in exactly one part, parts alike in length, the same division everywhere."""
+"""Shards: every case in exactly one shard, shards of similar length, and the same division on every machine."""
 
 from __future__ import annotations
 
@@ -11,96 +11,98 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.model import Case, find_cases
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import shards
-from pytest_vllm_regress.runner.runner import Job, plan
-from pytest_vllm_regress.runner.shards import ENVIRONMENT_S, Shard, System
+from pytest_vllm_regress.runner.batch import Batch
+from pytest_vllm_regress.runner.plan import ENVIRONMENT_S, assign_workers, plan_batches, recorded_seconds
+from pytest_vllm_regress.runner.shards import CiSystem, Shard
 from tests.helpers import ROOT
 
-CASES = find_cases(ROOT / "cases")
+CASES = load_all_cases(ROOT / "cases")
 durations = st.dictionaries(
     st.tuples(st.sampled_from([c.id for c in CASES]), st.sampled_from("abcd")), st.floats(0, 900)
 )
 
 
-def jobs() -> list[Job]:
-    return [Job(name, CASES, {}) for name in "abcd"]
+def batches() -> list[Batch]:
+    return [Batch(name, CASES, {}) for name in "abcd"]
 
 
-def cells(parts: tuple[tuple[Job, ...], ...]) -> Counter[tuple[str, str]]:
-    return Counter((job.environment, case.id) for part in parts for job in part for case in job.cases)
+def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
+    return Counter((batch.environment, case.id) for part in parts for batch in part for case in batch.cases)
 
 
 @given(durations, st.integers(1, 40))
-def test_every_cell_is_in_one_part(took: dict[tuple[str, str], float], count: int) -> None:
+def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], count: int) -> None:
     def seconds(case: Case, environment: str) -> float:
-        return took.get((case.id, environment), 30.0)
+        return durations_s.get((case.id, environment), 30.0)
 
-    parts = shards.divide(jobs(), count, seconds)
+    parts = shards.divide_into_shards(batches(), count, seconds)
     assert len(parts) == count
     assert cells(parts) == Counter((name, case.id) for name in "abcd" for case in CASES)
     for part in parts:
-        assert len({job.environment for job in part}) == len(part)
+        assert len({batch.environment for batch in part}) == len(part)
     lengths = [
-        sum(ENVIRONMENT_S + sum(seconds(c, job.environment) for c in job.cases) for job in part) for part in parts
+        sum(ENVIRONMENT_S + sum(seconds(c, batch.environment) for c in batch.cases) for batch in part) for part in parts
     ]
-    longest_piece = ENVIRONMENT_S + max(seconds(case, name) for case in CASES for name in "abcd")
+    longest_part = ENVIRONMENT_S + max(seconds(case, name) for case in CASES for name in "abcd")
     fair = sum(lengths) / count
-    assert max(lengths) <= 2 * fair + longest_piece  # what greedy division promises, and no more
+    assert max(lengths) <= 2 * fair + longest_part  # the bound of greedy division
 
 
-def test_an_environment_is_divided_only_where_it_is_longer_than_a_part() -> None:
-    parts = shards.divide(jobs(), 4, lambda case, environment: 30.0)
-    assert [[job.environment for job in part] for part in parts] == [["a"], ["b"], ["c"], ["d"]]
-    longer = shards.divide(jobs(), 3, lambda case, environment: 3000.0 if environment == "a" else 10.0)
-    assert sum("a" in {job.environment for job in part} for part in longer) == 3
+def test_an_environment_is_split_only_if_it_is_longer_than_a_shard() -> None:
+    parts = shards.divide_into_shards(batches(), 4, lambda case, environment: 30.0)
+    assert [[batch.environment for batch in part] for part in parts] == [["a"], ["b"], ["c"], ["d"]]
+    longer = shards.divide_into_shards(batches(), 3, lambda case, environment: 3000.0 if environment == "a" else 10.0)
+    assert sum("a" in {batch.environment for batch in part} for part in longer) == 3
 
 
 def test_recorded_seconds_come_from_the_proof() -> None:
     case = next(case for case in CASES if case.id == "vllm-17173")
-    assert shards.recorded(case, "vllm-0.8.4") > 0
-    assert shards.recorded(case, "nowhere") > 0
+    assert recorded_seconds(case, "vllm-0.8.4") > 0
+    assert recorded_seconds(case, "nowhere") > 0
 
 
 @pytest.mark.parametrize(
-    ("took", "workers"),
+    ("durations_s", "workers"),
     [((400.0,), ["3"]), ((200.0,), [None]), ((400.0, 300.0), ["2", None]), ((400.0, 400.0), [None, None])],
 )
-def test_what_is_longer_than_all_others_gets_several_workers(
-    took: tuple[float, ...], workers: list[str | None]
+def test_a_case_longer_than_all_others_gets_several_workers(
+    durations_s: tuple[float, ...], workers: list[str | None]
 ) -> None:
-    given = [Job(str(number), CASES[:1], {}) for number in range(len(took))]
-    assert [job.workers for job in shards.with_workers(given, lambda case, name: took[int(name)])] == workers
+    given = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
+    assert [batch.workers for batch in assign_workers(given, lambda case, name: durations_s[int(name)])] == workers
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "2", "a/b", "1/257", "-1/2", "1/2/3", "²/3"])
-def test_what_is_no_shard(text: str) -> None:
+def test_malformed_shards_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="allowed are 1/N to N/N"):
         Shard.parse(text)
 
 
-@pytest.mark.parametrize("system", list(System))
-def test_job_matrix(system: System, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("system", list(CiSystem))
+def test_the_ci_job_matrix_has_a_job_for_each_shard(system: CiSystem, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         cli.main(["matrix", "vllm-17173", "lmfe-124", "--plan", system, "--shards", "3", "--", "-k", "two words"]) == 0
     )
-    found = json.loads(capsys.readouterr().out)
-    commands = [each["command"] for each in found.get("include", found.get("steps"))]
+    matrix = json.loads(capsys.readouterr().out)
+    commands = [job["command"] for job in matrix.get("include", matrix.get("steps"))]
     assert len(commands) == 3
     for number, command in enumerate(commands, 1):
         assert command.startswith("vllm-regress matrix vllm-17173 lmfe-124 --shard ")
         assert command.endswith(f"--shard {number}/3 --results results/shard-{number}.json -- -k 'two words'")
 
 
-def test_more_parts_than_cells_leave_parts_empty() -> None:
-    job = plan(CASES[:1])[:1]
-    assert [len(part) for part in shards.divide(job, 3)] == [1, 0, 0]
-    assert len(shards.job_matrix(System.GITHUB, job, 3, ["x"])["include"]) == 1
-    assert shards.take(job, "2/3") == ()
+def test_surplus_shards_are_empty() -> None:
+    one_batch = plan_batches(CASES[:1])[:1]
+    assert [len(part) for part in shards.divide_into_shards(one_batch, 3)] == [1, 0, 0]
+    assert len(shards.ci_job_matrix(CiSystem.GITHUB, one_batch, 3, ["x"])["include"]) == 1
+    assert shards.take_shard(one_batch, "2/3") == ()
 
 
-def test_a_shard_without_work_says_so_and_writes_its_results(
+def test_an_empty_shard_says_so_and_writes_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))

@@ -1,4 +1,4 @@
-"""Valid instances are valid, near misses are one change away and invalid, hand-written schemas too."""
+"""Valid instances are valid; near misses are invalid and one change away. Both also hold for hand-written schemas."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def test_drawn_schemas_have_valid_and_invalid_instances(data: st.DataObject) -> 
 
 @QUIET
 @given(valid_instances(LINKED_LIST))
-def test_recursion_is_followed_and_ends(value: Any) -> None:
+def test_recursive_schemas_have_finite_instances(value: Any) -> None:
     assert validator(LINKED_LIST).is_valid(value)
 
 
-def test_recursion_is_really_entered() -> None:
+def test_recursion_is_followed() -> None:
     assert find(valid_instances(LINKED_LIST), lambda v: v["next"] is not None, settings=QUIET)["next"]["next"] is None
 
 
-def test_no_instance_without_a_way_out() -> None:
+def test_endless_recursion_has_no_instance() -> None:
     endless = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
     assert unroll(endless) is False
     assert valid_instances(endless).is_empty
 
 
-def test_without_extras_only_declared_properties() -> None:
+def test_without_extras_only_declared_properties_are_drawn() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
     @QUIET
@@ -78,7 +78,7 @@ def test_without_extras_only_declared_properties() -> None:
         ({"enum": ["a"]}, "ax"),
     ],
 )
-def test_near_misses_are_near(schema: dict[str, Any], expected: Any) -> None:
+def test_near_misses_are_one_change_away(schema: dict[str, Any], expected: Any) -> None:
     near = find(invalid_instances(schema), lambda miss: type(miss.value) is type(expected), settings=QUIET)
     assert near.value == expected
 
@@ -97,6 +97,6 @@ def test_near_misses_are_near(schema: dict[str, Any], expected: Any) -> None:
         {"definitions": {"a/b": {"type": "null"}}, "items": {"$ref": "#/definitions/a~1b"}, "type": "array"},
     ],
 )
-def test_hand_written_schemas(schema: dict[str, Any]) -> None:
+def test_hand_written_schemas_have_valid_instances(schema: dict[str, Any]) -> None:
     value = find(valid_instances(schema), lambda _: True, settings=QUIET)
     assert validator(schema).is_valid(value)

@@ -1,4 +1,4 @@
-"""Drawn schemas: valid, satisfiable, inside their profile, the same for the same seed, and small after shrinking."""
+"""Drawn schemas are valid, satisfiable, within their profile, reproducible by seed, and shrink well."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def depth(schema: Any) -> int:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_stays_inside_its_profile_and_is_valid(name: str) -> None:
+def test_schemas_are_valid_and_stay_within_their_profile(name: str) -> None:
     for schema in sample(150, profile=name):
         assert features(schema) <= PROFILES[name].features, schema
         validator(schema).check_schema(schema)
@@ -49,8 +49,8 @@ def test_stays_inside_its_profile_and_is_valid(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_feature_of_a_profile_is_drawn(name: str) -> None:
-    seen = frozenset().union(*(features(schema) for schema in sample(1500, profile=name, budget=16)))
-    assert seen == PROFILES[name].features
+    drawn = frozenset().union(*(features(schema) for schema in sample(1500, profile=name, budget=16)))
+    assert drawn == PROFILES[name].features
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -62,27 +62,27 @@ def test_a_reference_never_leads_to_itself_at_the_same_value(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_has_an_instance(name: str) -> None:
+def test_every_schema_has_an_instance(name: str) -> None:
     for schema in sample(40, profile=name, seed_value=7):
-        found: list[Any] = []
+        instances: list[Any] = []
 
         @settings(QUIET, max_examples=1, phases=[Phase.generate])
         @given(valid_instances(schema))
         def collect(value: Any) -> None:
-            found.append(value)  # noqa: B023 (called in this round)
+            instances.append(value)  # noqa: B023 (called in this round)
 
         collect()
-        assert found, f"no instance of {json.dumps(schema)}"
+        assert instances, f"no instance of {json.dumps(schema)}"
 
 
 @QUIET
 @given(json_schemas("full", Budget(depth=2, nodes=5, width=2)))
-def test_budget_is_kept(schema: dict[str, Any]) -> None:
+def test_the_budget_is_kept(schema: dict[str, Any]) -> None:
     assert depth(schema) <= 2
-    assert all(len(node.get("properties", {})) <= 3 for node in nodes(schema))  # two, and the tag of a oneOf
+    assert all(len(node.get("properties", {})) <= 3 for node in nodes(schema))  # two and the tag of a oneOf
 
 
-def test_dialects_spell_tuples_and_definitions_their_way() -> None:
+def test_each_dialect_has_its_own_tuples_and_definitions() -> None:
     for name, tuple_of, shared in (("full", dict, "$defs"), ("full-draft-07", list, "definitions")):
         drawn = sample(600, profile=name)
         assert {key for schema in drawn for key in ("$defs", "definitions") if key in schema} == {shared}
@@ -129,29 +129,29 @@ FAULTS: dict[str, tuple[Callable[[Any], bool], Any]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_planted_fault_shrinks_to_its_minimum(fault: str) -> None:
+def test_a_planted_fault_shrinks_to_its_minimum(fault: str) -> None:
     fails, minimum = FAULTS[fault]
     minima = minimum if isinstance(minimum, tuple) else (minimum,)
     assert find(json_schemas("full"), fails, settings=HUNT) in minima
 
 
 def test_depth_shrinks_to_a_bare_chain() -> None:
-    found = find(json_schemas("full"), lambda s: depth(s) >= 3, settings=HUNT)
+    schema = find(json_schemas("full"), lambda s: depth(s) >= 3, settings=HUNT)
     for _ in range(3):
-        inner = {"array": "items", "object": "additionalProperties"}[found.pop("type")]
-        assert set(found) == {inner}
-        found = found[inner]
-    assert found == {"type": "boolean"}
+        inner = {"array": "items", "object": "additionalProperties"}[schema.pop("type")]
+        assert set(schema) == {inner}
+        schema = schema[inner]
+    assert schema == {"type": "boolean"}
 
 
 def test_recursion_shrinks_to_one_reference() -> None:
-    found = find(json_schemas("full"), lambda s: "recursion" in features(s), settings=HUNT)
-    assert len(nodes(found)) <= 3, found
-    found = find(json_schemas("lm-format-enforcer"), lambda s: "recursion" in features(s), settings=HUNT)
-    assert len(nodes(found)) <= 4, found
+    schema = find(json_schemas("full"), lambda s: "recursion" in features(s), settings=HUNT)
+    assert len(nodes(schema)) <= 3, schema
+    schema = find(json_schemas("lm-format-enforcer"), lambda s: "recursion" in features(s), settings=HUNT)
+    assert len(nodes(schema)) <= 4, schema
 
 
-def test_same_seed_same_schemas_in_another_process() -> None:
+def test_the_same_seed_draws_the_same_schemas_in_another_process() -> None:
     program = (
         "import json; from pytest_vllm_regress.schemas import sample; "
         "print(json.dumps(sample(60, profile='full', seed_value=5)))"
@@ -163,7 +163,7 @@ def test_same_seed_same_schemas_in_another_process() -> None:
     assert sample(60, profile="full", seed_value=6) != sample(60, profile="full", seed_value=5)
 
 
-def test_unsatisfiable_only_when_asked() -> None:
+def test_unsatisfiable_schemas_are_drawn_only_on_request() -> None:
     unsatisfiable = []
 
     @settings(QUIET, max_examples=60, phases=[Phase.generate])
@@ -183,7 +183,7 @@ def test_bad_arguments_name_what_is_allowed(wrong: Callable[[], Any]) -> None:
         wrong()
 
 
-def test_distribution_is_readable() -> None:
+def test_a_distribution_prints_every_feature() -> None:
     text = str(distribution(40, profile="basic"))
     assert text.startswith("40 schemas")
     assert all(feature.value in text for feature in Feature)

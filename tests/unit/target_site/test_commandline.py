@@ -1,4 +1,4 @@
-"""The command line of ``vllm serve``: words for every kind of value, and server options that the installed parser has."""
+"""The command line of ``vllm serve``: arguments for every kind of value, and server options of the installed parser."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandl
 
 
 def parser(*flags: str) -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser()
+    known_options = argparse.ArgumentParser()
     for flag in flags:
-        made.add_argument(flag)
-    return made
+        known_options.add_argument(flag)
+    return known_options
 
 
-def test_every_kind_of_value() -> None:
+def test_every_kind_of_value_has_its_arguments() -> None:
     options = {
         "model": "given elsewhere",
         "max_model_len": 512,
@@ -31,34 +31,40 @@ def test_every_kind_of_value() -> None:
         "lora_modules": ["a=/a", {"name": "b", "path": "/b"}],
         "override": {"k": 1},
     }
-    assert commandline._words(options, parser("--no-prefix-caching")) == [
+    assert commandline._arguments(options, parser("--no-prefix-caching")) == [
         *("--max-model-len", "512", "--enforce-eager", "--no-prefix-caching"),
         *("--lora-modules", "a=/a", '{"name": "b", "path": "/b"}', "--override", '{"k": 1}'),
     ]
 
 
-def test_server_options_are_the_parser_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_options_must_be_known_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commandline, "version", lambda: "9.9")
     known = parser("--tool-call-parser", "--reasoning-parser")
-    asked = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
-    assert commandline._checked(asked, known) == asked
+    options = {"tool_call_parser": "hermes", "reasoning_parser": "qwen3"}
+    assert commandline._server_options(options, known) == options
     with pytest.raises(
         WrongRequest, match=r"no vLLM .* server option 'tool_parser', nor has 9.9; close to it: .*tool_call_parser"
     ):
-        commandline._checked({"tool_parser": "hermes"}, known)
+        commandline._server_options({"tool_parser": "hermes"}, known)
     with pytest.raises(Unsupported) as lacking:
-        commandline._checked({"response_role": "x"}, known)
+        commandline._server_options({"response_role": "x"}, known)
     assert lacking.value.claim
 
 
-def test_a_reasoning_parser_is_switched_on_where_that_is_asked_for() -> None:
+def test_a_reasoning_parser_is_enabled_if_the_version_requires_that() -> None:
     old = parser("--enable-reasoning", "--reasoning-parser")
-    assert commandline._checked({"reasoning_parser": "x"}, old) == {"reasoning_parser": "x", "enable_reasoning": True}
-    assert commandline._checked({"reasoning_parser": "x", "enable_reasoning": False}, old)["enable_reasoning"] is False
+    assert commandline._server_options({"reasoning_parser": "x"}, old) == {
+        "reasoning_parser": "x",
+        "enable_reasoning": True,
+    }
+    assert (
+        commandline._server_options({"reasoning_parser": "x", "enable_reasoning": False}, old)["enable_reasoning"]
+        is False
+    )
 
 
-def test_limits_are_pairs_where_the_parser_reads_pairs() -> None:
-    """Was red: up to 0.8.4 the server ended with "invalid nullable_kvs value"."""
+def test_limits_are_pairs_if_the_parser_reads_pairs() -> None:
+    """Regression: up to 0.8.4 the server ended with "invalid nullable_kvs value"."""
 
     def nullable_kvs(text: str) -> dict[str, int]:
         return {name: int(count) for name, _, count in (pair.partition("=") for pair in text.split(","))}
@@ -66,19 +72,19 @@ def test_limits_are_pairs_where_the_parser_reads_pairs() -> None:
     old = argparse.ArgumentParser()
     old.add_argument("--limit-mm-per-prompt", type=nullable_kvs)
     limits = {"image": 2, "audio": 1}
-    words = commandline._words({"limit_mm_per_prompt": limits}, old)
+    words = commandline._arguments({"limit_mm_per_prompt": limits}, old)
     assert words == ["--limit-mm-per-prompt", "image=2,audio=1"]
     assert old.parse_args(words).limit_mm_per_prompt == limits
 
 
 @pytest.mark.parametrize("home", ["vllm.entrypoints.openai.cli_args", "vllm.entrypoints.launchers.cli_args", None])
-def test_the_parser_is_where_the_command_imports_it_from(
+def test_the_parser_is_imported_from_the_command_s_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None
 ) -> None:
     module = home or "vllm.entrypoints.openai.cli_args"  # vLLM 0.5 had no command
-    made = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
-    made.parent.mkdir(parents=True)
-    made.write_text(
+    file = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(parents=True)
+    file.write_text(
         "from argparse import ArgumentParser as FlexibleArgumentParser\n"
         "def make_arg_parser(parser):\n    parser.add_argument('--here')\n    return parser\n"
     )

@@ -1,4 +1,4 @@
-"""What an engine asks of a GPU, in the words of the vLLM that is there: its sources and fields are made up after 0.8.5, 0.9.2, 0.11.2 and 0.33.0."""
+"""GPU arguments for each vLLM. Its sources and fields imitate 0.8.5, 0.9.2, 0.11.2 and 0.33.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, gpu
+from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import gpu
 
 GIB = 2**30
 OLD = {"gpu_memory_utilization", "num_gpu_blocks_override"}
@@ -19,7 +20,7 @@ NUMBERS, UUIDS = "return int(physical_device_id)", "handle = pynvml.nvmlDeviceGe
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``installed(worker, platform)``: what stands in vLLM's sources."""
+    """``installed(worker, platform)``: set the texts of vLLM's sources."""
 
     def write(worker: str = COMPARES, cuda: str = UUIDS) -> None:
         monkeypatch.setattr(gpu, "_source", lambda *parts: worker if parts[-1] == "gpu_worker.py" else cuda)
@@ -41,14 +42,14 @@ def plan(
     return kwargs, notes
 
 
-def test_a_small_cache_and_the_part_of_the_gpu_that_holds_it(installed: Any) -> None:
+def test_a_forged_model_gets_a_small_cache_and_share(installed: Any) -> None:
     assert plan(NEW, device())[0] == {"kv_cache_memory_bytes": GIB // 4, "gpu_memory_utilization": 0.05}
     assert plan(OLD, device())[0] == {"num_gpu_blocks_override": 4096, "gpu_memory_utilization": 0.05}
     assert plan(set(), device())[0] == {"gpu_memory_utilization": 0.05}
 
 
-def test_the_part_counts_others_where_vllm_does(installed: Any) -> None:
-    """V1 before 0.9.1 takes what others use off its share; later ones compare the share with what is free."""
+def test_the_share_includes_other_processes_if_vllm_counts_them(installed: Any) -> None:
+    """V1 before 0.9.1 subtracts the memory of other processes from its share; later versions compare the share with free memory."""
     assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.05
     installed(worker=SUBTRACTS)
     assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.3
@@ -56,17 +57,17 @@ def test_the_part_counts_others_where_vllm_does(installed: Any) -> None:
     assert plan(OLD, device(used=20 * GIB))[0]["gpu_memory_utilization"] == 0.05
 
 
-def test_the_smallest_of_several_gpus_decides(installed: Any) -> None:
+def test_the_smallest_of_several_gpus_determines_the_share(installed: Any) -> None:
     assert plan(NEW, device(), device(memory=16 * GIB))[0]["gpu_memory_utilization"] == 0.25
 
 
-def test_what_a_spec_names_stays(installed: Any) -> None:
+def test_arguments_of_the_spec_are_kept(installed: Any) -> None:
     assert plan(NEW, device(), gpu_memory_utilization=0.5)[0] == {"gpu_memory_utilization": 0.5}
     assert plan(NEW, device(), kv_cache_memory_bytes=7)[0]["kv_cache_memory_bytes"] == 7
     assert plan(NEW, device(), tiny=False)[0] == {}  # a real model: vLLM's own default
 
 
-def test_float16_where_bfloat16_is_missing(installed: Any) -> None:
+def test_float16_replaces_bfloat16_on_old_gpus(installed: Any) -> None:
     t4 = device(name="Tesla T4", capability=[7, 5], memory=15 * GIB)
     kwargs, notes = plan(NEW, t4)
     assert kwargs["dtype"] == "float16"
@@ -76,7 +77,7 @@ def test_float16_where_bfloat16_is_missing(installed: Any) -> None:
     assert "dtype" not in plan(NEW, device(capability=None))[0]
 
 
-def test_a_slice_needs_a_vllm_that_takes_names(installed: Any) -> None:
+def test_a_mig_slice_needs_a_vllm_that_accepts_uuids(installed: Any) -> None:
     assert plan(NEW, device(part=True))[0]
     installed(cuda=NUMBERS)
     assert plan(NEW, device())[0]
@@ -94,17 +95,17 @@ def test_a_slice_needs_a_vllm_that_takes_names(installed: Any) -> None:
         ("INFO: No valid attention backend found", False),
     ],
 )
-def test_refusals_of_other_processes_are_read_from_the_log(
+def test_rejections_by_other_processes_are_read_from_the_log(
     line: str, refused: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     import sys
 
     print(f"(EngineCore pid=1) {line}", file=sys.stderr)
-    assert gpu.refused_in_log() == (line.partition(": ")[2] if refused else None)
+    assert gpu.refusal_in_own_log() == (line.partition(": ")[2] if refused else None)
     capfd.readouterr()
 
 
-def test_wsl_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_wsl_children_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu.why_not_to_fork() is None
     release = "5.15.153.1-microsoft-standard-WSL2"
     monkeypatch.setattr(platform, "uname", lambda: SimpleNamespace(release=release))
@@ -112,7 +113,7 @@ def test_wsl_spawns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("bad", "why"), [(True, "importing vLLM initialized CUDA"), (False, None)])
-def test_a_fork_is_asked(bad: bool, why: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_tests_whether_cuda_works(bad: bool, why: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     torch = SimpleNamespace(cuda=SimpleNamespace(_is_in_bad_fork=lambda: bad))
@@ -120,25 +121,25 @@ def test_a_fork_is_asked(bad: bool, why: str | None, monkeypatch: pytest.MonkeyP
     assert gpu.why_not_to_fork() == why
 
 
-def test_a_fork_that_cannot_be_asked_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_that_fails_means_spawning(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     assert gpu.why_not_to_fork() == "a forked process could not be asked about CUDA"
 
 
-def test_what_vllm_remembers_of_a_number_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_facts_about_gpus_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     import functools
     import sys
 
-    asked: list[int] = []
+    numbers: list[int] = []
 
     class Base:
         @classmethod
         @functools.cache
         def capability(cls, number: int = 0) -> int:
-            asked.append(number)
-            return len(asked)
+            numbers.append(number)
+            return len(numbers)
 
     class Cuda(Base):
         pass

@@ -1,4 +1,4 @@
-"""Whether a grammar takes a text, as probes of cases ask it; the backend here takes the letters of its schema, in any order."""
+"""The function with which probes of cases test a grammar. The backend here accepts the letters of its schema in any order."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, gra
 
 
 class Letters(grammars.Backend):
-    """A text that is not empty and has only letters of ``schema["letters"]``."""
+    """Accepts nonempty texts of the letters in ``schema["letters"]``."""
 
     def compile(self, schema: dict[str, Any]) -> grammars.Grammar:
         vocabulary = self.vocabulary
 
         class Walk(grammars.Walk):
-            taken = 0
+            length = 0
 
             def allowed(self) -> list[int]:
-                letters = vocabulary.spell(schema["letters"], whole=False)
-                return [*letters, *([vocabulary.eos] if self.taken else [])]
+                letters = vocabulary.encode(schema["letters"], whole=False)
+                return [*letters, *([vocabulary.eos] if self.length else [])]
 
             def advance(self, token: int) -> None:
-                self.taken += 1
+                self.length += 1
 
         class Grammar(grammars.Grammar):
             def walk(self) -> grammars.Walk:
@@ -41,11 +41,11 @@ def test_a_text_is_taken_whole_or_not(
     monkeypatch.setattr(grammars, "installed", lambda name: True)
     monkeypatch.setattr(grammars, "load", lambda name, vocabulary: Letters(vocabulary))
     tokenizer = str(ensure_checkpoint("text", tmp_path))
-    assert grammars.takes("xgrammar", tokenizer, {"letters": "ab"}, text) is expected
+    assert grammars.accepts("xgrammar", tokenizer, {"letters": "ab"}, text) is expected
 
 
-def test_what_is_not_installed_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_is_not_installed_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammars, "installed", lambda name: False)
     with pytest.raises(Unsupported, match="xgrammar is not installed") as caught:
-        grammars.takes("xgrammar", "nowhere", {}, "")
+        grammars.accepts("xgrammar", "nowhere", {}, "")
     assert caught.value.claim == {"needs": "xgrammar"}

@@ -1,4 +1,4 @@
-"""Parsers by themselves: how pieces are fed, how deltas are put together. vLLM and transformers are small stand-ins here; cases ask the real ones."""
+"""Parsers without an engine: feeding pieces and joining deltas. vLLM and transformers are small stand-ins; cases use the real ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, par
 
 
 class Tokenizer:
-    """Characters are tokens."""
+    """A tokenizer whose tokens are characters."""
 
     all_special_tokens: tuple[str, ...] = ()
 
@@ -24,7 +24,7 @@ class Tokenizer:
         self.special = given["additional_special_tokens"]
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return [ord(each) for each in text]
+        return [ord(character) for character in text]
 
 
 def call(index: int, name: str | None = None, arguments: str | None = None) -> Value:
@@ -32,7 +32,7 @@ def call(index: int, name: str | None = None, arguments: str | None = None) -> V
 
 
 class EchoParser:
-    """Takes ``NAME(ARGUMENTS)``; a stream brings the name with the first piece, and arguments as they come."""
+    """Parses ``NAME(ARGUMENTS)``. A stream has the name in its first piece and the arguments as they arrive."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.prev_tool_call_arr: list[dict[str, Any]] = []
@@ -45,7 +45,9 @@ class EchoParser:
 
     def extract_tool_calls_streaming(self, *arguments: Any) -> Value | None:
         before, now, new, ids_before, ids_now, ids_new, _ = arguments
-        assert now == before + new and ids_now == ids_before + ids_new and ids_new == [ord(each) for each in new]
+        assert (
+            now == before + new and ids_now == ids_before + ids_new and ids_new == [ord(character) for character in new]
+        )
         if not before:
             return Value(content=None, tool_calls=[call(0, new.partition("(")[0], "")])
         if new == "-":
@@ -81,19 +83,19 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stand_ins")
 class TestToolCalls:
-    def test_deltas_add_up_by_index_and_the_server_sends_what_is_left(self) -> None:
-        found = parsers.tool_calls("somewhere", "echo", ["add(", "a", "b)"])
-        assert found["whole"] == {"content": "", "calls": [{"name": "add", "arguments": "ab"}]}
-        assert found["streamed"] == {"content": "", "calls": [{"name": "add", "arguments": "ab!"}]}
+    def test_deltas_are_joined_by_index_and_the_server_sends_the_rest(self) -> None:
+        calls = parsers.tool_calls("somewhere", "echo", ["add(", "a", "b)"])
+        assert calls["whole"] == {"content": "", "calls": [{"name": "add", "arguments": "ab"}]}
+        assert calls["streamed"] == {"content": "", "calls": [{"name": "add", "arguments": "ab!"}]}
 
-    def test_markers_are_never_cut(self) -> None:
+    def test_markers_are_never_split(self) -> None:
         assert parsers._characters("a<b>c", ["<b>"]) == ["a", "<b>", "c"]
         assert parsers._characters("ab", []) == ["a", "b"]
 
-    def test_nothing_is_left_to_send_when_the_last_delta_was_none(self) -> None:
+    def test_nothing_is_added_if_the_last_delta_was_none(self) -> None:
         assert parsers.tool_calls("somewhere", "echo", ["add(", "a", "-"])["streamed"]["calls"][0]["arguments"] == "a"
 
-    def test_a_vllm_without_parsers_is_told_before_it_refuses_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_vllm_without_parsers_is_detected_before_it_rejects_tools(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def refuses(**fields: Any) -> None:
             raise ValueError("tools: extra inputs are not permitted")
 
@@ -103,6 +105,6 @@ class TestToolCalls:
         with pytest.raises(Unsupported, match="this vLLM has none of"):
             parsers.tool_calls("somewhere", "echo", ["x"], [{"type": "function"}])
 
-    def test_a_parser_that_this_vllm_does_not_have(self) -> None:
+    def test_a_missing_parser_is_not_applicable(self) -> None:
         with pytest.raises(Unsupported, match="no tool parser 'other'"):
             parsers.tool_calls("somewhere", "other", ["x"])

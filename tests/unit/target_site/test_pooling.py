@@ -1,4 +1,4 @@
-"""Pooling tasks in the words of each vLLM; vLLM itself is a stand-in."""
+"""Arguments for pooling tasks in each vLLM. vLLM itself is a stub."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEW = {"runner", "convert", "pooler_config"}
 
 @pytest.fixture
 def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Gives vLLM these pooling tasks (None: it names none), a PoolerConfig with these fields, and PoolingParams with these."""
+    """Return a function that installs a vLLM with these pooling tasks (None: it has no list) and these fields of the configuration and parameters."""
 
     def install(tasks: tuple[str, ...] | None, config: tuple[str, ...] = (), params: tuple[str, ...] = ()) -> None:
         module = ModuleType("vllm")
@@ -33,7 +33,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("task", "asked"),
+    ("task", "arguments"),
     [
         ("generate", {}),
         ("embed", {"task": "embed"}),
@@ -42,13 +42,13 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
         ("score", {"task": "score"}),
     ],
 )
-def test_a_task_is_an_argument_of_the_engine_up_to_0_9(vllm: Any, task: str, asked: dict[str, str]) -> None:
+def test_up_to_0_9_a_task_is_an_engine_argument(vllm: Any, task: str, arguments: dict[str, str]) -> None:
     vllm(None)
-    assert pooling.plan(task, "auto", {"task"}, "0.9.2") == asked
+    assert pooling.plan(task, "auto", {"task"}, "0.9.2") == arguments
     assert vars(pooling.params("embed", None)) == {} and pooling.name_of("embed") == "embed"
 
 
-def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
+def test_later_a_task_is_a_runner_and_a_conversion(vllm: Any) -> None:
     vllm(("encode", "embed", "classify", "score"), ("pooling_type",), ("task",))
     assert pooling.plan("embed", "auto", NEW | {"task"}, "0.10.2") == {"runner": "pooling", "convert": "embed"}
     assert pooling.plan("token_embed", "auto", NEW, "0.10.2") == {"runner": "pooling", "convert": "reward"}
@@ -56,7 +56,7 @@ def test_later_a_runner_and_what_a_model_is_converted_to(vllm: Any) -> None:
     assert [pooling.params(task, None).task for task in ("token_embed", "score")] == ["encode", "score"]
 
 
-def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None:
+def test_token_wise_pooling_is_set_in_the_pooler_configuration(vllm: Any) -> None:
     tasks = ("embed", "classify", "token_embed", "token_classify")
     vllm(tasks, ("pooling_type",), ("task",))
     both = {"runner": "pooling", "convert": "embed"}
@@ -66,20 +66,20 @@ def test_token_by_token_is_said_by_the_pooler_s_configuration(vllm: Any) -> None
     assert [pooling.params(task, None).task for task in ("token_embed", "score")] == ["token_embed", "classify"]
 
 
-def test_what_a_request_leaves_open_is_filled_in_as_servers_do_it(vllm: Any) -> None:
-    """Was red: an asynchronous engine of 0.11 waited for ever, as its core could not read what stayed None."""
+def test_missing_parameters_are_filled_in_as_by_servers(vllm: Any) -> None:
+    """Regression: an asynchronous engine of 0.11 hung, because its core could not read parameters that were None."""
     vllm(("embed",), (), ("task",))
 
-    def verify(asked: Any, task: str, model_config: str) -> None:
-        asked.filled_in = (task, model_config)
+    def verify(params: Any, task: str, model_config: str) -> None:
+        params.filled_in = (task, model_config)
 
     sys.modules["vllm"].PoolingParams.verify = verify
     assert pooling.params("embed", SimpleNamespace(model_config="model")).filled_in == ("embed", "model")
-    sys.modules["vllm"].PoolingParams.verify = lambda asked, model_config: pytest.fail("0.20 does it in the engine")
+    sys.modules["vllm"].PoolingParams.verify = lambda params, model_config: pytest.fail("0.20 does it in the engine")
     assert vars(pooling.params("embed", None)) == {"task": "embed"}
 
 
-def test_a_vllm_without_pooling_is_not_applicable(vllm: Any) -> None:
+def test_a_vllm_without_pooling_is_unsupported(vllm: Any) -> None:
     vllm(None)
     with pytest.raises(Unsupported, match="no engine argument for the task 'embed'"):
         pooling.plan("embed", "auto", set(), "0.5.4")
@@ -95,11 +95,11 @@ class NewRequestDataThatPools(NewRequestData):
     pooling_params: object
 
 
-def test_v1_pools_where_its_workers_are_told(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Was red: a server of V1 up to 0.8 ended at its start, an error instead of not applicable."""
+def test_v1_pools_if_its_workers_get_pooling_parameters(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: a V1 server up to 0.8 ended at its start, which counted as an error instead of not applicable."""
     vllm(None)
-    for told in (None, NewRequestData):
-        module = SimpleNamespace(NewRequestData=told) if told else None
+    for request_class in (None, NewRequestData):
+        module = SimpleNamespace(NewRequestData=request_class) if request_class else None
         monkeypatch.setitem(sys.modules, "vllm.v1.core.sched.output", module)
         with pytest.raises(Unsupported, match="pooling in V1") as refused:
             pooling.plan("embed", "V1", {"task"}, "0.8.5")
@@ -110,8 +110,8 @@ def test_v1_pools_where_its_workers_are_told(vllm: Any, monkeypatch: pytest.Monk
     assert pooling.plan("embed", "V1", {"task"}, "0.9.2") == {"task": "embed"}
 
 
-def test_v0_pools_as_long_as_its_engine_knows_such_requests(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Was red: an error of each request in V0 of 0.10, instead of not applicable."""
+def test_v0_pools_if_its_engine_has_pooling_requests(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each request in V0 of 0.10 was an error instead of not applicable."""
     vllm(None)
     monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace())
     with pytest.raises(Unsupported, match="pooling in V0") as refused:

@@ -19,19 +19,19 @@ from pytest_vllm_regress.target_site.vllm_regress_target.protocol import (
 
 @pytest.fixture
 def ends() -> Iterator[tuple[FrameSocket, FrameSocket]]:
-    ours, theirs = map(FrameSocket, socket.socketpair())
-    yield ours, theirs
-    ours.close()
-    theirs.close()
+    left, right = map(FrameSocket, socket.socketpair())
+    yield left, right
+    left.close()
+    right.close()
 
 
-def test_nothing_there_is_none(ends: tuple[FrameSocket, FrameSocket]) -> None:
+def test_pop_returns_none_without_a_frame(ends: tuple[FrameSocket, FrameSocket]) -> None:
     assert ends[0].pop() is None
     with pytest.raises(FrameTimeout):
         ends[0].receive(timeout_s=0)
 
 
-def test_two_frames_in_one_piece(ends: tuple[FrameSocket, FrameSocket]) -> None:
+def test_two_frames_may_arrive_together(ends: tuple[FrameSocket, FrameSocket]) -> None:
     ends[1].sock.sendall(b'{"a":1}\n{"b":"\xc3\xbc"}\n')
     assert (ends[0].pop(), ends[0].receive(timeout_s=0), ends[0].pop()) == ({"a": 1}, {"b": "ü"}, None)
 
@@ -46,20 +46,22 @@ def test_two_frames_in_one_piece(ends: tuple[FrameSocket, FrameSocket]) -> None:
         (b"\n", "not JSON"),
     ],
 )
-def test_what_is_no_frame(ends: tuple[FrameSocket, FrameSocket], stream: bytes, words: str) -> None:
+def test_data_that_is_not_a_frame_is_a_violation(
+    ends: tuple[FrameSocket, FrameSocket], stream: bytes, words: str
+) -> None:
     ends[1].sock.sendall(stream)
     with pytest.raises(ProtocolViolation, match=words):
         ends[0].pop()
 
 
-def test_a_truncated_frame(ends: tuple[FrameSocket, FrameSocket]) -> None:
+def test_a_truncated_frame_is_a_violation(ends: tuple[FrameSocket, FrameSocket]) -> None:
     ends[1].sock.sendall(b'{"a":')
     ends[1].close()
     with pytest.raises(ProtocolViolation, match="ended inside a frame"):
         ends[0].pop()
 
 
-def test_the_end_between_frames(ends: tuple[FrameSocket, FrameSocket]) -> None:
+def test_an_end_between_frames_is_peer_closed(ends: tuple[FrameSocket, FrameSocket]) -> None:
     ends[1].send({"a": 1})
     ends[1].close()
     assert ends[0].pop() == {"a": 1}
@@ -69,7 +71,7 @@ def test_the_end_between_frames(ends: tuple[FrameSocket, FrameSocket]) -> None:
         ends[0].send({"a": 1})
 
 
-def test_oversized_frames_are_neither_sent_nor_taken(
+def test_oversized_frames_are_neither_sent_nor_accepted(
     ends: tuple[FrameSocket, FrameSocket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "MAX_FRAME", 1000)
@@ -80,7 +82,7 @@ def test_oversized_frames_are_neither_sent_nor_taken(
         ends[0].pop()
 
 
-def test_a_peer_that_does_not_read(ends: tuple[FrameSocket, FrameSocket]) -> None:
+def test_a_peer_that_does_not_read_is_a_timeout(ends: tuple[FrameSocket, FrameSocket]) -> None:
     with pytest.raises(FrameTimeout):
         ends[0].send({"a": "x" * 10_000_000}, timeout_s=0)
 

@@ -1,4 +1,4 @@
-"""What a spec says of executors and processes: the GPUs of each Ray node, where there are no two nodes, and how processes start."""
+"""Executors and start methods: the GPUs of each Ray node, devices without two nodes, and how processes start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
-from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import plan
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.ray_nodes import EXECUTOR
 
 FIELDS = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
@@ -20,59 +20,59 @@ CHANNELS = {"VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE": "shm"}
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Ray that can be found, and is not imported."""
-    made = ModuleType("ray")
-    made.__spec__ = ModuleSpec("ray", None)
-    monkeypatch.setitem(sys.modules, "ray", made)
+    """Make Ray appear installed without importing it."""
+    ray = ModuleType("ray")
+    ray.__spec__ = ModuleSpec("ray", None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
 
 
-def planned(device: str = "sim", **axes: Any) -> engines.Plan:
-    made = engines.Plan({}, {}, [])
+def planned(device: str = "sim", **axes: Any) -> plan.Plan:
+    engine_plan = plan.Plan({}, {}, [])
     spec = EngineSpec.create(**axes).as_request(model_path="/m", device=device)
-    engines._parallel(spec, "async", FIELDS, made)
-    return made
+    plan._parallel(spec, "async", FIELDS, engine_plan)
+    return engine_plan
 
 
-@pytest.mark.parametrize(("tp", "pp", "each"), [(2, 1, 1), (1, 2, 1), (2, 3, 3), (4, 2, 4)])
-def test_each_node_has_half_of_the_ranks(tp: int, pp: int, each: int) -> None:
-    made = planned(tensor_parallel_size=tp, pipeline_parallel_size=pp, executor=EXECUTOR)
-    assert (made.node_gpus, made.env) == (each, CHANNELS)
-    assert made.kwargs["distributed_executor_backend"] == "ray"
+@pytest.mark.parametrize(("tp", "pp", "node_gpus"), [(2, 1, 1), (1, 2, 1), (2, 3, 3), (4, 2, 4)])
+def test_each_node_has_half_of_the_ranks(tp: int, pp: int, node_gpus: int) -> None:
+    engine_plan = planned(tensor_parallel_size=tp, pipeline_parallel_size=pp, executor=EXECUTOR)
+    assert (engine_plan.node_gpus, engine_plan.env) == (node_gpus, CHANNELS)
+    assert engine_plan.kwargs["distributed_executor_backend"] == "ray"
 
 
 @pytest.mark.parametrize(
-    ("axes", "told"),
+    ("axes", "message"),
     [
         ({}, "must be even (it is 1)"),
         ({"tensor_parallel_size": 3}, "must be even (it is 3)"),
         ({"tensor_parallel_size": 2, "data_parallel_size": 2}, "data_parallel_size 1 (it is 2)"),
     ],
 )
-def test_ranks_that_two_nodes_cannot_share(axes: dict[str, Any], told: str) -> None:
+def test_ranks_that_cannot_be_divided_among_two_nodes(axes: dict[str, Any], message: str) -> None:
     with pytest.raises(WrongRequest) as caught:
         planned(executor=EXECUTOR, **axes)
-    assert told in str(caught.value)
-    assert "executor='ray'" in str(caught.value)  # what to say instead
+    assert message in str(caught.value)
+    assert "executor='ray'" in str(caught.value)  # the suggested alternative
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_other_devices_have_no_two_nodes(device: str) -> None:
+def test_two_nodes_need_the_simulated_device(device: str) -> None:
     with pytest.raises(Unsupported, match="on the simulated device only") as caught:
         planned(device, tensor_parallel_size=2, executor=EXECUTOR)
     assert caught.value.claim == {"device": device}
 
 
-def test_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_is_not_applicable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr(engines, "version", lambda: "0.33.0")
+    monkeypatch.setattr(plan, "version", lambda: "0.33.0")
     with pytest.raises(Unsupported, match=r"Ray is not installed beside vLLM 0\.33\.0") as caught:
         planned(tensor_parallel_size=2, executor=EXECUTOR)
     assert caught.value.claim == {"needs": "ray"}
 
 
-def test_a_local_ray_believes_in_a_gpu_for_each_rank() -> None:
-    made = planned(tensor_parallel_size=2, data_parallel_size=2, executor="ray")
-    assert (made.node_gpus, made.env) == (0, {"RAY_OVERRIDE_RESOURCES": '{"GPU": 4}', **CHANNELS})
+def test_a_local_ray_reports_a_gpu_for_each_rank() -> None:
+    engine_plan = planned(tensor_parallel_size=2, data_parallel_size=2, executor="ray")
+    assert (engine_plan.node_gpus, engine_plan.env) == (0, {"RAY_OVERRIDE_RESOURCES": '{"GPU": 4}', **CHANNELS})
 
 
 VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"
@@ -88,13 +88,15 @@ VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"
         ("speech", "offline", "sim", "spawn"),
     ],
 )
-def test_the_start_method_by_model_front_and_device(model: str, front: str, device: str, method: str | None) -> None:
-    made = engines.Plan({}, {}, [])
-    engines._start_method({"model": model, "device": device}, front, made)
-    assert made.env.get(VARIABLE) == method
+def test_the_start_method_depends_on_model_front_and_device(
+    model: str, front: str, device: str, method: str | None
+) -> None:
+    engine_plan = plan.Plan({}, {}, [])
+    plan._start_method({"model": model, "device": device}, front, engine_plan)
+    assert engine_plan.env.get(VARIABLE) == method
 
 
-def test_a_spec_s_own_start_method_counts() -> None:
-    made = engines.Plan({}, {VARIABLE: "fork"}, [])
-    engines._start_method({"model": "speech", "device": "sim"}, "serve", made)
-    assert made.env == {VARIABLE: "fork"}
+def test_a_spec_overrides_the_start_method() -> None:
+    engine_plan = plan.Plan({}, {VARIABLE: "fork"}, [])
+    plan._start_method({"model": "speech", "device": "sim"}, "serve", engine_plan)
+    assert engine_plan.env == {VARIABLE: "fork"}

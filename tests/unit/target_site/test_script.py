@@ -1,4 +1,4 @@
-"""The wording of scripts: what is encoded is decoded again, out of characters that nothing on the way changes."""
+"""The text format of scripts: encoding, decoding, and characters that nothing on the way changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ANSWERS = st.builds(Answer, st.lists(STEPS, max_size=20).map(tuple), st.booleans
 
 
 @given(st.lists(ANSWERS, min_size=1, max_size=4))
-def test_what_is_encoded_is_decoded(answers: list[Answer]) -> None:
+def test_decoding_reverses_encoding(answers: list[Answer]) -> None:
     text = script.encode(answers)
     assert script.decode(text) == tuple(answers)
     assert text.isascii() and text.isprintable() and " " not in text and "<" not in text
@@ -33,20 +33,30 @@ def test_what_is_encoded_is_decoded(answers: list[Answer]) -> None:
 
 
 @pytest.mark.parametrize("text", ["a b", "%G0", "$12", "`2:0.5;a", "`:", "`1:x;a", "a~b", "\u00e9"])
-def test_what_is_no_script_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_script_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="at "):
         script.decode(text)
 
 
-def test_steps_of_an_answer() -> None:
-    one, two = ((97, 1.0),), ((98, 0.5), (99, 0.5))
-    assert [Answer((one, two)).at(place, 7) for place in range(4)] == [one, two, ((7, 1.0),), ((7, 1.0),)]
-    assert [Answer((one, two), ends=False).at(place, 7) for place in range(4)] == [one, two, one, two]
+def test_an_answer_has_a_step_for_every_position() -> None:
+    certain, divided = ((97, 1.0),), ((98, 0.5), (99, 0.5))
+    assert [Answer((certain, divided)).at(place, 7) for place in range(4)] == [
+        certain,
+        divided,
+        ((7, 1.0),),
+        ((7, 1.0),),
+    ]
+    assert [Answer((certain, divided), ends=False).at(place, 7) for place in range(4)] == [
+        certain,
+        divided,
+        certain,
+        divided,
+    ]
     assert Answer(()).at(0, 7) == ((7, 1.0),)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "found"),
+    ("tokens", "expected"),
     [
         ([1, 2, 3], None),
         ([1, 90, 5, 6, 91, 2], [5, 6]),
@@ -54,12 +64,12 @@ def test_steps_of_an_answer() -> None:
         ([90, 5, 91, 7, 90, 6, 91, 1], [6]),
     ],
 )
-def test_the_last_script_of_a_prompt_counts(tokens: list[int], found: list[int] | None) -> None:
-    assert script.find(tokens, 90, 91) == found
+def test_the_last_script_of_a_prompt_counts(tokens: list[int], expected: list[int] | None) -> None:
+    assert script.find(tokens, 90, 91) == expected
 
 
 @pytest.mark.parametrize("tokens", [[5, 91], [1, 90, 5], [90, 5, 91, 90, 6]])
-def test_a_script_that_was_cut_is_no_other_script(tokens: list[int]) -> None:
+def test_a_truncated_script_is_an_error(tokens: list[int]) -> None:
     with pytest.raises(ValueError, match="was cut"):
         script.find(tokens, 90, 91)
 
@@ -76,5 +86,5 @@ def test_a_script_that_was_cut_is_no_other_script(tokens: list[int]) -> None:
         ("cmpl-aa-1", 0),
     ],
 )
-def test_which_choice_a_request_is(request_id: str, choice: int) -> None:
+def test_the_choice_is_part_of_the_request_id(request_id: str, choice: int) -> None:
     assert script.choice_of(request_id) == choice

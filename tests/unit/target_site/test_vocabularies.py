@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints as data, and what a script's tokens are in them."""
+"""Tokenizers of checkpoints as data, and the numbers of a script's tokens in them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def said(numbers: Numbers, *steps: Step) -> list[int | str]:
     return [step[0][0] for step in numbers.of(Answer(steps)).steps]
 
 
-def test_a_script_is_said_in_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
+def test_a_script_gets_the_numbers_of_each_tokenizer(tmp_path: Path) -> None:
     spelled = list(b"<think>")
     text, pieces, own = (numbers(kind, tmp_path) for kind in ("text", "sentencepiece", "mistral"))
     assert said(text, ((97, 1.0),), THINK) == [97, added_tokens()["<think>"]]
     assert said(pieces, ((97, 1.0),), THINK) == [97, *spelled]  # it has no such token
-    assert said(own, ((97, 1.0),), THINK, CALL) == [own.first + each for each in (97, *spelled)] + [9]
+    assert said(own, ((97, 1.0),), THINK, CALL) == [own.first + byte for byte in (97, *spelled)] + [9]
     assert own.first == 22
 
 
-def test_probabilities_need_tokens_that_are_there(tmp_path: Path) -> None:
+def test_probabilities_need_existing_tokens(tmp_path: Path) -> None:
     either: Step = ((97, 0.5), ("<think>", 0.5))
     (step,) = numbers("text", tmp_path).of(Answer((either,), ends=False)).steps
     assert step == ((97, 0.5), (added_tokens()["<think>"], 0.5))
@@ -42,7 +42,7 @@ def test_probabilities_need_tokens_that_are_there(tmp_path: Path) -> None:
         numbers("mistral", tmp_path).of(Answer((either,)))
 
 
-def test_the_mode_says_which_file_counts(tmp_path: Path) -> None:
+def test_the_tokenizer_mode_selects_the_file(tmp_path: Path) -> None:
     both = ensure_checkpoint("mistral", tmp_path)
     plain = {"model": {"vocab": {"a": 0}}, "added_tokens": []}
     (both / "tokenizer.json").write_text(json.dumps(plain))
@@ -54,9 +54,9 @@ def test_the_mode_says_which_file_counts(tmp_path: Path) -> None:
     assert of_checkpoint(str(both), "mistral") == plain
 
 
-def test_what_is_not_there_or_too_large_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_large_files_are_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_checkpoint(str(tmp_path), "auto") == {}
     place = ensure_checkpoint("mistral", tmp_path)
-    monkeypatch.setattr(vocabularies, "LARGEST", 100)
+    monkeypatch.setattr(vocabularies, "MAX_SIZE", 100)
     assert of_checkpoint(str(place), "mistral") == {}
     assert Numbers({}).first == 0

@@ -1,4 +1,4 @@
-"""Deadlines by a clock that tests turn."""
+"""Deadlines on a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECONDS = st.floats(0, 1e6, allow_nan=False)
 
 
 @given(SECONDS, SECONDS)
-def test_what_is_left(allowed: float, spent: float) -> None:
+def test_time_left(allowed: float, spent: float) -> None:
     now = [100.0]
     deadline = Deadline.after("request", allowed, lambda: now[0])
     assert deadline.left_s == pytest.approx(allowed)
@@ -25,7 +25,7 @@ def test_what_is_left(allowed: float, spent: float) -> None:
     assert deadline.passed == (deadline.left_s == 0)
 
 
-def test_a_deadline_that_has_passed_stays_so() -> None:
+def test_a_passed_deadline_stays_passed() -> None:
     now = [0.0]
     deadline = Deadline.after("stop", 5, lambda: now[0])
     assert not deadline.passed
@@ -35,14 +35,14 @@ def test_a_deadline_that_has_passed_stays_so() -> None:
     assert deadline.left_s == 0.0
 
 
-def test_every_phase_has_a_time_out() -> None:
+def test_every_phase_has_a_timeout() -> None:
     assert [Timeouts().of(phase) > 0 for phase in PHASES] == [True] * len(PHASES)
     assert Timeouts(request_s=3).of("request") == 3.0
 
 
-def test_an_end_that_another_thread_has_closed_is_not_waited_for() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert not wait_readable(Deadline.after("request", 9), ours, at_most_s=0.0)
-        ours.close()
-        assert wait_readable(Deadline.after("request", 9), theirs, ours)
+def test_a_source_closed_by_another_thread_is_not_waited_for() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        assert not wait_readable(Deadline.after("request", 9), left, at_most_s=0.0)
+        left.close()
+        assert wait_readable(Deadline.after("request", 9), right, left)

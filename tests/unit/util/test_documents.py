@@ -1,4 +1,4 @@
-"""Documents of others: whatever they hold, time and memory stay in proportion, and what is wrong is said in few words."""
+"""Untrusted documents are parsed in bounded time and memory, and errors are short."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.util.documents import MAX_KEY_PARTS, load_json, load_toml, parse_json, parse_toml
-from pytest_vllm_regress.util.files import peek, private_folder, read_bounded, write_whole
+from pytest_vllm_regress.util.files import peek, private_folder, read_bounded, write_atomically
 
 ANYTHING = "."
 MANY = ".".join("a" * 30_000)
@@ -27,7 +27,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("text", GOOD)
-def test_what_is_fine_is_parsed(text: str) -> None:
+def test_valid_documents_are_parsed(text: str) -> None:
     assert parse_toml(text) == tomllib.loads(text)
 
 
@@ -42,8 +42,8 @@ def test_what_is_fine_is_parsed(text: str) -> None:
         f'"a\\"b".{MANY} = 1',
     ],
 )
-def test_keys_of_many_parts_are_refused_before_they_are_parsed(text: str) -> None:
-    """64 KB of them took 4 GB."""
+def test_keys_with_many_parts_are_rejected_before_parsing(text: str) -> None:
+    """``tomllib`` takes 4 GB for 64 KB of such a key."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match=f"more than {MAX_KEY_PARTS} parts"):
         parse_toml(text)
@@ -51,7 +51,7 @@ def test_keys_of_many_parts_are_refused_before_they_are_parsed(text: str) -> Non
 
 
 @pytest.mark.parametrize("character", ['"', "'", '"\\', '\\"', "[", "{", ".", '"""\\', "'''", '"\\"'])
-def test_looking_at_a_document_is_linear(character: str) -> None:
+def test_checking_bounds_is_linear(character: str) -> None:
     began = time.process_time()
     with pytest.raises(ValueError, match=ANYTHING):
         parse_toml("a = " + character * (500_000 // len(character)))
@@ -59,7 +59,7 @@ def test_looking_at_a_document_is_linear(character: str) -> None:
 
 
 @given(st.text(alphabet="abc.=\"'[]{}#\\\n ,1", max_size=80))
-def test_only_what_has_many_parts_is_refused_beside_what_python_refuses(text: str) -> None:
+def test_only_excessive_nesting_is_rejected_that_tomllib_accepts(text: str) -> None:
     try:
         expected = tomllib.loads(text)
     except ValueError:
@@ -73,13 +73,13 @@ def test_only_what_has_many_parts_is_refused_beside_what_python_refuses(text: st
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "NaN", '{"a": Infinity}', "1" * 5000, "\x00", ""])
-def test_json_that_is_none(text: str) -> None:
+def test_invalid_json_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=ANYTHING) as caught:
         parse_json(text)
     assert len(str(caught.value)) < 200
 
 
-def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
+def test_only_regular_files_within_the_limit_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
     (tmp_path / "large").write_bytes(b"1" * 11)
@@ -97,12 +97,12 @@ def test_only_regular_files_of_some_size_are_read(tmp_path: Path) -> None:
         assert peek(tmp_path / name, 10) == ("1" * 10 if name == "large" else "")
 
 
-def test_what_is_written_is_for_whom_the_umask_says(tmp_path: Path) -> None:
+def test_written_files_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
-        write_whole(tmp_path / "new" / "file.json", json.dumps({}))
+        write_atomically(tmp_path / "new" / "file.json", json.dumps({}))
         os.umask(0o022)
-        write_whole(tmp_path / "new" / "other.json", json.dumps({}))
+        write_atomically(tmp_path / "new" / "other.json", json.dumps({}))
     finally:
         os.umask(before)
     assert (tmp_path / "new" / "file.json").stat().st_mode & 0o777 == 0o600
@@ -110,5 +110,5 @@ def test_what_is_written_is_for_whom_the_umask_says(tmp_path: Path) -> None:
     assert private_folder(tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
     with pytest.raises(UsageError, match="cannot be written"):
-        write_whole(tmp_path / ("x" * 300), "")
-    assert sorted(each.name for each in (tmp_path / "new").iterdir()) == ["file.json", "other.json"]
+        write_atomically(tmp_path / ("x" * 300), "")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["file.json", "other.json"]

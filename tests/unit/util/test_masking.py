@@ -1,4 +1,4 @@
-"""Secrets are kept from children and hidden in text, and nothing else is."""
+"""Secrets, and nothing else, are kept from children and masked in text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.masking import HOSTILE, log, seconds
 from pytest_vllm_regress.util import masking
-from pytest_vllm_regress.util.masking import HIDDEN, is_secret, mask, register, register_all, without_secrets
+from pytest_vllm_regress.util.masking import HIDDEN, is_secret, mask, register, register_all, scanner, without_secrets
 
 SECRETS = {
     "HF_TOKEN": "hf_AbCdEfGhIjKlMnOp",
@@ -81,12 +81,12 @@ def no_known_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(masking, "_known", set())
 
 
-def test_secrets_are_not_inherited_and_the_rest_is() -> None:
+def test_children_inherit_no_secrets_but_other_variables() -> None:
     assert without_secrets(SECRETS | NOT_EVERYWHERE | HARMLESS) == HARMLESS
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_values_of_variables_are_hidden_in_every_form(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_variables_are_masked_in_every_spelling(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, SECRETS[name])
     secret = "pa55word" if "pa55word" in SECRETS[name] else SECRETS[name]
     value = SECRETS[name]
@@ -145,7 +145,7 @@ def test_values_of_variables_are_hidden_in_every_form(name: str, monkeypatch: py
         ("https://me:pa55word@", "pa55word"),
     ],
 )
-def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str, secret: str) -> None:
     assert secret not in mask(text)
 
 
@@ -168,7 +168,7 @@ def test_what_looks_like_a_secret_is_hidden(text: str, secret: str) -> None:
         "in KeyError(key='model.layers.0')",
     ],
 )
-def test_what_symptoms_are_made_of_stays(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_of_symptoms_is_not_masked(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in HARMLESS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MAX_TOKENS", "4096")
@@ -176,18 +176,18 @@ def test_what_symptoms_are_made_of_stays(text: str, monkeypatch: pytest.MonkeyPa
     assert mask(text) == text
 
 
-def test_lines_of_a_secret_that_a_log_breaks_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_of_a_multiline_secret_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TLS_PRIVATE_KEY", SECRETS["TLS_PRIVATE_KEY"])
     assert "MIIEvQ" not in mask("(worker) MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n")
 
 
-def test_what_a_shortened_repr_leaves_of_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_halves_of_a_shortened_repr_are_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "abcdefghijklmnopqrstuvwxyz")
     assert mask("x = 'yes abcdefghijk...tuvwxyz no'") == f"x = 'yes {HIDDEN}...{HIDDEN} no'"
     assert mask("abc...xyz") == "abc...xyz"  # too little to tell
 
 
-def test_secrets_that_a_child_was_given() -> None:
+def test_secrets_passed_to_a_child_are_masked() -> None:
     register_all({"MY_TOKEN": "handed-over", "VLLM_USE_V1": "1", "TOKENS": "123456", "INDEX": "https://me:pa55word@x/"})
     assert mask("handed-over 123456") == f"{HIDDEN} 123456"
     assert is_secret("INDEX", "https://me:pa55word@x/")
@@ -205,27 +205,27 @@ def test_no_registered_secret_survives(secret: str, before: str, after: str) -> 
 
 
 @pytest.mark.parametrize("part", list(HOSTILE.values()), ids=list(HOSTILE))
-def test_hiding_is_linear_whatever_the_text(part: str) -> None:
-    """Twenty KB took fifteen seconds once."""
+def test_masking_is_linear_for_any_text(part: str) -> None:
+    """Guards against quadratic patterns."""
     small, large = (min(seconds(part * (size // len(part))) for _ in range(2)) for size in (20_000, 160_000))
     assert large < 0.1 or large < 20 * small, (small, large)
 
 
-def test_a_log_is_hidden_in_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_log_is_masked_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_PASSWORD", "hunter2!")
     assert min(seconds(log(1_000_000)) for _ in range(3)) < 0.5  # benchmarks/masking.py: ten times as much within 1 s
 
 
-def test_short_and_numeric_values_are_hidden_where_they_stand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_and_numeric_values_are_masked_as_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIN_PASSWORD", "4711")
     assert mask("pin 4711, port 47110, [4711]") == f"pin {HIDDEN}, port 47110, [{HIDDEN}]"
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join), st.integers(1, 9))
-def test_where_a_piece_ends_nothing_changes(text: str, size: int) -> None:
+def test_chunk_boundaries_do_not_change_the_result(text: str, size: int) -> None:
     whole = mask(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(masking, "_PIECE", size)
+        patch.setattr(scanner, "_CHUNK", size)
         assert mask(text) == whole
 
 

@@ -1,4 +1,4 @@
-"""Where cases and environments are looked for, and whose files count."""
+"""Where cases and environments are searched, and whose files are trusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.model import default_cases_dir
+from pytest_vllm_regress.cases.loading import default_cases_dir
 from pytest_vllm_regress.engines import ports
 from pytest_vllm_regress.environments.recipes import find_file
 from pytest_vllm_regress.errors import RegressError, UsageError
@@ -23,7 +23,7 @@ as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files 
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """Cases and environments in a folder above the working directory."""
+    """Create cases and environments in a folder above the working directory."""
     (tmp_path / "cases" / "evil").mkdir(parents=True)
     (tmp_path / "cases" / "evil" / "case.toml").write_text(CASE)
     (tmp_path / "environments.toml").write_text("nonsense")
@@ -32,7 +32,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", ".git"])
-def test_nothing_above_a_project_counts(planted: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_above_the_project_are_not_searched(planted: Path, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     below = planted / "project" / "below"
     (planted / "project" / mark).touch()
     assert folders_of_project(below) == (below, planted / "project")
@@ -41,7 +41,9 @@ def test_nothing_above_a_project_counts(planted: Path, mark: str, monkeypatch: p
     assert find_file() == ROOT / "environments.toml"
 
 
-def test_outside_of_a_project_only_the_folder_itself_counts(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_a_project_only_the_folder_itself_is_searched(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(planted / "project")
     assert default_cases_dir() == ROOT / "cases"
     assert find_file() == ROOT / "environments.toml"
@@ -49,28 +51,28 @@ def test_outside_of_a_project_only_the_folder_itself_counts(planted: Path, monke
 
 
 @as_root
-@pytest.mark.parametrize("theirs", ["cases", "cases/evil", "cases/evil/case.toml"])
-def test_what_belongs_to_another_user_is_refused(
-    planted: Path, theirs: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("file", ["cases", "cases/evil", "cases/evil/case.toml"])
+def test_files_of_another_user_are_rejected(
+    planted: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    os.chown(planted / theirs, NOBODY, -1)
+    os.chown(planted / file, NOBODY, -1)
     with pytest.raises(UsageError, match="belongs to another user"):
         default_cases_dir(planted)
     monkeypatch.chdir(planted)
     assert cli.main(["list"]) == 2
-    assert cli.main(["--cases", "cases", "list"]) == 0  # whoever names it has seen it
+    assert cli.main(["--cases", "cases", "list"]) == 0  # naming a directory means trusting it
     capsys.readouterr()
 
 
 @as_root
-def test_environments_of_another_user_are_refused(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environments_of_another_user_are_rejected(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.chown(planted / "environments.toml", NOBODY, -1)
     monkeypatch.chdir(planted)
     with pytest.raises(UsageError, match="belongs to another user"):
         find_file()
 
 
-def test_where_cases_came_from_is_said(
+def test_the_origin_of_cases_is_reported(
     planted: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (planted / ".git").touch()
@@ -84,7 +86,7 @@ def test_where_cases_came_from_is_said(
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The temporary directory and the cache, for a moment; the result is where the locks of ports would be."""
+    """Replace the temporary directory and the cache. Return the folder of port locks."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     return tmp_path / f"vllm-regress-ports-{os.getuid()}"
@@ -94,13 +96,13 @@ def lease() -> None:
     ports.lease_port().release()
 
 
-def test_locks_of_ports_are_where_nobody_else_may_write(temporary: Path) -> None:
+def test_port_locks_are_in_a_private_folder(temporary: Path) -> None:
     lease()
     assert stat.S_IMODE(temporary.stat().st_mode) == 0o700 and list(temporary.iterdir())
 
 
 @pytest.mark.parametrize("trap", ["link", "open", "file", pytest.param("theirs", marks=as_root)])
-def test_a_folder_of_ports_that_somebody_else_made_is_not_used(temporary: Path, trap: str) -> None:
+def test_a_port_lock_folder_of_another_user_is_not_used(temporary: Path, trap: str) -> None:
     elsewhere = temporary.with_name("elsewhere")
     elsewhere.mkdir(mode=0o700)
     if trap == "link":
@@ -119,7 +121,7 @@ def test_a_folder_of_ports_that_somebody_else_made_is_not_used(temporary: Path, 
     assert list((temporary.with_name("cache") / "ports").iterdir())
 
 
-def test_a_lock_that_is_a_link_is_refused_in_words(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_a_link_is_rejected_with_a_message(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     temporary.mkdir(mode=0o700)
     victim = temporary.with_name("victim")
     victim.write_text("untouched")

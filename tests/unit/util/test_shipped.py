@@ -1,4 +1,4 @@
-"""The files beside the package, where a wheel holds them as an archive."""
+"""Project files in the archive of a wheel."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def test_a_checkout_has_them_beside_the_package() -> None:
+def test_in_a_checkout_files_are_next_to_the_package() -> None:
     assert paths.shipped("cases") == paths.PACKAGE.parent / "cases"
 
 
-def test_an_archive_is_unpacked_once_for_each_content(
+def test_an_archive_is_unpacked_once_per_content(
     tmp_path: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(paths, "ARCHIVE", packed(tmp_path / "one", "first"))
@@ -44,8 +44,8 @@ def test_an_archive_is_unpacked_once_for_each_content(
     assert len(list((new_cache / "project").iterdir())) == 2  # nothing else stays
 
 
-def test_another_process_may_be_first(tmp_path: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folder is there when ours is to take its place, and has the same content."""
+def test_another_process_may_unpack_first(tmp_path: Path, new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder exists, with the same content, when this process renames its own."""
     archive = packed(tmp_path / "one", "first")
     place = paths._unpacked(archive)
     paths._unpacked.cache_clear()

@@ -1,4 +1,4 @@
-"""Faults of a document in words: which key, which value, what is allowed."""
+"""A message about an invalid document names the key, the value and what is allowed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.util import validation
-from pytest_vllm_regress.util.validation import did_you_mean, problems, shown
+from pytest_vllm_regress.util.validation import did_you_mean, format_value, problems
 
 SCHEMA = {
     "type": "object",
@@ -33,12 +33,12 @@ GOOD = {"name": "ab", "kind": "hang", "count": 3, "tags": ["x", "y"], "table": {
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Callable[[object], list[str]]:
-    """``problems`` under SCHEMA; the validator of a name is remembered, so each test has a name of its own."""
+    """Return ``problems`` for SCHEMA. Each test uses another schema name, because validators are cached by name."""
     monkeypatch.setattr(validation, "load_schema", lambda name: SCHEMA)
     return lambda document: problems(document, request.node.nodeid)
 
 
-def test_nothing_is_said_against_what_fits(check: Callable[[object], list[str]]) -> None:
+def test_a_valid_document_has_no_problems(check: Callable[[object], list[str]]) -> None:
     assert check(GOOD) == []
 
 
@@ -59,18 +59,18 @@ def test_nothing_is_said_against_what_fits(check: Callable[[object], list[str]])
         ({"slug": "ab"}, "slug = 'ab': allowed is one letter"),
     ],
 )
-def test_a_fault_names_key_value_and_what_is_allowed(
+def test_a_problem_names_key_value_and_what_is_allowed(
     check: Callable[[object], list[str]], change: dict[str, Any], words: str
 ) -> None:
     assert check({**copy.deepcopy(GOOD), **change}) == [words]
 
 
-def test_what_is_missing_is_described(check: Callable[[object], list[str]]) -> None:
+def test_a_missing_key_is_described(check: Callable[[object], list[str]]) -> None:
     assert check({}) == ["name: missing. What it is called."]
     assert check([]) == ["the file = []: allowed is a table"]
 
 
-def test_faults_come_in_the_order_of_keys_and_are_bounded(check: Callable[[object], list[str]]) -> None:
+def test_problems_are_in_document_order_and_bounded(check: Callable[[object], list[str]]) -> None:
     assert [line.partition(" ")[0] for line in check({**GOOD, "slug": "", "kind": "", "count": ""})] == [
         "count",
         "kind",
@@ -91,8 +91,8 @@ def test_faults_come_in_the_order_of_keys_and_are_bounded(check: Callable[[objec
         ({"a": {"b": {"c": {"d": {"e": 1}}}}}, "{'a': {'b': {'c': {'d': {}}}}}"),
     ],
 )
-def test_a_value_is_shown_on_one_bounded_line(value: object, text: str) -> None:
-    assert shown(value) == text
+def test_a_value_is_formatted_on_one_bounded_line(value: object, text: str) -> None:
+    assert format_value(value) == text
 
 
 def test_a_close_name_is_suggested() -> None:

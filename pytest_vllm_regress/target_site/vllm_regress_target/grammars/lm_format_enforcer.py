@@ -1,4 +1,4 @@
-"""lm-format-enforcer: a character-level parser, and an enforcer that finds the tokens whose characters it takes."""
+"""lm-format-enforcer: a character-level parser, and an enforcer that finds the tokens whose characters the parser accepts."""
 
 import inspect
 import pickle
@@ -10,7 +10,7 @@ from . import Backend, Grammar, Vocabulary, Walk
 
 
 class Decoder:
-    """Token ids to text, less the mark of an unfinished character, as lm-format-enforcer's integrations do it. Can be pickled."""
+    """Picklable function from token ids to text. Like lm-format-enforcer's integrations, it drops an incomplete last character."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -22,19 +22,19 @@ class Decoder:
 class _Walk(Walk):
     def __init__(self, enforcer: Any) -> None:
         self._enforcer = enforcer
-        self._taken: List[int] = []
+        self._tokens: List[int] = []
 
     def allowed(self) -> Collection[int]:
-        found = self._enforcer.get_allowed_tokens(self._taken)
-        return cast("List[int]", getattr(found, "allowed_tokens", found))
+        allowed = self._enforcer.get_allowed_tokens(self._tokens)
+        return cast("List[int]", getattr(allowed, "allowed_tokens", allowed))
 
     def advance(self, token: int) -> None:
-        self._taken = [*self._taken, token]
+        self._tokens = [*self._tokens, token]
 
-    def carried(self) -> Walk:
-        twin = _Walk(pickle.loads(pickle.dumps(self._enforcer)))
-        twin._taken = self._taken
-        return twin
+    def transferred(self) -> Walk:
+        copy = _Walk(pickle.loads(pickle.dumps(self._enforcer)))
+        copy._tokens = self._tokens
+        return copy
 
 
 class _Grammar(Grammar):
@@ -48,10 +48,10 @@ class _Grammar(Grammar):
 class _Backend(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        zero = vocabulary.spell("0", whole=False)
+        zero = vocabulary.encode("0", whole=False)
         regular = []
-        for number, spelt in enumerate(vocabulary.tokens):
-            if spelt is not None:
+        for number, token in enumerate(vocabulary.tokens):
+            if token is not None:
                 after_zero = vocabulary.decode([*zero, number])[1:]
                 regular.append((number, after_zero, len(after_zero) > len(vocabulary.decode([number]))))
         known = inspect.signature(TokenEnforcerTokenizerData.__init__).parameters
@@ -66,9 +66,9 @@ class _Backend(Backend):
 
     def refused_at(self, grammar: Grammar, text: str) -> Optional[int]:
         parser = cast(_Grammar, grammar).parser
-        for at, letter in enumerate(text):
+        for index, letter in enumerate(text):
             if letter not in parser.get_allowed_characters():
-                return at
+                return index
             parser = parser.add_character(letter)
         return None if parser.can_end() else len(text)
 

@@ -1,4 +1,4 @@
-"""outlines: a schema becomes one regular expression (outlines-core), the expression an index over the vocabulary."""
+"""outlines: outlines-core turns a schema into one regular expression, and the expression into an index over the vocabulary."""
 
 import json
 import pickle
@@ -24,7 +24,7 @@ class _Walk(Walk):
         else:
             self._guide.advance(token, return_tokens=False)
 
-    def carried(self) -> Walk:
+    def transferred(self) -> Walk:
         return _Walk(self._eos, pickle.loads(pickle.dumps(self._guide)))
 
 
@@ -40,7 +40,7 @@ class _Backend(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         ids: Dict[bytes, List[int]] = {
-            spelt: [number] for number, spelt in enumerate(vocabulary.tokens) if spelt is not None
+            token: [number] for number, token in enumerate(vocabulary.tokens) if token is not None
         }
         self._outlines = outlines_core.Vocabulary(vocabulary.eos, ids)
 

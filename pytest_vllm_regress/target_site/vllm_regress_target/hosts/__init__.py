@@ -1,1 +1,1 @@
-"""What a child does for the controller: an engine, a server, the automata of a structured-output package."""
+"""The roles of a child process: an engine, a server, or the grammars of a structured-output package."""

@@ -1,17 +1,18 @@
-"""The engine role: one real vLLM engine in this process, answering the controller."""
+"""The engine role: run one vLLM engine in this process and answer the controller's requests."""
 
 import asyncio
 from typing import Any, Awaitable, Dict, List, Optional, Union
 
 from .. import Unsupported, calls
 from ..dialect import engines, requests
+from ..dialect.plan import Plan, plan
 from ..protocol import FrameSocket
-from . import beams, pooling
+from . import beam_search, pooling
 from .inputs import Json, Prompt, as_prompt
-from .upkeep import Upkeep
+from .maintenance import EngineMaintenance
 
 
-class EngineHost(Upkeep):
+class EngineHost(EngineMaintenance):
     """Holds an ``LLM`` (front offline) or an asynchronous engine (front async)."""
 
     def __init__(self, channel: FrameSocket) -> None:
@@ -24,18 +25,23 @@ class EngineHost(Upkeep):
         self._results = 0
 
     def start(self, spec: Json, front: str) -> Json:
-        """Start the engine; the reply says how."""
-        made = engines.plan(spec, front)
-        engines.enter(made, front)
-        self._front, self._model = front, str(made.kwargs["model"])
+        """Start the engine. The reply describes the arguments and variables it was started with."""
+        engine_plan = plan(spec, front)
+        engines.prepare_process(engine_plan, front)
+        self._front, self._model = front, str(engine_plan.kwargs["model"])
         if front == "offline":
-            self._engine = engines.make_offline(made)
+            self._engine = engines.make_offline(engine_plan)
         else:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
-            self._engine = self._run(self._make_async(made))
+            self._engine = self._run(self._make_async(engine_plan))
         generation = engines.generation_of(self._engine)
-        return {"kwargs": _jsonable(made.kwargs), "env": made.env, "notes": made.notes, "generation": generation}
+        return {
+            "kwargs": _jsonable(engine_plan.kwargs),
+            "env": engine_plan.env,
+            "notes": engine_plan.notes,
+            "generation": generation,
+        }
 
     def generate(
         self,
@@ -47,40 +53,40 @@ class EngineHost(Upkeep):
         priority: Optional[List[int]] = None,
         in_turn: bool = False,
     ) -> List[Any]:
-        """Offline: one result per prompt. Async: per prompt the list of results as they were streamed.
+        """Generate. An offline engine returns one result per prompt, an async engine the list of streamed results per prompt.
 
-        ``in_turn``: each request is sent when the one before it has begun (async only).
+        ``in_turn`` (async only): send each request after the previous one has begun to answer.
         """
-        each = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
-        if len(each) != len(prompts):
-            raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(each)))
-        params = [requests.sampling_params(one, output_kind) for one in each]
+        samplings = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
+        if len(samplings) != len(prompts):
+            raise ValueError("{} prompts, but {} sampling parameters".format(len(prompts), len(samplings)))
+        params = [requests.sampling_params(options, output_kind) for options in samplings]
         inputs = [self._input(prompt) for prompt in prompts]
-        more: Json = {}  # for every request, by vLLM's name of the argument
+        more: Json = {}  # further arguments by vLLM's name, each with one value per request
         if adapters and any(adapters):
-            more["lora_request"] = [one and requests.adapter(one) for one in adapters]
+            more["lora_request"] = [adapter and requests.adapter(adapter) for adapter in adapters]
         if priority is not None:
             more["priority"] = priority
-        with engines.refusals():
+        with engines.as_unsupported():
             if self._front == "offline":
                 return [_result(output) for output in self._engine.generate(inputs, params, use_tqdm=False, **more)]
-            asked = [
-                (prompt, its, {name: values[number] for name, values in more.items()})
-                for number, (prompt, its) in enumerate(zip(inputs, params))
+            generate_calls = [
+                (prompt, param, {name: values[number] for name, values in more.items()})
+                for number, (prompt, param) in enumerate(zip(inputs, params))
             ]
-            return self._run(self._gather(asked, abort_after, in_turn))  # type: ignore[no-any-return]
+            return self._run(self._gather(generate_calls, abort_after, in_turn))  # type: ignore[no-any-return]
 
     def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
-        """The best texts of each prompt, the best one first."""
-        inputs = [{"prompt": each} if isinstance(each, str) else self._input(each) for each in prompts]
-        wanted = requests.beam_search_params(params)
+        """Return the beams of each prompt, the best one first."""
+        inputs = [{"prompt": prompt} if isinstance(prompt, str) else self._input(prompt) for prompt in prompts]
+        search_params = requests.beam_search_params(params)
         if self._front == "offline":
-            return beams.offline(self._engine, inputs, wanted)
+            return beam_search.offline(self._engine, inputs, search_params)
         first, self._requests = self._requests + 1, self._requests + len(inputs)
-        return self._run(beams.asynchronous(self._engine, inputs, wanted, first))  # type: ignore[no-any-return]
+        return self._run(beam_search.asynchronous(self._engine, inputs, search_params, first))  # type: ignore[no-any-return]
 
     def chat(self, messages: List[Json], sampling: Json) -> List[Any]:
-        """``LLM.chat`` (offline only)."""
+        """Call ``LLM.chat`` (offline only)."""
         if self._front != "offline":
             raise Unsupported(
                 "chat is a method of the offline engine; use a server for chat completions", needs="another front"
@@ -91,7 +97,7 @@ class EngineHost(Upkeep):
         ]
 
     def pool(self, task: str, prompts: List[Prompt]) -> List[Any]:
-        """What the task gives for each prompt."""
+        """Return the result of a pooling task for each prompt."""
         inputs = [self._input(prompt) for prompt in prompts]
         if self._front == "offline":
             return pooling.offline(self._engine, task, inputs)
@@ -99,7 +105,7 @@ class EngineHost(Upkeep):
         return self._run(pooling.asynchronous(self._engine, task, inputs, first))  # type: ignore[no-any-return]
 
     def score(self, text: str, others: List[str]) -> List[Any]:
-        """How alike `text` and each of `others` are (offline only)."""
+        """Return the similarity of `text` to each of `others` (offline only)."""
         return pooling.offline(self._engine, "score", text, others)
 
     def call(self, file: str, function: str, arguments: Json) -> Any:
@@ -108,7 +114,7 @@ class EngineHost(Upkeep):
         return self._run(value) if asyncio.iscoroutine(value) else value
 
     def stop(self) -> Optional[str]:
-        """vLLM's own shutdown; the reply is a remark, if there is one to make."""
+        """Shut the engine down as vLLM does. The reply is a remark, or None."""
         if self._engine is None:
             return None
         engine, self._engine = self._engine, None
@@ -116,16 +122,16 @@ class EngineHost(Upkeep):
             return engines.shut_down(engine)
         return self._run(self._shut_down(engine))  # type: ignore[no-any-return]
 
-    async def _make_async(self, made: engines.Plan) -> Any:
-        return engines.make_async(made)
+    async def _make_async(self, engine_plan: Plan) -> Any:
+        return engines.make_async(engine_plan)
 
     async def _shut_down(self, engine: Any) -> Optional[str]:
         engines.shut_down_async(engine)
         return None
 
-    async def _gather(self, asked: List[Any], abort_after: Optional[int], in_turn: bool) -> List[Any]:
+    async def _gather(self, generate_calls: List[Any], abort_after: Optional[int], in_turn: bool) -> List[Any]:
         streams: List[Any] = []
-        for prompt, params, more in asked:
+        for prompt, params, more in generate_calls:
             begun = asyncio.Event()
             streams.append(asyncio.ensure_future(self._stream(prompt, params, more, abort_after, begun)))
             if in_turn:
@@ -169,21 +175,21 @@ def _result(output: Any, arrival: int = 0) -> Json:
         "prompt_logprobs": _logprobs(output.prompt_logprobs),
         "outputs": [
             {
-                "index": each.index,
-                "text": each.text,
-                "token_ids": list(each.token_ids),
-                "finish_reason": each.finish_reason,
-                "stop_reason": each.stop_reason,
-                "cumulative_logprob": each.cumulative_logprob,
-                "logprobs": _logprobs(each.logprobs),
+                "index": completion.index,
+                "text": completion.text,
+                "token_ids": list(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+                "stop_reason": completion.stop_reason,
+                "cumulative_logprob": completion.cumulative_logprob,
+                "logprobs": _logprobs(completion.logprobs),
             }
-            for each in output.outputs
+            for completion in output.outputs
         ],
     }
 
 
 def _logprobs(steps: Any) -> Optional[List[Optional[Dict[str, float]]]]:
-    """Per position: token id (as a string, JSON's only key) to log probability."""
+    """Return, for each position, log probabilities by token id (a string, as keys in JSON are)."""
     if steps is None:
         return None
     return [None if step is None else {str(token): _number(entry) for token, entry in step.items()} for step in steps]
@@ -195,7 +201,7 @@ def _number(entry: Any) -> float:
 
 def _jsonable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _jsonable(each) for key, each in value.items()}
+        return {str(key): _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(each) for each in value]
+        return [_jsonable(item) for item in value]
     return value if isinstance(value, (str, int, float, bool, type(None))) else repr(value)

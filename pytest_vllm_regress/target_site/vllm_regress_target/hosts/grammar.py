@@ -1,4 +1,4 @@
-"""A child that checks grammars: one schema a request, with texts that must be accepted, texts that must be refused, and random walks."""
+"""The grammar role: check one schema per request with valid texts, invalid texts and random walks."""
 
 import random
 import time
@@ -7,31 +7,31 @@ from typing import Any, Collection, Dict, List, Optional, Tuple
 from .. import grammars
 
 CLOSERS = frozenset(b'"}],')
-_ROOM = 0.5  # how often a walk prefers a token that ends something
+_CLOSING_PROBABILITY = 0.5  # how often a walk prefers a token that closes something
 _DEAD, _CUT, _FINISHED = "dead end", "cut", "finished"
-_WORKING: Dict[Tuple[str, str], grammars.Backend] = {}
+_LOADED: Dict[Tuple[str, str], grammars.Backend] = {}
 
 
 def warm(tokenizer: str, backends: List[str]) -> List[str]:
-    """Set the backends up in this process, for the children it will fork; the result are those that are installed."""
-    found = [name for name in backends if grammars.installed(name)]
-    for name in found:
+    """Load the backends in this process, for the children it will fork. Returns the installed ones."""
+    installed = [name for name in backends if grammars.installed(name)]
+    for name in installed:
         _backend(name, tokenizer)
-    return found
+    return installed
 
 
 class GrammarHost:
-    """Answers ``check``: see ``check_schema``."""
+    """Answers ``check`` requests with ``check_schema``."""
 
     def __init__(self) -> None:
         self.check = check_schema
 
     def warm(self, backend: str, tokenizer: str) -> None:
-        """Set the backend up, where the agent could not hand it over."""
+        """Load the backend, unless the agent already did before it forked this process."""
         _backend(backend, tokenizer)
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 def check_schema(
@@ -45,41 +45,45 @@ def check_schema(
     max_tokens: int = 60,
     timings: bool = False,
 ) -> Dict[str, Any]:
-    """What a backend makes of a schema and of texts.
+    """Check what a backend makes of a schema and of texts.
 
-    ``valid`` and ``invalid`` come back as pairs: where the text is refused character by character, and token by token (None: it is
-    accepted). ``walks``: seeded walks under the mask, each at most ``max_tokens`` long. ``carried``: where the state, sent as the
-    backend offers, went on differently, or why it could not be sent. What the backend raises comes back in ``error`` with what it
-    was raised ``during``; what had been found until then stays. ``timings`` adds seconds: compile, first mask, every later mask.
+    The reply has these keys:
+
+    - ``valid`` and ``invalid``: for each text, the index at which it is refused character by character, and the same token by
+      token; None if it is accepted.
+    - ``walks``: seeded random walks under the mask, each at most ``max_tokens`` long.
+    - ``carried``: where a grammar's state, transferred as the backend offers, behaved differently, or why it cannot be transferred.
+    - ``error``: the exception the backend raised, and ``during`` what; earlier results are kept.
+    - ``timings``, on request: seconds to compile, for the first mask and for every later mask.
     """
     reply: Dict[str, Any] = {"valid": [], "invalid": [], "walks": [], "carried": None, "error": None}
     clock = _Clock() if timings else None
-    working = _backend(backend, tokenizer)
+    loaded = _backend(backend, tokenizer)
     during = "compile"
     try:
         started = time.perf_counter()
-        grammar = working.compile(schema)
+        grammar = loaded.compile(schema)
         compiled = time.perf_counter() - started
         for kind, texts in (("valid", valid), ("invalid", invalid)):
             for text in texts:
                 during = "{} text {}".format(kind, text)
                 reply[kind].append(
                     [
-                        working.refused_at(grammar, text),
-                        grammars.follow(grammar.walk(), working.vocabulary, text, whole=True),
+                        loaded.refused_at(grammar, text),
+                        grammars.first_refused_index(grammar.walk(), loaded.vocabulary, text, whole=True),
                     ]
                 )
         for number in range(walks):
             during = "walk {}".format(number)
             reply["walks"].append(
-                _walk(grammar, working.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock)
+                _walk(grammar, loaded.vocabulary, random.Random(seed * 1000 + number), max_tokens, clock)
             )
         if walks:
             during = "sending the state"
-            reply["carried"] = _carry(grammar, working.vocabulary, reply["walks"][0]["tokens"])
+            reply["carried"] = _transfer(grammar, loaded.vocabulary, reply["walks"][0]["tokens"])
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
-    except BaseException as error:  # Rust panics are no Exception
+    except BaseException as error:  # Rust panics are not subclasses of Exception
         reply["error"] = {"type": type(error).__name__, "message": str(error)[:2000], "during": during}
         return reply
     if clock is not None:
@@ -88,30 +92,34 @@ def check_schema(
 
 
 class _Clock:
-    """Measures masks."""
+    """Measures the time each mask takes."""
 
     def __init__(self) -> None:
         self.seconds: List[float] = []
 
     def allowed(self, walk: grammars.Walk) -> Collection[int]:
         started = time.perf_counter()
-        found = walk.allowed()
+        allowed = walk.allowed()
         self.seconds.append(time.perf_counter() - started)
-        return found
+        return allowed
 
 
 def _backend(name: str, tokenizer: str) -> grammars.Backend:
-    if (name, tokenizer) not in _WORKING:
-        _WORKING[name, tokenizer] = grammars.load(name, grammars.Vocabulary(tokenizer))
-    return _WORKING[name, tokenizer]
+    if (name, tokenizer) not in _LOADED:
+        _LOADED[name, tokenizer] = grammars.load(name, grammars.Vocabulary(tokenizer))
+    return _LOADED[name, tokenizer]
 
 
 def _walk(
-    grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, rng: random.Random, most: int, clock: Optional[_Clock]
+    grammar: grammars.Grammar,
+    vocabulary: grammars.Vocabulary,
+    rng: random.Random,
+    max_tokens: int,
+    clock: Optional[_Clock],
 ) -> Dict[str, Any]:
     tokens: List[int] = []
     walk, end = grammar.walk(), _CUT
-    while len(tokens) < most:
+    while len(tokens) < max_tokens:
         allowed = sorted(clock.allowed(walk) if clock else walk.allowed())
         if not allowed:
             end = _DEAD
@@ -126,8 +134,8 @@ def _walk(
 
 
 def _choose(allowed: List[int], vocabulary: grammars.Vocabulary, rng: random.Random) -> int:
-    """Any allowed token; now and then one that ends something, so that walks end."""
-    if rng.random() < _ROOM:
+    """Choose an allowed token; often one that closes something, so that walks end."""
+    if rng.random() < _CLOSING_PROBABILITY:
         if vocabulary.eos in allowed:
             return vocabulary.eos
         closing = [token for token in allowed if (vocabulary.tokens[token] or b"x")[0] in CLOSERS]
@@ -136,23 +144,28 @@ def _choose(allowed: List[int], vocabulary: grammars.Vocabulary, rng: random.Ran
     return rng.choice(allowed)
 
 
-def _carry(grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, tokens: List[int]) -> Optional[Dict[str, Any]]:
-    """Send the state halfway and follow the rest of the walk on both sides."""
+def _transfer(
+    grammar: grammars.Grammar, vocabulary: grammars.Vocabulary, tokens: List[int]
+) -> Optional[Dict[str, Any]]:
+    """Transfer the state in the middle of a walk and compare the rest of the walk on both sides."""
     half = len(tokens) // 2
-    here = grammar.walk()
+    original = grammar.walk()
     for token in tokens[:half]:
-        here.allowed()
-        here.advance(token)
+        original.allowed()
+        original.advance(token)
     try:
-        there = here.carried()
+        copy = original.transferred()
     except NotImplementedError:
         return {"unsupported": "the backend offers no way to send its state"}
     for step in range(half, len(tokens) + 1):
-        ours, theirs = set(here.allowed()), set(there.allowed())
-        if ours != theirs:
-            lost, gained = (sorted(vocabulary.decode([t]) for t in part)[:5] for part in (ours - theirs, theirs - ours))
+        before, after = set(original.allowed()), set(copy.allowed())
+        if before != after:
+            lost, gained = (
+                sorted(vocabulary.decode([token]) for token in difference)[:5]
+                for difference in (before - after, after - before)
+            )
             return {"step": step, "lost": lost, "gained": gained}
-        for walk in (here, there):
+        for walk in (original, copy):
             if step < len(tokens):
                 walk.advance(tokens[step])
     return None

@@ -1,44 +1,44 @@
-"""Pooling requests to an engine in this process: offline all at once, asynchronously each by itself."""
+"""Pooling requests to an engine in this process: all at once offline, one by one with an asynchronous engine."""
 
 import asyncio
 import inspect
 from typing import Any, Dict, List
 
 from .. import Unsupported
-from ..dialect import engines, pooling
+from ..dialect import engines, installed, pooling
 
 _METHODS = {"embed": "embed", "classify": "classify", "token_embed": "encode", "score": "score"}
 
 
 def offline(engine: Any, task: str, *inputs: Any) -> List[Any]:
-    """What ``LLM``'s method for the task answers, as JSON: numbers, lists of them, or lists of lists."""
+    """Return the answers of ``LLM``'s method for the task as JSON: numbers, lists of them, or lists of lists."""
     name = _METHODS[task]
     method = getattr(engine, name, None)
     if method is None:
-        raise Unsupported("LLM.{} is not in vLLM {}".format(name, engines.version()))
-    asked: Dict[str, Any] = {"use_tqdm": False}
+        raise Unsupported("LLM.{} is not in vLLM {}".format(name, installed.version()))
+    arguments: Dict[str, Any] = {"use_tqdm": False}
     if task == "token_embed" and "pooling_task" in inspect.signature(method).parameters:
-        asked["pooling_task"] = pooling.name_of(task)
-    with engines.refusals():
-        return [_plain(output.outputs) for output in method(*inputs, **asked)]
+        arguments["pooling_task"] = pooling.name_of(task)
+    with engines.as_unsupported():
+        return [_plain(output.outputs) for output in method(*inputs, **arguments)]
 
 
 async def asynchronous(engine: Any, task: str, inputs: List[Any], first: int) -> List[Any]:
-    """The same from an asynchronous engine; requests are numbered from ``first``."""
-    asked = (_asked(engine, task, each, "regress-{}".format(first + at)) for at, each in enumerate(inputs))
-    return list(await asyncio.gather(*asked))
+    """Like ``offline``, for an asynchronous engine. Request numbers begin at ``first``."""
+    answers = (_answer(engine, task, item, "regress-{}".format(number)) for number, item in enumerate(inputs, first))
+    return list(await asyncio.gather(*answers))
 
 
-async def _asked(engine: Any, task: str, given: Any, request_id: str) -> Any:
-    with engines.refusals():
-        async for output in engine.encode(given, pooling.params(task, engine), request_id):
+async def _answer(engine: Any, task: str, item: Any, request_id: str) -> Any:
+    with engines.as_unsupported():
+        async for output in engine.encode(item, pooling.params(task, engine), request_id):
             if output.finished:
                 return _plain(output.outputs)
     raise RuntimeError("the pooling request {} ended without an answer".format(request_id))
 
 
 def _plain(output: Any) -> Any:
-    """What was pooled, by whichever name this class of output has for it."""
+    """Return the pooled numbers, whatever this class of output calls them."""
     for name in ("embedding", "probs", "score"):
         value = vars(output).get(name) if hasattr(output, "__dict__") else None
         if value is not None:

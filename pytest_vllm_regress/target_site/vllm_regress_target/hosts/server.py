@@ -1,4 +1,4 @@
-"""The server role: this process becomes ``vllm serve``."""
+"""The server role: run ``vllm serve`` in this process."""
 
 import functools
 import inspect
@@ -8,28 +8,29 @@ from multiprocessing import resource_tracker
 
 from .. import calls
 from ..dialect import commandline, engines, installed
+from ..dialect.plan import plan
 from ..protocol import Frame, FrameSocket
 
 
 def run(channel: FrameSocket, request: Frame) -> int:
-    """Answer one ``serve`` frame with the command line, then run vLLM's own command until it ends."""
+    """Answer one ``serve`` request with the command line, then run vLLM's command until it ends."""
     channel.send({"event": "ready"})
-    asked = channel.receive()
-    # Up to 0.9, each of several parsers asks for the source of each configuration class, and for each the whole module is parsed anew.
+    arguments = channel.receive()
+    # Up to 0.9, several parsers read the source of each configuration class, and each time the whole module is parsed again.
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
     try:
-        made = engines.plan(asked["spec"], "serve")
-        engines.enter(made, "serve")
-        argv, main = commandline.serve_command(made)
-        argv += ["--host", asked["host"], "--port", str(asked["port"])]
+        server_plan = plan(arguments["spec"], "serve")
+        engines.prepare_process(server_plan, "serve")
+        argv, main = commandline.serve_command(server_plan)
+        argv += ["--host", arguments["host"], "--port", str(arguments["port"])]
     except BaseException as error:
         channel.send(calls.failure(error))
         return 1
-    os.environ["VLLM_API_KEY"] = asked["api_key"]  # in the environment, so that no process list shows it
-    facts = {"argv": argv, "env": made.env, "notes": made.notes, "sound_needs": installed.sound_needs()}
+    os.environ["VLLM_API_KEY"] = arguments["api_key"]  # in the environment, so that process lists do not show it
+    facts = {"argv": argv, "env": server_plan.env, "notes": server_plan.notes, "sound_needs": installed.sound_needs()}
     channel.send({"ok": True, "value": facts})
     sys.argv = argv
-    # As a server of its own would have one. Else it is the engine's child, and dies when vLLM kills the engine's process tree.
+    # As in a separate server process. Otherwise it would be the engine's child and die when vLLM kills the engine's process tree.
     resource_tracker.ensure_running()
     status = main()
     return status if isinstance(status, int) else 0

@@ -1,9 +1,9 @@
-"""The simulated device: a vLLM platform plug-in that lets a stock CUDA wheel run where there is no GPU.
+"""The simulated device: a vLLM platform plug-in that lets a stock CUDA wheel run on a machine without a GPU.
 
-Every part of vLLM is real but the network: the worker computes no attention and no matrix product. Its logits are a pure
-function of a request's token history, and vLLM's own sampler, logits processors and grammar masks do the rest.
+Everything in vLLM is real except the neural network: the worker computes no attention and no matrix product. Its logits are a
+pure function of a request's token history. vLLM's own sampler, logits processors and grammar masks do the rest.
 
-Standard library only here: vLLM calls :func:`register` in every process, long before the platform is needed.
+This module uses only the standard library, because vLLM calls :func:`register` in every process, long before it needs the platform.
 """
 
 import logging
@@ -20,55 +20,54 @@ PLATFORM = "vllm_regress_target.sim.platform.SimPlatform"
 
 
 def register() -> Optional[str]:
-    """Entry point of the group ``vllm.platform_plugins``: the platform's qualified name, or None to leave vLLM as it is."""
+    """Entry point of the group ``vllm.platform_plugins``: return the platform's qualified name, or None to change nothing."""
     if os.environ.get(DEVICE_VARIABLE) != "sim":
         return None
-    os.environ.setdefault(
-        "TORCHDYNAMO_DISABLE", "1"
-    )  # torch.compile wants a C++ compiler on a CPU, and there is nothing to compile
-    os.sched_yield = Rest()
+    # There is nothing to compile, and on a CPU torch.compile needs a C++ compiler.
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    os.sched_yield = YieldThenSleep()
     ray_ports.watch()
     return PLATFORM
 
 
-class Rest(threading.local):
-    """Stands for ``os.sched_yield``, in which vLLM's processes wait for one another: who has waited for 2 ms sleeps an eighth of what it waits
-    beyond, at most 5 ms.
+class YieldThenSleep(threading.local):
+    """Replacement for ``os.sched_yield``, which vLLM's processes call in a loop to wait for each other.
 
-    Workers that have nothing to do would keep a core busy each, for as long as their engine is kept; and there are kernels (Linux 6.18 is one) on
-    which a process that only yields takes the processor from all others for many seconds.
+    A wait yields for 2 ms; then each call sleeps for an eighth of the time waited since, at most 5 ms. Without this, each idle worker
+    would keep a core busy as long as its engine lives. Moreover, on some kernels (such as Linux 6.18) a process that only yields keeps the
+    others from running for many seconds.
     """
 
-    _AWAKE_S, _PART, _MOST_S = 2e-3, 1 / 8, 5e-3
-    _WORKED_S = 1e-4
-    """Processor time between two calls from which on they are two waits."""
+    _YIELD_S, _SLEEP_FRACTION, _MAX_SLEEP_S = 2e-3, 1 / 8, 5e-3
+    _NEW_WAIT_S = 1e-4
+    """Processor time between two calls from which on the second call begins a new wait."""
 
-    def __init__(self, plain: Callable[[], None] = os.sched_yield) -> None:
-        self._plain = plain
+    def __init__(self, sched_yield: Callable[[], None] = os.sched_yield) -> None:
+        self._sched_yield = sched_yield
         self._since = self._cpu = 0.0
 
     def __call__(self) -> None:
-        """Wait a moment."""
+        """Yield, or sleep briefly if this wait has already lasted long."""
         now, cpu = time.monotonic(), time.thread_time()
-        if cpu - self._cpu > self._WORKED_S:
+        if cpu - self._cpu > self._NEW_WAIT_S:
             self._since = now
         waited = now - self._since
-        if waited < self._AWAKE_S:
-            self._plain()
+        if waited < self._YIELD_S:
+            self._sched_yield()
         else:
-            time.sleep(min((waited - self._AWAKE_S) * self._PART, self._MOST_S))
+            time.sleep(min((waited - self._YIELD_S) * self._SLEEP_FRACTION, self._MAX_SLEEP_S))
         self._cpu = time.thread_time()
 
 
-def warm() -> None:
-    """Import, in a process that will fork engines, what each engine's processes would otherwise import anew (about 0.4 s each).
+def preload() -> None:
+    """Import what engine processes need, in a process that will fork them. This saves each of them about 0.4 s.
 
-    Call it after vLLM was imported under this device; nothing is started.
+    Call it after vLLM was imported for this device. It starts nothing.
     """
     import contextlib
     import importlib
 
-    _set_only_levels_that_change()
+    skip_unchanged_log_levels()
     for name in (
         ".worker_v1",
         ".worker_v0",
@@ -81,18 +80,20 @@ def warm() -> None:
         "setproctitle",
         "xgrammar",
     ):
-        with contextlib.suppress(
-            Exception
-        ):  # not every vLLM has both engines; what fails here fails again, in full, where it matters
+        # Not every vLLM has all of these. An import that fails here fails again, with its full error, when it is needed.
+        with contextlib.suppress(Exception):
             importlib.import_module(name, __name__)
 
 
-def _set_only_levels_that_change() -> None:
-    """A level that is set again clears the caches of all loggers; vLLM's configuration, new in each process, does it to its two hundred loggers."""
-    plain = logging.Logger.setLevel
+def skip_unchanged_log_levels() -> None:
+    """Make ``Logger.setLevel`` ignore a level that is already set.
+
+    Otherwise each call clears the caches of all loggers, and vLLM sets the levels of its two hundred loggers in each process.
+    """
+    set_level_of_logger = logging.Logger.setLevel
 
     def set_level(self: logging.Logger, level: Union[int, str]) -> None:
         if level not in (self.level, logging.getLevelName(self.level)):
-            plain(self, level)
+            set_level_of_logger(self, level)
 
     logging.Logger.setLevel = set_level  # type: ignore[method-assign]

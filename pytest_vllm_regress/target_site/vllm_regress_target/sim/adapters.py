@@ -1,7 +1,8 @@
-"""LoRA adapters, read by vLLM's own loader: what it refuses is refused here in the same words. Nothing is computed with them.
+"""LoRA adapters, loaded and checked by vLLM's own loader. Nothing is computed with them.
 
-What an adapter changes is told by the bytes of its weights. They are read when vLLM hands the adapter over and kept under vLLM's own number for
-it, as a real device keeps them; so an adapter that was exchanged on the disk, or two under one number, show here as they do there.
+An adapter's effect on the logits depends on the bytes of its weights. As on a real device, they are read when vLLM passes the adapter
+and are kept under vLLM's number for it. Therefore an adapter that was replaced on disk, or two adapters with the same number, have the
+same effect as on a real device.
 """
 
 import glob
@@ -16,7 +17,7 @@ MODULES = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
 
 
 def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
-    """The adapter, as ``WorkerLoRAManager`` of this vLLM loads it from disk. Raises what that raises."""
+    """Load the adapter as ``WorkerLoRAManager`` of this vLLM does, with the same exceptions."""
     from vllm.lora import worker_manager
 
     loader = worker_manager.WorkerLoRAManager
@@ -33,46 +34,46 @@ def load_adapter(vllm_config: Any, lora_request: Any) -> Any:
 
 
 def _manager(kind: type) -> Any:
-    """A manager of vLLM's class that has no network, so that all that this version checks of an adapter is checked. What it does not know is None."""
-    made: Any = type("Manager", (kind,), {"__init__": lambda self: None, "__getattr__": lambda self, name: None})()
-    made.model = SimpleNamespace(supported_lora_modules=MODULES, packed_modules_mapping=PACKED)
-    made.supported_lora_modules, made.packed_modules_mapping, made.modules = MODULES, PACKED, {}
-    return made
+    """Return an instance of vLLM's manager without a network, so that this version's checks of adapters run. Unknown attributes are None."""
+    manager: Any = type("Manager", (kind,), {"__init__": lambda self: None, "__getattr__": lambda self, name: None})()
+    manager.model = SimpleNamespace(supported_lora_modules=MODULES, packed_modules_mapping=PACKED)
+    manager.supported_lora_modules, manager.packed_modules_mapping, manager.modules = MODULES, PACKED, {}
+    return manager
 
 
 class Adapters:
-    """The adapters that one worker holds."""
+    """The LoRA adapters that one worker has loaded."""
 
     def __init__(self, vllm_config: Any) -> None:
         self._config = vllm_config
-        self._held: Dict[int, bytes] = {}
+        self._digests: Dict[int, bytes] = {}
 
     def add(self, request: Any) -> bool:
-        """Load an adapter that is not held yet, or is to be loaded again. Raises what vLLM raises for one that it refuses."""
-        if request.lora_int_id not in self._held or getattr(request, "load_inplace", False):
+        """Load an adapter unless it is loaded already and need not be reloaded. Raises vLLM's exceptions."""
+        if request.lora_int_id not in self._digests or getattr(request, "load_inplace", False):
             load_adapter(self._config, request)
-            self._held[request.lora_int_id] = _digest(request.lora_path)
+            self._digests[request.lora_int_id] = _digest(request.lora_path)
         return True
 
-    def mark(self, request: Optional[Any]) -> bytes:
-        """What tells the adapter of a request from others; empty without one. It is loaded when it is not held yet."""
+    def fingerprint(self, request: Optional[Any]) -> bytes:
+        """Return a digest of the request's adapter, loading it if necessary; empty without an adapter."""
         if request is None:
             return b""
-        if request.lora_int_id not in self._held:
+        if request.lora_int_id not in self._digests:
             self.add(request)
-        return self._held[request.lora_int_id]
+        return self._digests[request.lora_int_id]
 
     def remove(self, number: int) -> bool:
-        """Whether it was held."""
-        return self._held.pop(number, None) is not None
+        """Remove an adapter. Returns whether it was loaded."""
+        return self._digests.pop(number, None) is not None
 
     def numbers(self) -> Set[int]:
-        """vLLM's numbers of the adapters that are held."""
-        return set(self._held)
+        """Return vLLM's numbers of the loaded adapters."""
+        return set(self._digests)
 
 
-class TakesAdapters:
-    """What vLLM asks a worker about adapters, of every generation alike."""
+class AdapterMixin:
+    """The methods of a worker that concern LoRA adapters; the same for V0 and V1."""
 
     _adapters: Adapters
 

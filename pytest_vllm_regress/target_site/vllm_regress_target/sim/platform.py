@@ -1,12 +1,14 @@
-"""The platform vLLM is given: a CPU for tensors, an accelerator for everything that decides what vLLM does."""
+"""The platform that vLLM sees: a CPU for tensors, but an accelerator in every decision vLLM makes."""
 
 from typing import Any, Optional
 
 import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
+from ..dialect import speculation
+from ..dialect.installed import uses_v1
+from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
-from .compat import SimulationGap
 
 WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorker"
 WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorker"
@@ -14,37 +16,17 @@ SPECULATIVE_WORKER_V0 = "vllm.spec_decode.spec_decode_worker.create_spec_worker"
 MEMORY = 16 << 30  # bytes; vLLM derives defaults such as the batch's token budget from it
 
 
-def _uses_v1() -> bool:
-    """Which engine this process builds: V1 unless this vLLM still has V0 and was told or decided to use it."""
-    import vllm.envs as envs
-
-    try:
-        return bool(envs.VLLM_USE_V1)
-    except AttributeError:  # V0 is gone, and its switch with it
-        return True
-
-
-def _drafts_by_ngrams(speculative: Any) -> bool:
-    method = getattr(speculative, "method", None)
-    return method == "ngram" or (method is None and getattr(speculative, "ngram_prompt_lookup_max", 0) > 0)
-
-
-def _score_by_expansion(speculative: Any) -> None:
-    """V0's other way to score drafts is FlashAttention's."""
-    for name in ("speculative_disable_mqa_scorer", "disable_mqa_scorer"):
-        if hasattr(speculative, name):
-            setattr(speculative, name, True)
-
-
 class SimPlatform(Platform):
-    """See the package's docstring."""
+    """The simulated device as a vLLM platform. The package's docstring describes it."""
 
     _enum = PlatformEnum.OOT
-    device_name = "cpu"  # vLLM makes torch devices of it; get_device_name() is what people read
+    device_name = "cpu"  # vLLM creates torch devices with this name; get_device_name() is for people
     device_type = "cpu"
     dispatch_key = "CPU"
     dist_backend = "gloo"
-    ray_device_key = "GPU"  # the only kind of accelerator for which Ray tells a worker its number; the dialect gives Ray enough of them
+    ray_device_key = (
+        "GPU"  # the only resource for which Ray assigns numbers to workers; the dialect declares enough of them
+    )
     simple_compile_backend = "eager"
     supported_quantization: Any = []  # noqa: RUF012  # as the base class declares it
     device_control_env_var = "VLLM_REGRESS_VISIBLE_DEVICES"
@@ -75,7 +57,7 @@ class SimPlatform(Platform):
 
     @classmethod
     def set_device(cls, device: Any) -> None:
-        """Nothing to select. Left out, some versions' output thread dies of NotImplementedError and the engine waits for ever."""
+        """Do nothing. Without this method the output thread of some versions dies of NotImplementedError and the engine hangs."""
 
     @classmethod
     def manual_seed_all(cls, seed: int) -> None:
@@ -107,7 +89,7 @@ class SimPlatform(Platform):
 
     @classmethod
     def get_attn_backend_cls(cls, *args: Any, **kwargs: Any) -> str:
-        raise SimulationGap("an attention backend was asked for, but no attention is computed")
+        raise SimulationGap("vLLM asked for an attention backend, but the simulated device computes no attention")
 
     @classmethod
     def get_punica_wrapper(cls) -> str:
@@ -115,17 +97,17 @@ class SimPlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Name the worker, and switch off what only a real network needs."""
+        """Set the worker class and reject options that need a real network."""
         parallel, speculative = vllm_config.parallel_config, getattr(vllm_config, "speculative_config", None)
         if parallel.worker_cls == "auto":
-            parallel.worker_cls = WORKER_V1 if _uses_v1() else WORKER_V0
-            if speculative is not None and not _uses_v1():  # vLLM's own, around ours
+            parallel.worker_cls = WORKER_V1 if uses_v1() else WORKER_V0
+            if speculative is not None and not uses_v1():  # vLLM's own worker wraps ours
                 parallel.worker_cls, parallel.sd_worker_cls = SPECULATIVE_WORKER_V0, WORKER_V0
-                _score_by_expansion(speculative)
+                speculation.disable_flash_attention_scorer(speculative)
         cache = vllm_config.cache_config
         if cache is not None and getattr(cache, "block_size", 0) is None:
             cache.block_size = 16
-        if speculative is not None and not _drafts_by_ngrams(speculative):
+        if speculative is not None and not speculation.drafts_by_ngrams(speculative):
             raise SimulationGap("drafts come from n-grams only: any other method needs a network")
         if getattr(vllm_config.scheduler_config, "num_scheduler_steps", 1) > 1:
             raise SimulationGap("multi-step scheduling (num_scheduler_steps > 1) runs inside the GPU model runner")

@@ -1,48 +1,38 @@
-"""The V1 worker: everything a GPU worker does, except running a network."""
+"""The V1 worker: does everything a GPU worker does except run a network."""
 
-import dataclasses
-import inspect
 from typing import Any, Dict, List, Optional
 
-import numpy as np
 import torch
 from vllm.distributed import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 from vllm.sequence import IntermediateTensors
-from vllm.v1 import outputs
 from vllm.v1.outputs import LogprobsTensors, ModelRunnerOutput
-from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.worker_base import WorkerBase
 
-from ..dialect.pooling import names
-from . import DEVICE_NAME, caches
-from .adapters import Adapters, TakesAdapters
+from ..dialect import worker_v1
+from ..dialect.pooling import task_names
+from ..dialect.signatures import SimulationGap
+from . import DEVICE_NAME
+from .adapters import AdapterMixin, Adapters
 from .batch import Batch, PoolingBatch
-from .compat import SimulationGap, feed, field_type, generation_tasks, takes
 from .drafts import Drafter, join_logprobs
-from .draw import Draw
-from .groups import start_groups
-from .masks import Masks
+from .masks import GrammarMasks
 from .platform import MEMORY
 from .pooling import Pooling
-from .speech import Speech
+from .process_groups import start_process_groups
+from .scripted_logits import ScriptedLogits
+from .synthetic_logits import SyntheticLogits
 
-try:
-    from vllm.v1 import structured_output
-except ImportError:  # 0.7: V1 has none
-    structured_output = None
-
+worker_v1.preload()
 logger = init_logger("vllm.vllm_regress_sim")
 
-BLOCKS = 8192  # KV-cache blocks to speak of; never allocated
-SAMPLES_APART = hasattr(WorkerBase, "sample_tokens")  # execute_model returns None, sample_tokens returns the output
-MASKS_DRAFTS = structured_output is not None and takes(
-    structured_output.StructuredOutputManager.grammar_bitmask, "scheduled_spec_decode_tokens"
-)
-PROMPT_ROWS = 256  # rows of prompt log-probabilities drawn at once
+BLOCKS = 8192  # KV-cache blocks reported to vLLM; never allocated
+SAMPLES_SEPARATELY = worker_v1.samples_separately()
+MASKS_COVER_DRAFTS = worker_v1.masks_cover_drafts()
+PROMPT_ROWS = 256  # prompt positions scored at once
 
 
-class SimWorker(TakesAdapters, WorkerBase):
+class SimWorker(AdapterMixin, WorkerBase):
     """One rank of a simulated V1 engine."""
 
     def __init__(
@@ -56,184 +46,189 @@ class SimWorker(TakesAdapters, WorkerBase):
             **kwargs,
         )
         self._pending: Any = None
-        self._drafts: Any = None  # ids, and the draft of each
+        self._drafts: Any = None  # request ids, draft of each
 
-    # Start
+    # Startup
 
     def init_device(self) -> None:
         self.device = torch.device("cpu")
         runner = getattr(self.model_config, "runner_type", "generate")
         if runner not in ("generate", "auto", "transcription", "pooling"):
-            raise SimulationGap(f"the runner {runner!r}: the simulated device generates and pools")
+            raise SimulationGap(f"the runner {runner!r}: the simulated device only generates and pools")
         self._pools = runner == "pooling"
-        start_groups(self)
+        start_process_groups(self)
         logger.info("%s (rank %d of %d)", DEVICE_NAME, self.rank, self.parallel_config.world_size)
 
     def load_model(self, **kwargs: Any) -> None:
-        """Reads no weights: prepares the draw, the batch and vLLM's sampler."""
-        self._draw = Draw(self.model_config)
+        """Prepare synthetic logits, the batch and vLLM's sampler. Weights are not read."""
+        self._synthetic = SyntheticLogits(self.model_config)
         self._adapters = Adapters(self.vllm_config)
         self._last = get_pp_group().is_last_rank
         self.model_runner = _Runner(self)
         if self._pools:
-            pooling = Pooling(self._draw, self.model_config)
-            self._tasks, self._pooling = pooling.tasks(names()), PoolingBatch(pooling)
+            pooling = Pooling(self._synthetic, self.model_config)
+            self._tasks, self._pooling = pooling.tasks(task_names()), PoolingBatch(pooling)
             return
-        speculates = getattr(self.vllm_config, "speculative_config", None) is not None
-        self._drafter = Drafter(self.vllm_config) if speculates and self._last else None
-        self._speech = Speech(self._draw, self.model_config, notes=get_tp_group().is_first_rank)
-        block_size = caches.layer(self.vllm_config).block_size
-        self._batch = Batch(self.vllm_config, self.device, self._draw.vocab_size, block_size)
-        self._sampler = feed(Sampler, {"logprobs_mode": getattr(self.model_config, "logprobs_mode", "raw_logprobs")})
+        self._drafter = Drafter(self.vllm_config) if worker_v1.speculates(self.vllm_config) and self._last else None
+        self._scripted = ScriptedLogits(
+            self._synthetic, self.model_config, report_deviations=get_tp_group().is_first_rank
+        )
+        block_size = worker_v1.layer_spec(self.vllm_config).block_size
+        self._batch = Batch(self.vllm_config, self.device, self._synthetic.vocab_size, block_size)
+        self._sampler = worker_v1.sampler(self.model_config)
 
     def get_model(self) -> Any:
-        raise SimulationGap("the model itself was asked for, but none is loaded")
+        raise SimulationGap("vLLM asked for the model, but the simulated device loads none")
 
     def get_supported_tasks(self) -> Any:
-        return self._tasks if self._pools else generation_tasks(self.model_config)
+        return self._tasks if self._pools else worker_v1.generation_tasks(self.model_config)
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
         return ["NHD"]
 
     def get_kv_cache_spec(self) -> Dict[str, Any]:
-        """One layer per pipeline stage: enough for vLLM's scheduler to manage real blocks."""
-        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": caches.layer(self.vllm_config)}
+        """Return one layer per pipeline stage, which is enough for vLLM's scheduler to manage real blocks."""
+        return {f"model.layers.{get_pp_group().rank_in_group}.self_attn.attn": worker_v1.layer_spec(self.vllm_config)}
 
     def determine_available_memory(self) -> int:
         (spec,) = self.get_kv_cache_spec().values()
         longest = -(-self.model_config.max_model_len // spec.block_size)
-        share = MEMORY * getattr(
-            self.cache_config, "gpu_memory_utilization", 1.0
-        )  # so that too little of it is vLLM's to refuse
+        # Respect the share, so that vLLM itself rejects one that is too small.
+        share = MEMORY * getattr(self.cache_config, "gpu_memory_utilization", 1.0)
         return min(int(share), int(spec.page_size_bytes) * max(BLOCKS, 2 * longest))
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """No cache is allocated."""
+        """Do nothing: no cache is allocated."""
 
     initialize_kv_cache = initialize_from_config
 
     def initialize_cache(self, *args: Any, **kwargs: Any) -> None:
-        """Blocks are only counted; vLLM keeps the count."""
+        """Store the numbers of blocks in vLLM's configuration. Nothing is allocated."""
         names = ("num_gpu_blocks", "num_cpu_blocks")
         for name, value in {**dict(zip(names, args)), **kwargs}.items():
             if name in names:
                 setattr(self.cache_config, name, value)
 
     def compile_or_warm_up_model(self) -> Any:
-        from vllm.v1.worker import worker_base
-
-        times = getattr(worker_base, "CompilationTimes", None)
-        if times is not None:
-            return times(0.0, 0.0)
-        returns = inspect.signature(WorkerBase.compile_or_warm_up_model).return_annotation
-        return 0.0 if returns in (float, "float") else None
+        return worker_v1.compilation_times()
 
     # Steps
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._last:
-            return None if SAMPLES_APART else _empty()
+            return None if SAMPLES_SEPARATELY else worker_v1.empty_output()
         if self._pools:
             ids, vectors = self._pooling.step(scheduler_output)
             places = {request_id: index for index, request_id in enumerate(ids)}
-            return _fill(ids, places, [], None, {}, vectors)
+            return worker_v1.model_runner_output({"req_ids": ids, "req_id_to_index": places, "pooler_output": vectors})
         self._batch.update(scheduler_output)
         if not scheduler_output.total_num_scheduled_tokens:
-            return _empty()
-        if SAMPLES_APART:
+            return worker_v1.empty_output()
+        if SAMPLES_SEPARATELY:
             self._pending = scheduler_output
             return None
         return self._sample(scheduler_output, scheduler_output)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """The second half of a step, where a version has split it."""
+        """Execute the second half of a step, in versions that split steps."""
         scheduled, self._pending = self._pending, None
         return None if scheduled is None else self._sample(scheduled, grammar_output)
 
     @torch.inference_mode()
     def _sample(self, scheduled: Any, grammar: Any) -> ModelRunnerOutput:
-        """Sample, and go on in the same step as long as a request says what was drafted for it.
+        """Sample one token for each request, and more in the same step while a request follows its draft.
 
-        Each further token is drawn as a step of its own would draw it, so drafts change no answer.
+        Each further token is sampled as in a separate step, so drafts never change an answer.
         """
         rows, requests = self._batch.rows, self._batch.requests
         drafts = getattr(scheduled, "scheduled_spec_decode_tokens", None) or {}
-        masks = Masks(grammar, drafts, MASKS_DRAFTS)
+        masks = GrammarMasks(grammar, drafts, MASKS_COVER_DRAFTS)
         prompts = self._prompt_logprobs(scheduled)
-        asked = [requests[request_id] for request_id in rows.req_ids]
-        # Rows whose prompt is not wholly computed yet are sampled like the others, and thrown away.
-        saying = [
+        scheduled_requests = [requests[request_id] for request_id in rows.req_ids]
+        # Rows whose prompt is not completely computed yet are sampled like the others; their tokens are discarded.
+        active = [
             index
-            for index, (request_id, request) in enumerate(zip(rows.req_ids, asked))
+            for index, (request_id, request) in enumerate(zip(rows.req_ids, scheduled_requests))
             if request.num_computed_tokens + scheduled.num_scheduled_tokens[request_id] >= request.num_tokens
         ]
-        said: List[List[int]] = [[] for _ in asked]
-        scores: List[Any] = []
-        while saying or not scores:
-            sampled = self._draw_once(saying, masks, len(scores))
-            drawn = sampled.sampled_token_ids.tolist()
-            for index in saying:
-                said[index] += drawn[index]
-                asked[index].output_token_ids.extend(drawn[index])
-            scores.append(sampled.logprobs_tensors)
-            saying = [index for index in saying if _holds(drafts.get(rows.req_ids[index]), said[index])]
-            if saying:
+        sampled: List[List[int]] = [[] for _ in scheduled_requests]
+        logprobs: List[Any] = []
+        while active or not logprobs:
+            output = self._sample_once(active, masks, len(logprobs))
+            tokens = output.sampled_token_ids.tolist()
+            for index in active:
+                sampled[index] += tokens[index]
+                scheduled_requests[index].output_token_ids.extend(tokens[index])
+            logprobs.append(output.logprobs_tensors)
+            active = [index for index in active if _follows_draft(drafts.get(rows.req_ids[index]), sampled[index])]
+            if active:
                 self._batch.refresh()
         if self._drafter is not None:
-            prompted = self._batch.prompts
-            histories = [prompted[each] + requests[each].output_token_ids for each in rows.req_ids]
-            self._drafts = (list(rows.req_ids), self._drafter.propose(rows, said, histories))
-        return _output(rows, said, join_logprobs(scores, said), prompts, self._drafts and self._drafts[1])
+            prompt_tokens = self._batch.prompts
+            histories = [
+                prompt_tokens[request_id] + requests[request_id].output_token_ids for request_id in rows.req_ids
+            ]
+            self._drafts = (list(rows.req_ids), self._drafter.propose(rows, sampled, histories))
+        return worker_v1.model_runner_output(
+            {
+                "req_ids": list(rows.req_ids),
+                "req_id_to_index": dict(rows.req_id_to_index),
+                "sampled_token_ids": sampled,
+                "logprobs": join_logprobs(logprobs, sampled),
+                "prompt_logprobs_dict": prompts,
+                "spec_token_ids": self._drafts and self._drafts[1],
+            }
+        )
 
-    def _draw_once(self, saying: List[int], masks: Masks, position: int) -> Any:
-        """One token for every row; those that are not `saying` are left as they were."""
+    def _sample_once(self, active: List[int], masks: GrammarMasks, position: int) -> Any:
+        """Sample one token for every row. The random state of rows that are not `active` does not change."""
         rows, requests = self._batch.rows, self._batch.requests
-        history = [self._draw.blank()] * len(rows.req_ids)
-        for index in saying:
+        rows_of_logits = [self._synthetic.blank()] * len(rows.req_ids)
+        for index in active:
             request_id = rows.req_ids[index]
             request = requests[request_id]
-            adapter = self._adapters.mark(request.lora_request)
-            history[index] = self._speech.row(
+            adapter = self._adapters.fingerprint(request.lora_request)
+            rows_of_logits[index] = self._scripted.row(
                 request_id, self._batch.prompts[request_id], request.output_token_ids, adapter
             )
-        logits = self._draw.stack(history)
-        masks.lay(logits, rows.req_id_to_index, position)
-        given = logits.clone()  # the sampler may write into its own
-        silent = {index: each for index, each in rows.generators.items() if index not in saying}
-        states = {index: generator.get_state() for index, generator in silent.items()}
+        logits = self._synthetic.stack(rows_of_logits)
+        masks.apply(logits, rows.req_id_to_index, position)
+        original = logits.clone()  # the sampler may overwrite its argument
+        inactive = {index: generator for index, generator in rows.generators.items() if index not in active}
+        states = {index: generator.get_state() for index, generator in inactive.items()}
         sampled = self._sampler(logits=logits, sampling_metadata=rows.sampling_metadata)
         for index, state in states.items():
-            silent[index].set_state(state)
-        for index in saying:
+            inactive[index].set_state(state)
+        for index in active:
             request_id = rows.req_ids[index]
             prompt, request = self._batch.prompts[request_id], requests[request_id]
             for token in sampled.sampled_token_ids[index].tolist():
-                self._speech.heard(request_id, prompt, request.output_token_ids, token, given[index])
+                self._scripted.check_sampled(request_id, prompt, request.output_token_ids, token, original[index])
         return sampled
 
     def take_draft_token_ids(self) -> Any:
-        """What was drafted since the last step, for versions that ask; before that it is part of the output."""
-        taken, self._drafts = self._drafts, None
-        drafts = getattr(outputs, "DraftTokenIds", None)
-        return None if taken is None or drafts is None else drafts(*taken)
+        """Return the drafts of the last step, in versions that ask for them; in others they are part of the output."""
+        drafts, self._drafts = self._drafts, None
+        return None if drafts is None else worker_v1.draft_token_ids(*drafts)
 
     def _prompt_logprobs(self, scheduled: Any) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
+        logprobs: Dict[str, Any] = {}
         for request_id, count in scheduled.num_scheduled_tokens.items():
             prompt, request = self._batch.prompts[request_id], self._batch.requests[request_id]
-            asked = getattr(request.sampling_params, "prompt_logprobs", None)
+            count_per_token = getattr(request.sampling_params, "prompt_logprobs", None)
             length = getattr(request, "num_prompt_tokens", len(prompt))
             before = request.num_computed_tokens
-            if asked is None or request.output_token_ids or not before < length <= before + count:
+            if count_per_token is None or request.output_token_ids or not before < length <= before + count:
                 continue
-            found[request_id] = self._score_prompt(prompt, self._draw.vocab_size if asked == -1 else asked)
-        return found
+            every = self._synthetic.vocab_size
+            logprobs[request_id] = self._score_prompt(prompt, every if count_per_token == -1 else count_per_token)
+        return logprobs
 
     def _score_prompt(self, prompt: List[int], count: int) -> LogprobsTensors:
         parts = []
         for start in range(0, len(prompt) - 1, PROMPT_ROWS):
             stop = min(start + PROMPT_ROWS, len(prompt) - 1)
-            scores = self._sampler.compute_logprobs(torch.from_numpy(self._draw.within(prompt, start, stop)))
+            scores = self._sampler.compute_logprobs(torch.from_numpy(self._synthetic.within(prompt, start, stop)))
             target = torch.tensor(prompt[start + 1 : stop + 1], dtype=torch.int64)
             parts.append(self._sampler.gather_logprobs(scores, count, target)[:3])
         if not parts:
@@ -243,34 +238,34 @@ class SimWorker(TakesAdapters, WorkerBase):
             )
         return LogprobsTensors(*(torch.cat(columns) for columns in zip(*parts)))
 
-    # The rest of a worker's duties
+    # Other methods of a worker
 
     def execute_dummy_batch(self) -> None:
-        """Data-parallel engines keep step with each other; a simulated step needs no partner."""
+        """Do nothing: a simulated step does not need the other data-parallel ranks."""
 
     def check_health(self) -> None:
         return
 
     def sleep(self, level: int = 1) -> None:
-        """Holds no memory to give up."""
+        """Do nothing: no memory is held."""
 
     def wake_up(self, tags: Optional[List[str]] = None) -> None:
-        """Nothing was given up."""
+        """Do nothing: ``sleep`` released nothing."""
 
     def reset_encoder_cache(self) -> None:
-        """No image is encoded."""
+        """Do nothing: no image is encoded."""
 
     reset_mm_cache = reset_encoder_cache
 
     def profile(self, *args: Any, **kwargs: Any) -> None:
-        raise SimulationGap("a profile of the device was asked for")
+        raise SimulationGap("vLLM asked to profile the device, which is not simulated")
 
     def update_max_model_len(self, max_model_len: int) -> None:
         self.model_config.max_model_len = max_model_len
 
 
 class _Runner:
-    """What Ray's workers call past the worker: here a stage's hidden states are made of nothing, but handed on."""
+    """The model runner that Ray's workers call directly. A pipeline stage passes on empty hidden states."""
 
     def __init__(self, worker: SimWorker) -> None:
         self._worker = worker
@@ -283,44 +278,6 @@ class _Runner:
         return self._worker.sample_tokens(grammar_output)
 
 
-def _holds(draft: Optional[List[int]], said: List[int]) -> bool:
-    """Whether the last token said is the one that was drafted there."""
-    return draft is not None and len(said) <= len(draft) and draft[len(said) - 1] == said[-1]
-
-
-def _empty() -> ModelRunnerOutput:
-    return getattr(outputs, "EMPTY_MODEL_RUNNER_OUTPUT", None) or _fill([], {}, [], None, {})
-
-
-def _output(
-    rows: Any, tokens: List[List[int]], logprobs: Any, prompts: Dict[str, Any], drafts: Optional[List[List[int]]]
-) -> ModelRunnerOutput:
-    if "ndarray" in field_type(ModelRunnerOutput, "sampled_token_ids"):
-        tokens = [np.asarray(row, dtype=np.int32) for row in tokens]  # type: ignore[misc]
-    return _fill(list(rows.req_ids), dict(rows.req_id_to_index), tokens, logprobs, prompts, drafts=drafts)
-
-
-def _fill(
-    ids: Any,
-    places: Any,
-    tokens: Any,
-    logprobs: Any,
-    prompts: Any,
-    vectors: Optional[List[Any]] = None,
-    drafts: Optional[List[List[int]]] = None,
-) -> ModelRunnerOutput:
-    known = dict.fromkeys((field.name for field in dataclasses.fields(ModelRunnerOutput) if _required(field)))
-    known.update(
-        req_ids=ids,
-        req_id_to_index=places,
-        sampled_token_ids=tokens,
-        logprobs=logprobs,
-        prompt_logprobs_dict=prompts,
-        pooler_output=vectors,
-        spec_token_ids=drafts,
-    )
-    return feed(ModelRunnerOutput, known)
-
-
-def _required(field: Any) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def _follows_draft(draft: Optional[List[int]], sampled: List[int]) -> bool:
+    """Whether the last sampled token is the one that was drafted for its position."""
+    return draft is not None and len(sampled) <= len(draft) and draft[len(sampled) - 1] == sampled[-1]

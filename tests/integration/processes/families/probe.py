@@ -1,4 +1,4 @@
-"""Made-up families: each says the text of a documented hang, and then hangs indeed, or is at work and answers later."""
+"""Simulated process trees: each prints the text of a documented hang, and then either really hangs, or keeps working and answers later."""
 
 import fcntl
 import http.server
@@ -125,8 +125,8 @@ def blocked_by_one_that_works():
         read, write = os.pipe()
         holder = os.fork()
         if holder == 0:
-            with open(file.name) as mine:
-                fcntl.flock(mine, fcntl.LOCK_EX)
+            with open(file.name) as own_file:
+                fcntl.flock(own_file, fcntl.LOCK_EX)
                 os.write(write, b".")
                 for _ in _until_late():
                     pass
@@ -164,7 +164,7 @@ def slow_disk():
 
 
 def wait_uninterruptibly():
-    """What waits for a disk is in the kernel's state D; so is who has called vfork and waits for the other's exec."""
+    """A process that waits for a disk is in state D, like one that has called vfork and waits for the child's exec."""
     say()
     program = (
         "import ctypes, os\n"
@@ -178,20 +178,20 @@ def wait_uninterruptibly():
 
 
 def network_time_outs():
-    """One socket, which is asked again after each time-out."""
-    ours, theirs = socket.socketpair()
-    threading.Timer(LONG_S, theirs.send, [b"answer"]).start()
-    ours.settimeout(LONG_S / 3.5)
+    """Reads the same socket again after each timeout."""
+    receiver, sender = socket.socketpair()
+    threading.Timer(LONG_S, sender.send, [b"answer"]).start()
+    receiver.settimeout(LONG_S / 3.5)
     say()
     while True:
         try:
-            return ours.recv(10).decode()
+            return receiver.recv(10).decode()
         except TimeoutError:
             continue
 
 
 def connect_again_and_again():
-    """Nobody listens yet."""
+    """No process listens on the port yet."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()
     say()
@@ -204,24 +204,24 @@ def connect_again_and_again():
 
 
 def slow_download():
-    """A few bytes now and then; whoever sends them is no member of the family."""
-    ours, theirs = socket.socketpair()
+    """Receives a few bytes now and then from a process outside the tree."""
+    receiver, source = socket.socketpair()
     sender = os.fork()
     if sender == 0:
         for _ in _until_late():
-            theirs.send(b"x" * 16)
+            source.send(b"x" * 16)
             time.sleep(0.7)
         os._exit(0)
-    theirs.close()
-    ours.settimeout(5)
+    source.close()
+    receiver.settimeout(5)
     say()
-    got = b""
+    received = b""
     while True:
-        more = ours.recv(64)
+        more = receiver.recv(64)
         if not more:
             os.waitpid(sender, 0)
-            return f"{min(len(got), 16)} or more"
-        got += more
+            return f"{min(len(received), 16)} or more"
+        received += more
 
 
 def thousands_of_short_processes():
@@ -239,7 +239,7 @@ def say_nothing_and_wait():
 
 
 def be_of_eight():
-    """A family of eight that hangs, for measuring what it costs to look at it."""
+    """A tree of eight processes that hangs, for measuring the cost of a snapshot."""
     for _ in range(7):
         if os.fork() == 0:
             threading.Event().wait()
@@ -248,7 +248,7 @@ def be_of_eight():
 
 
 def have_an_engine():
-    """A process of the engine that waits for ever, and one that a request has nothing to do with."""
+    """A process of the engine that waits forever, and one that is not involved in the request."""
     pids = []
     for _ in range(2):
         pids.append(os.fork())
@@ -258,7 +258,7 @@ def have_an_engine():
 
 
 def say_that_it_died():
-    """What vLLM does where it looks after its processes."""
+    """Report the death of a child process, as vLLM does."""
     time.sleep(1)
     os.wait()
     raise RuntimeError("the engine is dead")
@@ -283,7 +283,7 @@ _listening = []
 
 
 def listen():
-    """Say at which port ``serve`` will answer."""
+    """Return the port at which ``serve`` will answer."""
     _listening.append(http.server.HTTPServer(("127.0.0.1", 0), _Families))
     return _listening[0].server_port
 
@@ -311,7 +311,7 @@ class _Families(http.server.BaseHTTPRequestHandler):
 
 
 def drip(stream):
-    """An answer that never ends, and whose parts come in time."""
+    """An endless answer, whose parts all arrive in time."""
     while True:
         stream.write(b".")
         stream.flush()
@@ -319,7 +319,7 @@ def drip(stream):
 
 
 def die_with_an_heir():
-    """What it has forked holds the connection."""
+    """A forked process holds the connection."""
     if os.fork() == 0:
         threading.Event().wait()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""LoRA adapters on the simulated device: this vLLM's own loader and the checks of its own manager, whatever a version calls them."""
+"""LoRA adapters on the simulated device: vLLM's own loader runs all checks of its own manager, whatever their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_vllm_regress.target_site.vllm_regress_target.sim.adapters import MOD
 
 
 class Manager:
-    """vLLM's, which asks for its network when it is made."""
+    """vLLM's manager, which cannot be created without a network."""
 
     def __init__(self, network: Any) -> None:
         raise AssertionError("there is no network")
@@ -40,16 +40,17 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.WorkerLoRAManager, module.LoRAModel = Loader, object
     lora: Any = ModuleType("vllm.lora")
     lora.worker_manager = module
-    for name, each in (("vllm", ModuleType("vllm")), ("vllm.lora", lora), ("vllm.lora.worker_manager", module)):
-        monkeypatch.setitem(sys.modules, name, each)
+    modules = {"vllm": ModuleType("vllm"), "vllm.lora": lora, "vllm.lora.worker_manager": module}
+    for name, stub in modules.items():
+        monkeypatch.setitem(sys.modules, name, stub)
     model = SimpleNamespace(hf_config=SimpleNamespace(), get_vocab_size=lambda: 512)
     return SimpleNamespace(lora_config=SimpleNamespace(), model_config=model)
 
 
-def test_an_adapter_is_loaded_past_checks_of_any_name(config: Any) -> None:
+def test_an_adapter_passes_checks_of_any_name(config: Any) -> None:
     assert load_adapter(config, SimpleNamespace(modules_to_save=[])).modules_to_save == []
 
 
-def test_what_the_manager_of_this_version_refuses_is_refused(config: Any) -> None:
+def test_an_adapter_that_the_manager_rejects_is_rejected(config: Any) -> None:
     with pytest.raises(ValueError, match="no head"):
         load_adapter(config, SimpleNamespace(modules_to_save=["score"]))

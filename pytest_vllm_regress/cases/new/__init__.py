@@ -1,0 +1,1 @@
+"""New cases: their directory and their first test."""

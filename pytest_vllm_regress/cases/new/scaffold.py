@@ -1,0 +1,226 @@
+"""``vllm-regress new``: create the directory of a case from the address of its upstream report. Downloads nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ...environments.names import unavailable_reason
+from ...errors import CaseFileError, UsageError
+from ...util.text import markdown_inline
+from ...util.validation import format_value
+from ..case_format import FORMAT
+from ..loading import CASE_FILE, load_case
+from ..model import NEEDS_CONTROL_LEG, Case
+from .templates import PROBE, TEMPLATES, Template
+
+DEFAULT_REPOSITORY = "vllm-project/vllm"
+_SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
+_REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
+_URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
+_BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
+
+
+@dataclasses.dataclass(frozen=True)
+class Upstream:
+    """A report on GitHub."""
+
+    repository: str
+    number: int
+
+    @classmethod
+    def parse(cls, text: str) -> Upstream:
+        """Parse an address, ``owner/name#number``, or a number (of vllm-project/vllm)."""
+        match = _URL.fullmatch(text) or _BRIEF.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"upstream {format_value(text)}: allowed are a number (of {DEFAULT_REPOSITORY}), owner/name#number, "
+                "or an address such as https://github.com/vllm-project/vllm/issues/17173"
+            )
+        return cls(match["repository"] or DEFAULT_REPOSITORY, int(match["number"]))
+
+    @property
+    def url(self) -> str:
+        """Return the address of the report. GitHub redirects issues/ to pull/ for a pull request."""
+        return f"https://github.com/{self.repository}/issues/{self.number}"
+
+    @property
+    def package(self) -> str:
+        """Return the distribution that most likely has the failure."""
+        return self.repository.partition("/")[2].lower()
+
+    @property
+    def slug(self) -> str:
+        """Return the id of the case."""
+        short = _SHORT.get(self.repository) or re.sub(r"[^a-z0-9]+", "-", self.package).strip("-")
+        return f"{short}-{self.number}"[-64:].lstrip("-")
+
+    def __str__(self) -> str:
+        return f"{self.repository}#{self.number}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreported:
+    """Placeholder for the report of a finding that is not reported yet: the tracker where it belongs."""
+
+    slug: str
+    url: str
+
+    package = ""
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+@dataclasses.dataclass(frozen=True)
+class Draft:
+    """Content of a new case. Empty fields are filled from the template of its front and kind."""
+
+    title: str | None = None
+    family: str = "wrong-result"
+    package: str | None = None
+    affected: str = ">=0"
+    kind: str = "wrong-result"
+    phase: str = ""
+    pattern: str = ""
+    affected_env: tuple[str, ...] = ()
+    fixed_env: tuple[str, ...] = ()
+    control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
+    omits: str = ""
+    front: str = "offline"
+    devices: tuple[str, ...] = ("sim", "cpu", "gpu")
+    files: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Further files of the directory: name to content."""
+
+    @property
+    def template(self) -> Template:
+        """Return the test template of its front."""
+        return TEMPLATES[self.front]
+
+    @property
+    def needs_leg(self) -> bool:
+        """Whether the test has to leave out its trigger itself: a control leg is needed and no engine field does it."""
+        return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
+
+    def filled(self, upstream: Upstream | Unreported) -> Draft:
+        """Return the draft with empty fields filled from its template."""
+        changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
+        return dataclasses.replace(
+            self,
+            title=self.title or f"the failure of {upstream}",
+            phase=self.phase or self.template.phase,
+            pattern=self.pattern or self.template.pattern_of(self.kind),
+            omits=self.omits or changed or (self.template.omits if self.needs_leg else ""),
+        )
+
+
+def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
+    """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md, or nothing.
+
+    Raises ``UsageError`` if the directory exists or an evidence environment is impossible, ``CaseFileError`` if a field is invalid.
+    """
+    if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := unavailable_reason(name))]:
+        raise UsageError("\n".join(unknown))
+    target = cases_dir / upstream.slug
+    if os.path.lexists(target):
+        raise UsageError(f"{target}: exists already. Edit {target / CASE_FILE}, or remove the directory")
+    draft = draft.filled(upstream)
+    try:
+        cases_dir.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(dir=cases_dir, prefix=".new-"))
+    except OSError as error:
+        raise UsageError(
+            f"{cases_dir}: cannot be written: {error.strerror}. Give another directory with --cases DIR"
+        ) from None
+    try:
+        (building / CASE_FILE).write_text("\n".join(_toml(upstream, draft)) + "\n", encoding="utf-8")
+        try:
+            case = load_case(building / CASE_FILE)
+        except CaseFileError as error:
+            raise CaseFileError(str(error).replace(str(building), str(target))) from None
+        name = upstream.slug.replace("-", "_")
+        (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft), encoding="utf-8")
+        for file, content in draft.files.items():
+            (building / file).write_text(content, encoding="utf-8")
+        if draft.front == "probe":
+            (building / "probe.py").write_text(PROBE, encoding="utf-8")
+        (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
+        building.chmod(0o755)
+        building.rename(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+    except UnicodeEncodeError as error:
+        surrogate = error.object[error.start : error.end]
+        raise UsageError(
+            f"{target}: cannot be written: {surrogate!a} in its texts is not a Unicode character"
+        ) from None
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return load_case(target / CASE_FILE)
+
+
+def _toml(upstream: Upstream | Unreported, draft: Draft) -> Iterator[str]:
+    yield f"format = {FORMAT}"
+    yield f"id = {_text(upstream.slug)}"
+    yield f"title = {_text(draft.title or '')}"
+    yield f"family = {_text(draft.family)}"
+    yield f"upstream = [{_text(upstream.url)}]"
+    yield f"devices = [{', '.join(map(_text, draft.devices))}]"
+    yield "\n[affected]"
+    yield f"{_text(draft.package or upstream.package)} = {_text(draft.affected)}"
+    yield "\n[symptom]"
+    yield f"kind = {_text(draft.kind)}"
+    yield f"phase = {_text(draft.phase)}"
+    yield f"pattern = {_text(draft.pattern)}"
+    if draft.omits:
+        yield "\n[control]"
+        yield f"omits = {_text(draft.omits)}"
+        for name, value in draft.control.items():
+            yield f"{_text(name)} = {_text(value) if isinstance(value, str) else json.dumps(value)}"
+    yield "\n[evidence]"
+    yield f"affected = [{', '.join(map(_text, draft.affected_env))}]"
+    yield f"fixed = [{', '.join(map(_text, draft.fixed_env))}]"
+
+
+def _text(value: str) -> str:
+    """Return a TOML basic string. TOML has the escapes of JSON, but requires one for DEL too."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _test(case: Case, upstream: Upstream | Unreported, name: str, draft: Draft) -> str:
+    title = re.sub(r'["\\\\]', "'", case.title)
+    test = draft.template.test(name, leg=draft.needs_leg)
+    names = ", ".join(name for name in ("AsyncEngine", "AtWork", "Engine", "Probe", "Server") if f": {name}" in test)
+    first = "from collections.abc import Callable\n\n" if "Callable" in test else ""
+    last = f"from pytest_vllm_regress import {names}\n\n" if names else ""
+    return f'''"""{upstream}: {title}"""
+
+from __future__ import annotations
+
+{first}import pytest
+
+{last}pytestmark = pytest.mark.vllm_case("{case.id}")
+
+
+{test}'''
+
+
+def _story(case: Case, upstream: Upstream | Unreported) -> str:
+    shown_in = markdown_inline(", ".join(case.evidence.affected) or "no environment yet")
+    absent_in = markdown_inline(", ".join(case.evidence.fixed) or "no environment yet")
+    return f"""# {case.id}: {markdown_inline(case.title)}
+
+Report: [{upstream}]({upstream.url})
+
+**Affected versions.** {markdown_inline(case.affected_text())}
+
+**Evidence.** The failure shows in: {shown_in}. It does not show in: {absent_in}.
+
+**Reproduce.** `vllm-regress run {case.id}`, or `vllm-regress run {case.id} --env NAME` in another environment.
+"""

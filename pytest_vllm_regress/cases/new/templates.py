@@ -1,0 +1,138 @@
+"""Templates for the tests of new cases, with the controls that a proof needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ...errors import Kind
+
+PLACEHOLDER = "words that only this failure prints"
+"""Pattern of a new case whose failure is not an assertion of its test. Nothing prints these words."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """Test template of one front. The test passes everywhere until its author changes it.
+
+    ``trigger``: the variable that triggers the failure; ``subject``: its value; ``control``: the value that leaves it out.
+    """
+
+    code: str
+    trigger: str
+    subject: int
+    control: int
+    pattern: str
+    phase: str = "request"
+
+    @property
+    def omits(self) -> str:
+        """Return what the control leg leaves out, if the test does it itself."""
+        return f"{self.trigger} = {self.subject}"
+
+    def test(self, name: str, *, leg: bool) -> str:
+        """Return the code of the test. ``leg``: the test leaves out its trigger itself in the control leg."""
+        value = f'{self.subject} if vllm_leg == "subject" else {self.control}' if leg else f"{self.subject}"
+        parameter = ", vllm_leg: str" if leg else ""
+        return self.code.replace("NAME", name).replace("VALUE", value).replace(", LEG", parameter)
+
+    def pattern_of(self, kind: str) -> str:
+        """Return the message of the test's assertion for a wrong result, else a placeholder."""
+        return self.pattern if kind == Kind.WRONG_RESULT else PLACEHOLDER
+
+
+TEMPLATES: Mapping[str, Template] = MappingProxyType(
+    {
+        "offline": Template(
+            '''def test_NAME(vllm_engine: Engine, vllm_at_work: AtWork, LEG) -> None:
+    """Send the reported request and assert what a correct engine answers."""
+    (plain,) = vllm_engine.generate("Hello", {"max_tokens": 4})
+    vllm_at_work("a plain request is answered", len(plain["outputs"]) == 1)
+    n = VALUE
+    (result,) = vllm_engine.generate("Hello", {"max_tokens": 4, "n": n})
+    count = len(result["outputs"])
+    assert count == n, f"expected {n} results, got {count}"
+    vllm_engine.check()  # the engine still works
+''',
+            trigger="n",
+            subject=2,
+            control=1,
+            pattern=r"expected 2 results, got \d+",
+        ),
+        "async": Template(
+            '''@pytest.mark.vllm_engine(front="async")
+def test_NAME(vllm_engine: AsyncEngine, vllm_at_work: AtWork, LEG) -> None:
+    """Send the reported request and assert what a correct engine streams."""
+    (plain,) = vllm_engine.generate("Hello", {"max_tokens": 1})
+    vllm_at_work("a plain request is answered", plain[-1]["finished"])
+    tokens = VALUE
+    (streamed,) = vllm_engine.generate("Hello", {"max_tokens": tokens, "ignore_eos": True}, output_kind="cumulative")
+    count = len(streamed[-1]["outputs"][0]["token_ids"])
+    assert count == tokens, f"expected {tokens} tokens, got {count}"
+    vllm_engine.check()  # the engine still works
+''',
+            trigger="tokens",
+            subject=4,
+            control=1,
+            pattern=r"expected 4 tokens, got \d+",
+        ),
+        "serve": Template(
+            '''@pytest.mark.vllm_engine(front="serve")
+def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
+    """Send the reported request and assert what a correct server answers."""
+    plain = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}
+    vllm_at_work("a plain request is answered", vllm_server.post("/v1/completions", plain).status_code == 200)
+    n = VALUE
+    answer = vllm_server.post("/v1/completions", {**plain, "n": n})
+    assert answer.status_code == 200, f"expected status 200, got {answer.status_code}: {answer.text[:500]}"
+    count = len(answer.json()["choices"])
+    assert count == n, f"expected {n} choices, got {count}"
+    vllm_server.check()  # the server still works
+''',
+            trigger="n",
+            subject=2,
+            control=1,
+            pattern=r"expected 2 choices, got \d+",
+        ),
+        "probe": Template(
+            '''def test_NAME(vllm_probe: Probe, vllm_at_work: AtWork, LEG) -> None:
+    """Call what the report calls and assert what a correct version returns."""
+    vllm_at_work("the probe finds a vLLM", vllm_probe("version"))
+    value = VALUE
+    result = vllm_probe("look", value=value)
+    assert result == value, f"expected the value {value}, got {result!r}"
+''',
+            trigger="value",
+            subject=2,
+            control=1,
+            pattern="expected the value 2, got ",
+            phase="probe",
+        ),
+        "finding": Template(
+            '''def test_NAME(vllm_grammar: Callable[[str], None], LEG) -> None:
+    """Repeat the request that found the failure."""
+    vllm_grammar("finding.json")
+''',
+            trigger="finding",
+            subject=1,
+            control=0,
+            pattern=PLACEHOLDER,
+            phase="probe",
+        ),
+    }
+)
+"""Templates by what a test needs: the front of an engine, or only a probe."""
+PROBE = '''"""Runs in the target interpreter. Import vllm inside functions and return JSON values."""
+
+
+def version():
+    import vllm
+
+    return vllm.__version__
+
+
+def look(value):
+    """Call what the report calls."""
+    return value
+'''

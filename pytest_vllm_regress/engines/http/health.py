@@ -1,0 +1,80 @@
+"""Whether a server that does not answer is dead, stuck or slow, from /health and the engine's own counters."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import httpx
+
+from .metrics import Metrics
+
+HEALTH_TIMEOUT_S = 5.0
+"""On two busy cores, a server that its engine core floods with results may take more than 2 s to answer and is not dead."""
+WINDOW_S = 1.5
+DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
+# V0 and V1 use the same names (https://docs.vllm.ai, "Production Metrics"). Values are summed over engines.
+_TOKENS = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+_REQUESTS = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+
+Get = Callable[[str, float], httpx.Response]
+
+
+@dataclasses.dataclass(frozen=True)
+class Health:
+    """``state``: dead (the API server does not answer), stuck (healthy, but no progress), slow (generating tokens) or idle (no requests)."""
+
+    state: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """Number of tokens so far, and of requests that run or wait."""
+
+    tokens: float
+    requests: float
+
+    @classmethod
+    def parse(cls, metrics: str) -> Counters | None:
+        """Parse the text of /metrics. Returns None if the server has no counters."""
+        try:
+            parsed = Metrics.parse(metrics)
+        except ValueError:
+            return None
+        tokens, requests = (
+            [value for name in names for value in parsed.of(name).values()] for names in (_TOKENS, _REQUESTS)
+        )
+        return cls(sum(tokens), sum(requests)) if requests else None
+
+
+def check_health(get: Get, pause: Callable[[float], None]) -> Health:
+    """Request /health once and /metrics twice, with ``pause`` in between. Each request may take ``HEALTH_TIMEOUT_S``.
+
+    ``get(path, seconds)`` raises ``httpx.TransportError``.
+    """
+    try:
+        health = get("/health", HEALTH_TIMEOUT_S)
+        if not health.is_success:
+            return Health(DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})")
+        before = Counters.parse(get("/metrics", HEALTH_TIMEOUT_S).text)
+        pause(WINDOW_S)
+        after = Counters.parse(get("/metrics", HEALTH_TIMEOUT_S).text)
+    except httpx.TransportError as error:
+        return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
+    if before is None or after is None:
+        return Health(
+            STUCK,
+            "the server says it is healthy (/health: HTTP 200); it has no counters, so progress cannot be measured",
+        )
+    moved = after.tokens - before.tokens
+    if moved > 0:
+        return Health(
+            SLOW, f"slow, not stuck: {moved:g} tokens in {WINDOW_S:g} s, {after.requests:g} requests run or wait"
+        )
+    if after.requests:
+        return Health(
+            STUCK,
+            f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s",
+        )
+    return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")

@@ -1,0 +1,164 @@
+"""Injects an impostor's failure between a test and its target, so that test, engine and verdict are the real ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from ..cases.impostors import UNRELATED_MESSAGE, Impostor, impostor_of_kind
+from ..cases.model import Case
+from ..engines.engine import AsyncEngine, Engine
+from ..engines.server import Server
+from ..errors import ChildDied, ChildError, DeadlineExceeded, Masked, Part, ProtocolError, RemoteError
+from ..processes import process_tree
+from ..processes.child_handle import Child, Interceptor
+from ..util.deadline import Deadline
+
+SHORT_S = 3.0
+"""Seconds after which a stopped engine counts as hung: it will not answer, and only its dossier is needed."""
+LEFT_ALONE = ("/health", "/metrics")
+_NOBODY = "no_such_argument"
+_EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
+_WRONG = dict.fromkeys(("max_tokens", "tokens", "encoding_format", "truncate_prompt_tokens"), "many")
+"""Every address that takes a request rejects at least one of these, and ignores those of other addresses."""
+_ASKED_BY_TESTS = ("generate", "chat", "call")
+_BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
+
+
+class FaultInjection:
+    """One impostor in one leg: it replaces every answer of the target. ``injected``: there was a request to replace."""
+
+    def __init__(self, impostor: Impostor, case: Case, flood: str) -> None:
+        self.impostor = impostor
+        self.acts_as = impostor_of_kind(case) if impostor is Impostor.FLOODED_LOG else impostor
+        self.injected = False
+        self._flood = flood if impostor is Impostor.FLOODED_LOG else ""
+        self._phases = case.symptom.phases
+
+    @property
+    def ends_the_engine(self) -> bool:
+        return self.acts_as in (Impostor.ENGINE_STOPPED, Impostor.ENGINE_KILLED)
+
+    def at_start(self) -> None:
+        """Raise the impostor's failure where the case's failure belongs to the start of an engine. It is forged, since a real start takes long."""
+        if not _BEFORE_REQUESTS.issuperset(self._phases):
+            return
+        self.injected = True
+        phase = self._phases[0]
+        logged: dict[str, Any] = {"parts": {Part.LOG: self._flood}} if self._flood else {}
+        errors: dict[Impostor, Callable[[], ChildError]] = {
+            Impostor.WRONG_ARGUMENT: lambda: _remote("TypeError", f"unexpected keyword argument '{_NOBODY}'", phase),
+            Impostor.EMPTY_ANSWER: lambda: ProtocolError("the engine sent an empty reply", phase=phase, **logged),
+            Impostor.ENGINE_STOPPED: lambda: DeadlineExceeded("the engine is stopped", phase=phase, **logged),
+            Impostor.ENGINE_KILLED: lambda: ChildDied("the engine was killed (SIGKILL)", phase=phase, **logged),
+        }
+        raise errors.get(self.acts_as, lambda: _remote("ValueError", UNRELATED_MESSAGE, phase, self._flood))()
+
+    def interceptor(self, engine: Engine | AsyncEngine | Server | None = None) -> Interceptor | None:
+        """Return the interceptor for the loan of an engine, or of a probe process (None). A server's requests go past its loan: ``between``."""
+        if isinstance(engine, Server):
+            return None
+        streamed = isinstance(engine, AsyncEngine)  # its answer is a list of pieces
+
+        def ask(child: Child, operation: str, deadline: Deadline, arguments: dict[str, Any]) -> Any:
+            if operation not in _ASKED_BY_TESTS:
+                return child.ask(operation, deadline, **arguments)
+            self._begin(child)
+            match self.acts_as:
+                case Impostor.WRONG_ARGUMENT:
+                    return child.ask(operation, deadline, **_with_nobodys(operation, arguments))
+                case Impostor.EMPTY_ANSWER:
+                    child.replied(deadline.phase)
+                    return _empty(operation, arguments, streamed)
+                case Impostor.ENGINE_STOPPED | Impostor.ENGINE_KILLED:
+                    return child.ask(operation, Deadline.after(deadline.phase, SHORT_S, deadline.clock), **arguments)
+            raise child.failure(
+                f"{child.name} raised ValueError: {UNRELATED_MESSAGE}",
+                phase=deadline.phase,
+                type_name="builtins.ValueError",
+                exception=Masked(f"ValueError: {UNRELATED_MESSAGE}"),
+            )
+
+        return ask
+
+    def between(self, engine: Engine | AsyncEngine | Server) -> contextlib.AbstractContextManager[None]:
+        """Send the HTTP requests of the block through the injected fault, where ``engine`` is a server."""
+        if isinstance(engine, Server):
+            return engine.route_through(_Transport(self, engine))
+        return contextlib.nullcontext()
+
+    def _begin(self, child: Child) -> None:
+        first, self.injected = not self.injected, True
+        if first and self._flood:
+            with child.log.open("a", encoding="utf-8") as log:
+                log.write(f"\n{self._flood}\n")
+        if first and self.ends_the_engine:
+            number = signal.SIGSTOP if self.acts_as is Impostor.ENGINE_STOPPED else signal.SIGKILL
+            process_tree.send_signal(child.processes(), number)
+
+
+class _Transport(httpx.BaseTransport):
+    def __init__(self, fault: FaultInjection, server: Server) -> None:
+        self._fault, self._server = fault, server
+        self._real = httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path in LEFT_ALONE:
+            return self._real.handle_request(request)
+        self._fault._begin(self._server.child)
+        match self._fault.acts_as:
+            case Impostor.UNRELATED_EXCEPTION:
+                raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+            case Impostor.WRONG_ARGUMENT:
+                body = {**json.loads(request.read() or b"{}"), **_WRONG}
+                headers = {name: value for name, value in request.headers.items() if name != "content-length"}
+                wrong = httpx.Request(
+                    request.method, request.url, headers=headers, json=body, extensions=request.extensions
+                )
+                return self._real.handle_request(wrong)
+            case Impostor.EMPTY_ANSWER:
+                if json.loads(request.read() or b"{}").get("stream"):
+                    return httpx.Response(200, text="data: [DONE]\n\n")
+                return httpx.Response(200, json=_EMPTY)
+            case Impostor.ERROR_STATUS:
+                return httpx.Response(500, json={"error": {"message": "an unrelated fault", "code": 500}})
+        request.extensions["timeout"] = dict.fromkeys(("connect", "read", "write", "pool"), SHORT_S)
+        return self._real.handle_request(request)
+
+    def close(self) -> None:
+        self._real.close()
+
+
+def _remote(kind: str, message: str, phase: str, log: str = "") -> RemoteError:
+    parts = {Part.EXCEPTION: Masked(f"{kind}: {message}"), **({Part.LOG: Masked(log)} if log else {})}
+    return RemoteError(f"{kind}: {message}", phase=phase, type_name=f"builtins.{kind}", parts=parts)
+
+
+def _with_nobodys(operation: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    if operation == "call":
+        return {**arguments, "arguments": {**arguments["arguments"], _NOBODY: 1}}
+    sampling = arguments["sampling"]
+    wrong = (
+        [{**parameters, _NOBODY: 1} for parameters in sampling]
+        if isinstance(sampling, list)
+        else {**sampling, _NOBODY: 1}
+    )
+    return {**arguments, "sampling": wrong}
+
+
+def _empty(operation: str, arguments: dict[str, Any], streamed: bool) -> Any:
+    if operation == "call":
+        return None
+    nothing: dict[str, Any] = {
+        "request_id": "",
+        "finished": True,
+        "prompt_token_ids": [],
+        "prompt_logprobs": None,
+        "outputs": [],
+    }
+    return [[nothing] if streamed else nothing for _ in arguments.get("prompts", [None])]

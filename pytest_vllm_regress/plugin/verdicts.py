@@ -1,0 +1,168 @@
+"""Turn the evidence of a leg into an observation and a verdict, and the verdict into pytest's reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from ..cases.model import Case
+from ..cases.observation import FAILURES, Observation
+from ..cases.proof import code_fingerprint
+from ..cases.results import TestResult
+from ..cases.verdict import Decision, Verdict, judge_observation
+from ..engines.target import Target
+from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
+from ..util.masking import mask
+from .evidence import Evidence, sanitize
+from .markers import MarkedCase, test_id
+from .reporter import ATTRIBUTE
+from .session import environment_of, session_of
+from .stash import settings_of
+
+MAX_SHOWN = 4000
+
+
+@dataclasses.dataclass(frozen=True)
+class JudgedLeg:
+    """Observation and verdict of one test of a case in one environment. ``target`` is None if the environment itself failed."""
+
+    marked: MarkedCase
+    target: Target | None
+    subject: Evidence
+    observed: Observation
+    control: Evidence | None
+    control_observed: Observation | None
+    decision: Decision
+
+    @property
+    def case(self) -> Case:
+        return self.marked.case
+
+
+def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) -> bool:
+    """Return whether the control leg must run: the case declares one, and the failure proves something only if it passes."""
+    return (
+        marked.case.control.declared
+        and observed.kind in FAILURES
+        and not observed.absent
+        and target_of(item) is not None
+    )
+
+
+def decide_leg(
+    item: pytest.Item, marked: MarkedCase, subject: Evidence, observed: Observation, control: Evidence | None
+) -> JudgedLeg:
+    """Return the verdict on the observations of both legs."""
+    target = target_of(item)
+    control_observed = observe(control) if control else None
+    if target is None:
+        why = f"the environment could not be used: {observed.summary}"
+        decision = Decision(Verdict.INCONCLUSIVE, why)
+    else:
+        decision = judge_observation(marked.case, marked.variant, target.versions, observed, control_observed)
+    return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
+
+
+def observe(evidence: Evidence) -> Observation:
+    """Return the observation of a leg: its kind and its parts. A pass counts only with at least one reply of the target."""
+    observation = _seen(evidence)
+    return dataclasses.replace(observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work))
+
+
+def _seen(evidence: Evidence) -> Observation:
+    error = evidence.error
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    if isinstance(error, Unsupported):
+        return Observation(Kind.NOT_APPLICABLE, evidence.phase, str(error), claim=error.claim)
+    if isinstance(error, ChildError):
+        return Observation(error.kind, error.phase, _first_line(str(error)), error.parts)
+    if isinstance(error, (UsageError, pytest.UsageError)):
+        return Observation(Kind.USAGE, "test", str(error))
+    if isinstance(error, (AssertionError, pytest.fail.Exception)):
+        # A wrong answer of an engine that has died meanwhile is its death, not what the test asserts.
+        kind = Kind.ENGINE_DEATH if evidence.dead else Kind.WRONG_RESULT
+        parts = {**evidence.engine, Part.ASSERTION: mask(str(error))}
+        return Observation(kind, evidence.phase, _first_line(str(error)), parts)
+    if error is not None:
+        text = f"{type(error).__name__}: {error}"
+        return Observation(Kind.EXCEPTION, "test", _first_line(text), {Part.EXCEPTION: mask(text)})
+    if evidence.skipped is not None:
+        return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
+    if evidence.replies == 0:
+        why = "the test passed without one reply from the target: that proves nothing"
+        return Observation(Kind.USAGE, "test", why)
+    return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
+
+
+def target_of(item: pytest.Item) -> Target | None:
+    """Return the environment of a test; None if it could not be used."""
+    try:
+        return session_of(item.config).target(environment_of(item))
+    except (BuildError, ChildError):
+        return None
+
+
+def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
+    """Return the test's reports with the verdict in the deciding one."""
+    reports = leg.subject.reports
+    deciding = next((r for r in reports if r.failed or r.skipped), None) or next(
+        (r for r in reports if r.when == "call"), reports[0]
+    )
+    case, verdict = leg.case, leg.decision.verdict
+    message = f"{verdict.name}: {sanitize(leg.decision.reason)}"
+    if verdict is not Verdict.FIXED and case.upstream:
+        message += f"; upstream: {case.upstream[0]}; first fixed version: {case.first_fixed() or 'none known'}"
+    setattr(deciding, ATTRIBUTE, _result(item, leg))
+    deciding.user_properties += [("vllm_case", case.id), ("vllm_verdict", verdict.name)]
+    if leg.target is not None:
+        version = leg.target.versions.get("vllm", "?")
+        deciding.user_properties += [("vllm_device", leg.target.device), ("vllm_version", version)]
+    if verdict is Verdict.REPRODUCED and not settings_of(item.config).fail_on_known:
+        deciding.outcome = "skipped"
+        deciding.wasxfail = message  # how pytest's own xfail marks a report
+    elif verdict is Verdict.NOT_APPLICABLE:
+        deciding.outcome = "skipped"
+        deciding.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {message}")
+    elif verdict is not Verdict.FIXED:
+        deciding.outcome = "failed"
+        before = f"\n\n{deciding.longreprtext}" if deciding.longrepr else ""
+        deciding.longrepr = message + before
+        if leg.control is not None and leg.control.error is not None:
+            deciding.sections.append(("control leg", sanitize(str(leg.control.error))[:MAX_SHOWN]))
+    return reports
+
+
+def _result(item: pytest.Item, leg: JudgedLeg) -> TestResult:
+    target, subject, case = leg.target, leg.subject, leg.case
+    name = target.name if target else environment_of(item)
+    command = f"pytest {test_id(item)!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
+    error_text = mask(str(subject.error)) if subject.error is not None else ""
+    minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
+    control = leg.control_observed
+    return TestResult(
+        case_id=case.id,
+        test=test_id(item),
+        variant=leg.marked.variant,
+        verdict=leg.decision.verdict,
+        reason=mask(leg.decision.reason),
+        device=target.device if target else "unknown",
+        environment=name,
+        versions=target.versions if target else {},
+        gpu=subject.gpu,
+        started_at=subject.started_at,
+        duration_s=round(time.time() - subject.started_at, 3),
+        symptom="" if leg.observed.kind is Kind.PASSED else _first_line(leg.observed.summary),
+        dossier=error_text + minimized,
+        command=command,
+        control="" if control is None else "passed" if control.kind is Kind.PASSED else "failed",
+        match=leg.decision.match,
+        observation=leg.observed,
+        code=code_fingerprint(case.directory),
+    )
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), "")[:500]

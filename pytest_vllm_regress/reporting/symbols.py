@@ -1,0 +1,29 @@
+"""The symbol of each verdict, in Unicode and in ASCII."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ..cases.verdict import Verdict
+
+SYMBOLS: Mapping[Verdict, str] = MappingProxyType(
+    {
+        Verdict.REPRODUCED: "●",
+        Verdict.FIXED: "✓",
+        Verdict.REGRESSED: "✗",
+        Verdict.UNEXPECTEDLY_FIXED: "!",
+        Verdict.NOT_APPLICABLE: "○",
+        Verdict.INCONCLUSIVE: "?",
+    }
+)
+ASCII_SYMBOLS: Mapping[Verdict, str] = MappingProxyType(
+    {
+        Verdict.REPRODUCED: "*",
+        Verdict.FIXED: "+",
+        Verdict.REGRESSED: "x",
+        Verdict.UNEXPECTEDLY_FIXED: "!",
+        Verdict.NOT_APPLICABLE: "-",
+        Verdict.INCONCLUSIVE: "?",
+    }
+)

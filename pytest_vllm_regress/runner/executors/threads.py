@@ -1,0 +1,131 @@
+"""Run batches side by side on this machine, in threads."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import IO
+
+from ...errors import BuildError
+from ..batch import Batch, BatchState, RunOptions
+from ..executor import BatchUpdate
+from ..journal import BatchFiles
+from ..plan import Seconds, recorded_seconds
+from ..progress import Say
+from ..pytest_run import INTERRUPT_GRACE_S, ReportReader, end_command, run_batch, start_command
+from ..unfinished import not_built
+
+TICK_S = 0.2
+"""Seconds between two updates, so that output is shown meanwhile."""
+
+
+class ThreadsExecutor:
+    """Runs batches side by side. One thread builds environments while batches run; ``build`` makes an environment ready.
+
+    The first batch is started first, then the longest as far as durations are recorded (``seconds``), so that the last one to start is short.
+    ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
+    ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[str], None],
+        at_once: int,
+        say: Say,
+        start: Callable[..., int] | None = None,
+        spare: Callable[[int], bool] | None = None,
+        seconds: Seconds = recorded_seconds,
+    ) -> None:
+        self._build = build
+        self._at_once = at_once
+        self._spare = spare
+        self._seconds = seconds
+        self._say = say
+        self._start = start or self._start_command
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self.stopping = threading.Event()
+
+    def execute(
+        self, batches: Sequence[Batch], options: RunOptions, files: BatchFiles
+    ) -> Generator[BatchUpdate | None, None, None]:
+        """As ``Executor``."""
+        builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(batches)), "run")
+        workers: dict[Future[BatchUpdate], int] = {}
+        ended_early = True
+        try:
+            waiting = deque(self._by_length(batches))
+            environments = dict.fromkeys(batch.environment for batch in waiting)
+            built = {name: builder.submit(self._build_unless_stopping, name) for name in environments}
+            while waiting or workers:
+                while waiting and self._has_room(sum(workers.values())):
+                    batch = waiting.popleft()
+                    future = runner.submit(self._run_batch, batch, built[batch.environment], options, files)
+                    workers[future] = int(batch.workers or 1)
+                done, _ = wait(workers, TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    del workers[future]
+                    yield future.result()
+                yield None
+            ended_early = False
+        except (KeyboardInterrupt, GeneratorExit):
+            self._interrupt()
+            raise
+        finally:
+            self.stopping.set()
+            builder.shutdown(wait=not ended_early, cancel_futures=True)
+            runner.shutdown(wait=True, cancel_futures=True)
+
+    def _has_room(self, running: int) -> bool:
+        return running < self._at_once or (self._spare is not None and self._spare(running))
+
+    def _by_length(self, batches: Sequence[Batch]) -> list[Batch]:
+        def length(batch: Batch) -> float:
+            return sum(self._seconds(case, batch.environment) for case in batch.cases)
+
+        return [*batches[:1], *sorted(batches[1:], key=length, reverse=True)]
+
+    def _build_unless_stopping(self, name: str) -> None:
+        if not self.stopping.is_set():
+            self._build(name)
+
+    def _run_batch(self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles) -> BatchUpdate:
+        try:
+            built.result()
+        except BuildError as error:
+            self._say(f"{batch.environment}: {error}")
+            return BatchUpdate(batch, not_built(batch, error), BatchState.UNBUILT)
+        report = ReportReader(files.report(batch))
+        files.directory.mkdir(parents=True, exist_ok=True)
+        with files.log(batch).open("wb") as log:
+
+            def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
+                return self._start(log, command, environment)
+
+            return BatchUpdate(batch, run_batch(batch, options, start, report))
+
+    def _start_command(self, log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
+        process = start_command(command, environment, output=log)
+        self._running.add(process)
+        try:
+            if self.stopping.is_set():
+                process.send_signal(signal.SIGINT)
+            return process.wait()
+        finally:
+            self._running.discard(process)
+
+    def _interrupt(self) -> None:
+        """Interrupt every pytest so that it ends its engines, then end those that are still running."""
+        self.stopping.set()
+        for process in list(self._running):
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + INTERRUPT_GRACE_S
+        for process in list(self._running):
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(max(0.0, deadline - time.monotonic()))
+            end_command(process)

@@ -1,0 +1,148 @@
+"""Plan which cases run in which environments, and split long batches.
+
+A batch is split by cases and never within a case: each part needs a pytest and a warm agent of its own. A single long case gets several xdist
+workers instead, because it mostly waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from ..cases import proof
+from ..cases.model import Case
+from ..cases.proof import AFFECTED, FIXED
+from ..errors import UsageError
+from .batch import Batch
+
+ENVIRONMENT_S = 60.0
+"""Seconds that a batch takes beside its cases: to install the environment and import vLLM."""
+UNKNOWN_S = 30.0
+"""Seconds that a case without recorded durations is assumed to take."""
+BATCH_S = (60.0, 600.0)
+"""Least and greatest recorded seconds of a part of a split batch: long enough to be worth a start, short enough to fill the slots evenly."""
+LONG_S = 240.0
+"""Recorded seconds from which a case is worth importing vLLM in several workers."""
+
+Seconds = Callable[[Case, str], float]
+"""Seconds that a case takes in an environment."""
+
+
+def plan_batches(
+    cases: Sequence[Case], environments: Sequence[str] = (), *, all_evidence: bool = False
+) -> tuple[Batch, ...]:
+    """Return a batch for each environment: the named ones, else the first affected and the first fixed one (or all) of each case's evidence."""
+    if environments:
+        return tuple(Batch(name, tuple(cases), {}) for name in dict.fromkeys(environments))
+    without_evidence = [case.id for case in cases if not case.evidence.affected and not case.evidence.fixed]
+    if without_evidence:
+        raise UsageError(
+            f"no evidence environments in {', '.join(without_evidence)}: name one with --env NAME, or in the case file"
+        )
+    by_environment: dict[str, dict[str, tuple[Case, str]]] = {}
+    for role in (AFFECTED, FIXED):
+        for case in cases:
+            names = case.evidence.affected if role == AFFECTED else case.evidence.fixed
+            for name in names if all_evidence else names[:1]:
+                by_environment.setdefault(name, {})[case.id] = (case, role)
+    return tuple(
+        Batch(name, tuple(case for case, _ in pairs.values()), {case.id: role for case, role in pairs.values()})
+        for name, pairs in by_environment.items()
+    )
+
+
+def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
+    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence."""
+    from ..environments.names import resolve
+    from ..environments.recipes import find_file, load
+
+    if env and versions:
+        raise UsageError("--env and --versions contradict each other: give one of them")
+    if versions is None:
+        return list(env) or sorted(
+            {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},
+            key=lambda name: _age(resolve(name).target),
+        )
+    try:
+        specifiers = SpecifierSet(versions)
+    except InvalidSpecifier:
+        raise UsageError(
+            f"--versions {versions!r}: not a PEP 440 specifier; allowed is for example '>=0.8,<0.12'"
+        ) from None
+    recipes = [
+        recipe
+        for recipe in load(find_file()).recipes.values()
+        if specifiers.contains(recipe.target[1], prereleases=True)
+    ]
+    if not recipes:
+        raise UsageError(
+            f"--versions {versions!r}: no environment of environments.toml has such a vLLM; `vllm-regress env list` shows them"
+        )
+    return [recipe.name for recipe in sorted(recipes, key=lambda recipe: _age(recipe.target))]
+
+
+def _age(target: tuple[str, str]) -> tuple[object, str]:
+    from packaging.version import Version
+
+    return Version(target[1]), target[0]
+
+
+def recorded_seconds(case: Case, environment: str) -> float:
+    """Return how long the case took in the environment when it was proven; elsewhere the median of its evidence environments."""
+    path = case.directory / proof.FILE
+    recorded = (
+        {evidence.environment: evidence.seconds for evidence in proof.read_proof(path).environments}
+        if path.exists()
+        else {}
+    )
+    durations = [seconds for seconds in recorded.values() if seconds]
+    return recorded.get(environment) or (statistics.median(durations) if durations else UNKNOWN_S)
+
+
+def split_batches(
+    batches: Sequence[Batch], slots: int, seconds: Seconds = recorded_seconds
+) -> Iterator[tuple[Batch, Batch]]:
+    """Yield (batch, part) for parts that fill ``slots`` evenly. Where slots are machines, each that runs a part builds the environment."""
+    total = sum(seconds(case, batch.environment) for batch in batches for case in batch.cases)
+    length = min(max(total / max(2 * slots, 1), BATCH_S[0]), BATCH_S[1])
+    return ((batch, part) for batch in batches for part in split_batch(batch, ENVIRONMENT_S + length, seconds))
+
+
+def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds) -> list[Batch]:
+    """Return the batches, with several workers for a single case that takes longer than all the others together, because most of that time it waits.
+
+    It gets three workers if it is the only batch, else two.
+    """
+    lengths = [sum(seconds(case, batch.environment) for case in batch.cases) for batch in batches]
+    return [
+        dataclasses.replace(batch, workers="2" if batches[1:] else "3")
+        if len(batch.cases) == 1 and length >= LONG_S and length > sum(lengths) / 2
+        else batch
+        for batch, length in zip(batches, lengths, strict=True)
+    ]
+
+
+def split_batch(batch: Batch, max_seconds: float, seconds: Seconds) -> list[Batch]:
+    """Split the batch into as few parts of similar length as take at most ``max_seconds`` each, ``ENVIRONMENT_S`` included."""
+    cases_s = batch_seconds(batch, seconds) - ENVIRONMENT_S
+    count = min(len(batch.cases), max(1, math.ceil(cases_s / max(max_seconds - ENVIRONMENT_S, 1.0))))
+    parts: list[list[Case]] = [[] for _ in range(count)]
+    loads = [0.0] * count
+    for case in sorted(batch.cases, key=lambda case: (-seconds(case, batch.environment), case.id)):
+        least = min(range(count), key=lambda number: (loads[number], number))
+        parts[least].append(case)
+        loads[least] += seconds(case, batch.environment)
+    return [
+        dataclasses.replace(batch, cases=tuple(case for case in batch.cases if case in part), part=number)
+        for number, part in enumerate(parts)
+        if part
+    ]
+
+
+def batch_seconds(batch: Batch, seconds: Seconds) -> float:
+    """Return how long the batch takes, with its environment."""
+    return ENVIRONMENT_S + sum(seconds(case, batch.environment) for case in batch.cases)

@@ -1,0 +1,182 @@
+"""``run_batches``: run batches with an executor, judge their results, and keep what had finished when the run is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TextIO
+
+from ..cases.results import RunResult, merge_results
+from ..util.rundir import scratch
+from .batch import Batch, BatchState, RunOptions, RunOutcome
+from .executor import BatchUpdate, Executor
+from .executors.sequential import SequentialExecutor
+from .executors.threads import ThreadsExecutor
+from .journal import BatchFiles, Journal
+from .judge import judge
+from .plan import assign_workers, split_batches
+from .progress import BatchHeaders, OutputInOrder, Progress, Say
+from .pytest_run import StartCommand, run_command
+from .unfinished import interruption_note
+
+_log = logging.getLogger("vllm_regress.runner")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRequest:
+    """Batches, the executor that runs them, options for all of them, and how the run is shown.
+
+    Finished cases are kept in ``journal``, from which the same run is resumed. Without one they are kept only until the run ends.
+    """
+
+    batches: Sequence[Batch]
+    executor: Executor
+    options: RunOptions
+    progress: Progress
+    journal: Journal | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalMachine:
+    """How batches run on this machine: ``build`` makes an environment ready, ``at_once`` batches run side by side.
+
+    ``spare(running)`` says whether one more may run beside those that are running; None: never.
+    """
+
+    build: Callable[[str], None]
+    at_once: int
+    spare: Callable[[int], bool] | None = None
+
+
+def run_batches(request: RunRequest) -> RunOutcome:
+    """Run the batches that the journal does not have yet; return all results, judged.
+
+    An environment that cannot be built makes its cases INCONCLUSIVE, and the other batches are run. An interruption (``KeyboardInterrupt``)
+    ends what is running and returns the results so far.
+    """
+    with _files(request.journal) as files:
+        return _Run(request, files).run()
+
+
+def local_request(batches: Sequence[Batch], machine: LocalMachine, options: RunOptions, say: Say) -> RunRequest:
+    """Return the request to run batches on this machine.
+
+    Long batches are split when several may run side by side. A batch that runs alone uses this process's terminal, so that ``--pdb`` works.
+    """
+    if machine.at_once > 1:
+        batches = assign_workers([part for _, part in split_batches(batches, machine.at_once)])
+    if machine.at_once == 1 or len(batches) == 1:
+        return RunRequest(batches, SequentialExecutor(machine.build), options, BatchHeaders(say))
+    executor = ThreadsExecutor(machine.build, machine.at_once, say, spare=machine.spare)
+    return RunRequest(batches, executor, options, OutputInOrder(say))
+
+
+class BatchRunner(Protocol):
+    """Runs batches again and again with the same executor and options, as a bisection does."""
+
+    def run(self, batches: Sequence[Batch]) -> RunOutcome:
+        """As ``run_batches``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class SequentialRunner:
+    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready, ``start`` runs pytest's command."""
+
+    build: Callable[[str], None]
+    options: RunOptions
+    say: Say
+    start: StartCommand = run_command
+
+    def run(self, batches: Sequence[Batch]) -> RunOutcome:
+        """As ``BatchRunner``."""
+        executor = SequentialExecutor(self.build, self.start)
+        return run_batches(RunRequest(batches, executor, self.options, BatchHeaders(self.say)))
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutorRunner:
+    """Runs batches with any executor and copies their output to ``out`` (default: standard output) in order."""
+
+    executor: Executor
+    options: RunOptions
+    say: Say
+    out: TextIO | None = None
+
+    def run(self, batches: Sequence[Batch]) -> RunOutcome:
+        """As ``BatchRunner``."""
+        return run_batches(RunRequest(batches, self.executor, self.options, OutputInOrder(self.say, self.out)))
+
+
+@contextlib.contextmanager
+def _files(journal: Journal | None) -> Iterator[BatchFiles]:
+    if journal is not None:
+        yield journal.files
+    else:
+        with scratch() as folder:
+            yield BatchFiles(folder)
+
+
+class _Run:
+    """One call of ``run_batches``. Results are kept without expectations and judged when the outcome is made."""
+
+    def __init__(self, request: RunRequest, files: BatchFiles) -> None:
+        self._request = request
+        self._files = files
+        self._results: dict[tuple[str, int], list[RunResult]] = {batch.key: [] for batch in request.batches}
+        self._unbuilt: dict[str, None] = {}
+
+    def run(self) -> RunOutcome:
+        request, journal = self._request, self._request.journal
+        remaining = list(request.batches)
+        if journal is not None:
+            journal.begin()
+            for batch in request.batches:
+                self._results[batch.key].append(journal.finished(batch))
+            remaining = [
+                unfinished for batch in request.batches if (unfinished := journal.remaining(batch)) is not None
+            ]
+        _log.info("%d batches, %d to run", len(request.batches), len(remaining))
+        options = request.options.with_pytest_args(*request.progress.pytest_args)
+        request.progress.begin(request.batches, remaining, self._files)
+        try:
+            with contextlib.closing(request.executor.execute(remaining, options, self._files)) as updates:
+                for update in updates:
+                    if update is not None:
+                        self._keep(update)
+                    request.progress.show(update)
+        except KeyboardInterrupt:
+            return self._outcome(self._finished_before_interruption, interrupted=True)
+        return self._outcome(lambda batch: self._results[batch.key])
+
+    def _keep(self, update: BatchUpdate) -> None:
+        """Keep an update. What a machine or a build failed at does not go into the journal, so that the next run tries it again."""
+        batch, journal = update.batch, self._request.journal
+        _log.info("%s: %s, %d results", batch, update.state.value, len(update.run.results))
+        self._results[batch.key].append(update.run)
+        if update.state is BatchState.UNBUILT:
+            self._unbuilt[batch.environment] = None
+        elif update.state is BatchState.FINISHED and journal is not None:
+            journal.add(batch, update.run)
+            if update.last:
+                self._files.report(batch).unlink(missing_ok=True)
+
+    def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
+        """Return what counts of an interrupted batch: cases that had ended, also those of a pytest that was stopped with the run."""
+        journal = self._request.journal
+        if journal is not None:
+            results = [journal.finished(batch)]
+            complete = journal.remaining(batch) is None
+        else:
+            results = [*self._results[batch.key], self._files.partial_results(batch)]
+            complete = {case.id for case in batch.cases} <= {
+                result.case_id for run in self._results[batch.key] for result in run.results
+            }
+        return results if complete else [*results, interruption_note(batch)]
+
+    def _outcome(self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False) -> RunOutcome:
+        options = self._request.options
+        runs = (judge(merge_results(results_of(batch)), batch, options) for batch in self._request.batches)
+        return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)

@@ -1,0 +1,71 @@
+"""INCONCLUSIVE results for cases that no test gave a result for, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+
+from ..cases.model import Case
+from ..cases.results import RunResult, TestResult
+from ..cases.verdict import Verdict
+from ..errors import BuildError
+from .batch import Batch
+
+_UNEXPLAINED = "pytest failed, but no verdict says why: see its output above"
+_NOTHING_ON_GPU = "nothing was shown on a GPU: every case was NOT_APPLICABLE"
+_EXIT_STATUS = {2: "was interrupted", 3: "had an internal error", 4: "refused its arguments", 5: "found no test"}
+
+
+def inconclusive_results(batch: Batch, cases: Sequence[Case], why: str) -> tuple[TestResult, ...]:
+    """Return an INCONCLUSIVE result for each of these cases of the batch."""
+    return tuple(
+        TestResult(
+            case_id=case.id,
+            test=f"{case.directory.name} (no test)",
+            verdict=Verdict.INCONCLUSIVE,
+            reason=why,
+            device="unknown",
+            environment=batch.environment,
+            started_at=time.time(),
+        )
+        for case in cases
+    )
+
+
+def not_built(batch: Batch, error: BuildError) -> RunResult:
+    """Return the results of a batch whose environment could not be built. The reason is a problem of the run, shown once."""
+    why = "the environment could not be built: see the problem below"
+    return RunResult(inconclusive_results(batch, batch.cases, why), (f"{batch.environment}: {error}",))
+
+
+def interruption_note(batch: Batch) -> RunResult:
+    """Return the problem that cases of an interrupted batch have no verdict."""
+    return RunResult((), (f"{batch.environment}: interrupted; only tests that had ended have a verdict",))
+
+
+def with_missing_cases(batch: Batch, reported: RunResult, status: int, unreadable: str = "") -> RunResult:
+    """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each case that is missing.
+
+    After an exit status other than 0 and 1 every case gets one, because tests that are missing cannot be told from tests that do not exist.
+    ``unreadable``: why the report is missing or cannot be read.
+    """
+    case_ids = {case.id for case in batch.cases}
+    results = tuple(result for result in reported.results if result.case_id in case_ids)
+    missing, problems = batch.cases, reported.problems
+    why = f"pytest {_describe(status)}"
+    if status in (0, 1):
+        missing = batch.without({result.case_id for result in results}).cases
+        unreadable = unreadable or " and reported nothing for this case"
+    if status == 1 and not missing and all(result.expected for result in results):
+        on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in results)
+        problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
+    return RunResult(results + inconclusive_results(batch, missing, why + unreadable), problems)
+
+
+def _describe(status: int) -> str:
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+    return _EXIT_STATUS.get(status, f"ended with status {status}")

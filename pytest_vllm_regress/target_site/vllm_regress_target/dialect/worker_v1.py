@@ -1,0 +1,263 @@
+"""What vLLM's V1 engine core sends to its workers, and what it expects back, in the form of the installed version.
+
+vLLM is imported inside the functions, because the agent imports this package before it imports vLLM.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import inspect
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from .signatures import SimulationGap, call_with, field_type, first_attribute, has_parameter
+
+
+def preload() -> None:
+    """Import the modules of vLLM that every worker needs, so that a process which forks workers imports them once."""
+    for name in (
+        "vllm.v1.worker.gpu_input_batch",
+        "vllm.v1.sample.sampler",
+        "vllm.v1.outputs",
+        "vllm.v1.kv_cache_interface",
+    ):
+        importlib.import_module(name)
+
+
+class CachedRequest(NamedTuple):
+    """A request that the scheduler has sent before and schedules again.
+
+    ``tokens`` are the output tokens that the scheduler sends with it: those after the computed ones or, if the request sat out the previous step,
+    all of them. ``end`` is the position after the last of them. ``output_count`` is the number of output tokens to keep, None if the scheduler
+    does not say.
+    """
+
+    request_id: str
+    computed: int
+    tokens: List[int]
+    end: int
+    output_count: Optional[int]
+
+
+def input_batch(vllm_config: Any, device: Any, vocab_size: int, block_size: int) -> Any:
+    """Make vLLM's ``InputBatch``, the persistent batch of one worker."""
+    from vllm.v1.worker.gpu_input_batch import InputBatch
+
+    scheduler, model = vllm_config.scheduler_config, vllm_config.model_config
+    blocks = -(-model.max_model_len // block_size) + 1
+    return call_with(
+        InputBatch,
+        {
+            "max_num_reqs": scheduler.max_num_seqs,
+            "max_model_len": model.max_model_len,
+            "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+            "max_num_blocks_per_req": [blocks] if has_parameter(InputBatch, "block_sizes") else blocks,
+            "device": device,
+            "pin_memory": False,
+            "vocab_size": vocab_size,
+            "block_size": block_size,
+            "block_sizes": [block_size],
+            "kernel_block_sizes": _kernel_block_sizes(InputBatch, block_size),
+            "logitsprocs": _logits_processors(InputBatch, vllm_config, device),
+            "logitsprocs_need_output_token_ids": True,
+            "is_spec_decode": speculates(vllm_config),
+        },
+    )
+
+
+def _kernel_block_sizes(input_batch_class: Any, block_size: int) -> Any:
+    """Return one list per cache group for older versions, one number per group for later ones."""
+    annotation = str(input_batch_class.__init__.__annotations__.get("kernel_block_sizes", ""))
+    return [[block_size]] if "list[list" in annotation.lower() else [block_size]
+
+
+def _logits_processors(input_batch_class: Any, vllm_config: Any, device: Any) -> Any:
+    """Make vLLM's V1 logits processors. None if the ``InputBatch`` makes them itself or this vLLM has none."""
+    if not has_parameter(input_batch_class, "logitsprocs"):
+        return None
+    from vllm.v1.sample import logits_processor
+
+    values = {
+        "vllm_config": vllm_config,
+        "device": device,
+        "is_pin_memory": False,
+        "is_pooling_model": False,
+        "custom_logitsprocs": getattr(vllm_config.model_config, "logits_processors", None) or (),
+        "pin_memory_available": False,
+        "max_num_reqs": vllm_config.scheduler_config.max_num_seqs + 1,
+    }
+    return call_with(first_attribute(logits_processor, "build_logitsprocs", "init_builtin_logitsprocs"), values)
+
+
+def request_state(new: Any, generator: Any) -> Any:
+    """Make vLLM's ``CachedRequestState`` from a new request of the scheduler."""
+    from vllm.v1.worker.gpu_input_batch import CachedRequestState
+
+    prefill = getattr(new, "prefill_token_ids", None) or []
+    values = {name: getattr(new, name) for name in vars(new)}
+    values.update(generator=generator, output_token_ids=list(prefill[len(new.prompt_token_ids or ()) :]))
+    return call_with(CachedRequestState, values)
+
+
+def embedded_prompt(new: Any) -> Tuple[Any, Any]:
+    """Return the prompt embeddings of a new request and which positions are tokens; None where there are none."""
+    return getattr(new, "prompt_embeds", None), getattr(new, "prompt_is_token_ids", None)
+
+
+def cached_requests(cached: Any) -> Iterator[CachedRequest]:
+    """Read the known requests of a scheduler output: a list of objects at first, one object of columns in later versions."""
+    if isinstance(cached, list):
+        for request in cached:
+            end = request.num_computed_tokens + len(request.new_token_ids)
+            yield CachedRequest(request.req_id, request.num_computed_tokens, request.new_token_ids, end, None)
+        return
+    all_tokens = getattr(cached, "all_token_ids", None) or {}
+    output_counts: Sequence[Optional[int]] = getattr(cached, "num_output_tokens", None) or [None] * len(cached.req_ids)
+    for index, request_id in enumerate(cached.req_ids):
+        computed = cached.num_computed_tokens[index]
+        tokens = cached.new_token_ids[index] if cached.new_token_ids else []
+        end = computed + len(tokens)
+        if request_id in all_tokens:
+            tokens = all_tokens[request_id]
+            end = len(tokens)
+        yield CachedRequest(request_id, computed, tokens, end, output_counts[index])
+
+
+def add_requests(rows: Any, requests: Sequence[Any], freed: List[int]) -> None:
+    """Add requests to the ``InputBatch`` and close the gaps. ``freed`` are the rows whose requests were removed."""
+    if has_parameter(rows.condense, "empty_req_indices"):  # this version leaves it to the caller to track empty rows
+        freed = sorted(freed, reverse=True)
+        for request in requests:
+            rows.add_request(request, freed.pop() if freed else None)
+        if freed:
+            rows.condense(freed)
+    else:
+        for request in requests:
+            rows.add_request(request)
+        rows.condense()
+
+
+def refresh_metadata(rows: Any) -> None:
+    """Update the sampling metadata of the ``InputBatch`` from the output tokens of its requests."""
+    first_attribute(rows, "refresh_metadata", "refresh_sampling_metadata")()
+
+
+def sampler(model_config: Any) -> Any:
+    """Make vLLM's sampler."""
+    from vllm.v1.sample.sampler import Sampler
+
+    return call_with(Sampler, {"logprobs_mode": getattr(model_config, "logprobs_mode", "raw_logprobs")})
+
+
+def speculates(vllm_config: Any) -> bool:
+    """Return whether the engine drafts tokens."""
+    return getattr(vllm_config, "speculative_config", None) is not None
+
+
+def samples_separately() -> bool:
+    """Return whether ``execute_model`` returns None and ``sample_tokens`` the output (0.11 and later)."""
+    from vllm.v1.worker.worker_base import WorkerBase
+
+    return hasattr(WorkerBase, "sample_tokens")
+
+
+def masks_cover_drafts() -> bool:
+    """Return whether the grammar bitmask has rows for draft tokens (0.9 and later)."""
+    with contextlib.suppress(ImportError):  # V1 of 0.7 has no structured output
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        return has_parameter(StructuredOutputManager.grammar_bitmask, "scheduled_spec_decode_tokens")
+    return False
+
+
+def logprobs_by_request() -> bool:
+    """Return whether log-probabilities may have several rows for each request."""
+    from vllm.v1.outputs import LogprobsTensors
+
+    return has_parameter(LogprobsTensors.tolists, "cu_num_generated_tokens")
+
+
+def draft_token_ids(request_ids: List[str], drafts: List[List[int]]) -> Any:
+    """Return the drafts as ``take_draft_token_ids`` reports them; None for versions that take them from the worker's output."""
+    from vllm.v1 import outputs
+
+    draft_class = getattr(outputs, "DraftTokenIds", None)
+    return None if draft_class is None else draft_class(request_ids, drafts)
+
+
+def empty_output() -> Any:
+    """Return the output of a step in which nothing was sampled."""
+    from vllm.v1 import outputs
+
+    return getattr(outputs, "EMPTY_MODEL_RUNNER_OUTPUT", None) or model_runner_output({})
+
+
+def model_runner_output(values: Dict[str, Any]) -> Any:
+    """Make vLLM's ``ModelRunnerOutput``; fields without a value and without a default become None."""
+    from vllm.v1.outputs import ModelRunnerOutput
+
+    required = (field.name for field in dataclasses.fields(ModelRunnerOutput) if _is_required(field))
+    empty: Dict[str, Any] = {"req_ids": [], "req_id_to_index": {}, "sampled_token_ids": [], "prompt_logprobs_dict": {}}
+    values = {**dict.fromkeys((*required, "logprobs", "pooler_output", "spec_token_ids")), **empty, **values}
+    if values["sampled_token_ids"] and "ndarray" in field_type(ModelRunnerOutput, "sampled_token_ids"):
+        import numpy as np
+
+        values["sampled_token_ids"] = [np.asarray(row, dtype=np.int32) for row in values["sampled_token_ids"]]
+    return call_with(ModelRunnerOutput, values)
+
+
+def _is_required(field: Any) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def compilation_times() -> Any:
+    """Return what ``compile_or_warm_up_model`` returns when nothing was compiled."""
+    from vllm.v1.worker import worker_base
+
+    times = getattr(worker_base, "CompilationTimes", None)
+    if times is not None:
+        return times(0.0, 0.0)
+    returned = inspect.signature(worker_base.WorkerBase.compile_or_warm_up_model).return_annotation
+    return 0.0 if returned in (float, "float") else None
+
+
+def generation_tasks(model_config: Any) -> Tuple[str, ...]:
+    """Return the generation tasks that vLLM's own model runner would report: text, transcription or both."""
+    info = getattr(model_config, "_model_info", None)
+    if not getattr(info, "supports_transcription", False):
+        return ("generate",)
+    return ("transcription",) if getattr(info, "supports_transcription_only", False) else ("generate", "transcription")
+
+
+def layer_spec(vllm_config: Any) -> Any:
+    """Return the cache specification of one layer, full attention or a Mamba state, for vLLM's scheduler."""
+    from vllm.v1 import kv_cache_interface
+
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    if model.is_attention_free:
+        return _state_spec(kv_cache_interface, model, cache)
+    return call_with(
+        kv_cache_interface.FullAttentionSpec,
+        {
+            "block_size": cache.block_size or 16,
+            "num_kv_heads": model.get_num_kv_heads(vllm_config.parallel_config),
+            "head_size": model.get_head_size(),
+            "dtype": model.dtype,
+            "use_mla": False,
+        },
+    )
+
+
+def _state_spec(kv_cache_interface: Any, model: Any, cache: Any) -> Any:
+    spec_class = getattr(kv_cache_interface, "MambaSpec", None)
+    if spec_class is None:
+        raise SimulationGap("a model without attention in V1: this vLLM's V1 keeps no states")
+    config = model.hf_config
+    width = config.intermediate_size
+    values = {
+        "block_size": getattr(cache, "mamba_block_size", None) or model.max_model_len,
+        "shapes": ((width, config.conv_kernel - 1), (width, config.state_size)),
+        "dtype": model.dtype,
+        "dtypes": (model.dtype, model.dtype),
+        "mamba_cache_mode": getattr(cache, "mamba_cache_mode", "none"),
+    }
+    return call_with(spec_class, values)

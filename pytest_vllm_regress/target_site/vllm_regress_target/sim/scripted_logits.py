@@ -1,0 +1,127 @@
+"""Logits that make the simulated model follow the script in its prompt.
+
+The script is found in the prompt's own tokens, and the position in it is the number of tokens generated so far. It therefore needs no
+channel of its own, and preemption, chunked prefill, prefix caching and parallel workers cannot change it. The rest of vLLM is unaffected:
+grammars still mask, and penalties and biases still apply. If they make the model deviate from its script, that is recorded for the
+controller.
+"""
+
+import functools
+import json
+import os
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+
+import numpy as np
+from vllm.logger import init_logger
+
+from .. import script, vocabularies
+from .synthetic_logits import SyntheticLogits, tokenizer_of
+
+logger = init_logger("vllm.vllm_regress_sim")
+
+LEAD = 80.0  # advantage of a scripted token: enough against a temperature of 4, not against a bias of -100
+_SHOWN = 40  # tokens of the output that a record shows
+_SPACES = {0x120: " ", 0x10A: "\n"}  # in byte-level BPE's alphabet
+
+
+class ScriptedLogits:
+    """Logits that follow the request's script if it has one, and synthetic ones otherwise.
+
+    ``report_deviations``: whether this worker reports deviations from a script; one rank of each group does.
+    """
+
+    def __init__(self, synthetic: SyntheticLogits, model_config: Any, report_deviations: bool) -> None:
+        self._synthetic = synthetic
+        self._report_deviations = report_deviations
+        self._reported: Set[str] = set()
+        document = tokenizer_of(model_config)
+        self._numbers = vocabularies.Numbers(document)
+        added = self._numbers.added
+        self._markers = (added.get(script.START), added.get(script.END))
+        self._texts: Dict[int, str] = {
+            number: text for text, number in (document.get("model") or {}).get("vocab", {}).items()
+        }
+        self._texts.update({number: text for text, number in added.items()})
+        self._decode = functools.lru_cache(maxsize=4096)(self._read)
+
+    def row(self, request_id: str, prompt: List[int], output: List[int], adapter: bytes = b"") -> np.ndarray:
+        """Return the logits after `output` of the request."""
+        row = self._synthetic.after(prompt + output, adapter)
+        step = self._step(request_id, prompt, len(output))
+        if step is None:
+            return row
+        row -= row.max() + LEAD
+        for token, share in step:
+            row[token] = np.log(share)
+        return row
+
+    def check_sampled(self, request_id: str, prompt: List[int], output: List[int], token: int, row: Any) -> None:
+        """Compare the sampled token with the script. `row` are the logits that the sampler got."""
+        if not self._report_deviations or request_id in self._reported:
+            return
+        step = self._step(request_id, prompt, len(output))
+        if step is None or any(token == expected for expected, _ in step):
+            return
+        if not self._follows(request_id, prompt, output):  # V0 also asks for the token after a draft
+            return
+        masked = all(float(row[expected]) == float("-inf") for expected, _ in step)
+        self._report(
+            request_id,
+            position=len(output),
+            wanted=" or ".join(self._show([int(expected)]) for expected, _ in step),
+            got=self._show([token]),
+            said=self._show(output[-_SHOWN:]),
+            why="masked" if masked else "sampled",
+        )
+
+    def _follows(self, request_id: str, prompt: List[int], output: List[int]) -> bool:
+        steps = (self._step(request_id, prompt, position) for position in range(len(output)))
+        return all(step and any(token == expected for expected, _ in step) for token, step in zip(output, steps))
+
+    def _step(self, request_id: str, prompt: List[int], position: int) -> Optional[script.Step]:
+        start, end = self._markers
+        if start is None or end is None:
+            return None
+        try:
+            payload = script.find(prompt, start, end)
+            if payload is None:
+                return None
+            answers = self._decode(tuple(payload))
+            choice = script.choice_of(request_id) if len(answers) > 1 else 0
+            if choice >= len(answers):
+                raise ValueError("choice {} has no script: {} were given".format(choice, len(answers)))
+            return answers[choice].at(position, self._synthetic.end)
+        except ValueError as error:
+            self._report(request_id, problem=str(error))
+            return None
+
+    def _read(self, payload: Tuple[int, ...]) -> Tuple[script.Answer, ...]:
+        answers = script.decode("".join(self._texts.get(token, "\ufffd") for token in payload))
+        numbered = tuple(map(self._numbers.of, answers))
+        for token in (token for answer in numbered for step in answer.steps for token, _ in step):
+            if not int(token) < self._synthetic.vocab_size:
+                raise ValueError("token {} is not in the vocabulary of {}".format(token, self._synthetic.vocab_size))
+        return numbered
+
+    def _show(self, tokens: Sequence[int]) -> str:
+        """Return tokens as text, with invalid UTF-8 as escapes."""
+        encoded = (
+            bytes([token - self._numbers.first])
+            if 0 <= token - self._numbers.first < 256
+            else self._texts.get(token, "<{}>".format(token)).translate(_SPACES).encode()
+            for token in tokens
+        )
+        return b"".join(encoded).decode(errors="backslashreplace")
+
+    def _report(self, request_id: str, **facts: Any) -> None:
+        if not self._report_deviations or request_id in self._reported:
+            return
+        self._reported.add(request_id)
+        line = json.dumps({"request": request_id, **facts})
+        logger.error("the model cannot follow its script: %s", line)
+        path = os.environ.get(script.FAULTS_VARIABLE)
+        if path:
+            with open(
+                path, "a", encoding="utf-8"
+            ) as file:  # one short write, so that lines of several workers do not mix
+                file.write(line + "\n")

@@ -1,0 +1,129 @@
+"""Texts written for GitHub quote what comes from result files, cases and clones: it has no effect there."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import re
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from pytest_vllm_regress.audit.matching import find
+from pytest_vllm_regress.audit.package_lists import parse_list
+from pytest_vllm_regress.audit.sarif import to_sarif
+from pytest_vllm_regress.audit.target import audit
+from pytest_vllm_regress.bisection.algorithm import State
+from pytest_vllm_regress.bisection.commits import Group, History
+from pytest_vllm_regress.bisection.culprit import Culprit
+from pytest_vllm_regress.bisection.search_log import CandidateResult
+from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.results import RunResult, TestResult
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.environments.git import Commit, Repository
+from pytest_vllm_regress.environments.sources import PROJECTS
+from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.reporting.markdown import markdown_text
+from tests.helpers.cases import CaseFile
+
+LIVE = (
+    "thanks @user, see #12 and owner/repo#1",
+    "introduced by 0123456789abcdef0123456789abcdef01234567",
+    "![x](http://evil.invalid/a.png) [x](http://evil.invalid)",
+    "www.evil.invalid or me@evil.invalid",
+    "<!-- hidden <img src=x>",
+    "``` @user",
+    "a ```` b ``` c ` @user #1",
+    "\\` @user",
+    "~~~",
+    "- [ ] @user",
+    "| @user |",
+    "GH-1 :tada:",
+)
+_REFERENCE = re.compile(r"@|#\d|GH-|www\.|\b[0-9a-f]{7,}\b|evil", re.I)
+
+
+def effects(markdown: str) -> list[str]:
+    """Return what GitHub would act on: references in text outside code, links without an address of the project, images and HTML."""
+    found = []
+    pending = list(MarkdownIt("commonmark").enable("table").parse(markdown))
+    inside_link = False
+    for token in pending:
+        for part in token.children or ([token] if token.type == "html_block" else []):
+            if part.type == "link_open":
+                inside_link = True
+                if re.match(r"https://(github\.com/vllm-project/vllm|example\.org)/", str(part.attrs["href"])) is None:
+                    found.append(str(part.attrs["href"]))
+            inside_link = inside_link and part.type != "link_close"
+            if part.type in ("image", "html_inline", "html_block"):
+                found.append(part.content)
+            if part.type == "text" and not inside_link:
+                text = re.sub(r"https://github\.com/vllm-project/vllm/\S+", "", part.content)
+                found += [text] if _REFERENCE.search(text) else []
+    return found
+
+
+def result(text: str) -> RunResult:
+    """Return a run with the text wherever a report quotes it."""
+    versions = {"vllm": "0.8.4", text: text}
+    one = TestResult(
+        "demo",
+        text,
+        Verdict.REGRESSED,
+        text,
+        "sim",
+        text,
+        versions,
+        symptom=text,
+        command=text,
+        not_expected_because=text,
+    )
+    return RunResult((one,), (text,), text)
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_the_text_for_an_upstream_report_quotes(tmp_path: Path, text: str) -> None:
+    case = CaseFile(title=text, upstream=["https://example.org/![x](https://evil.invalid/@user)"]).write(tmp_path)
+    for cases in ((case,), ()):
+        content = page(result(text), cases)
+        (report,) = re.findall(r'<div class="copy"><pre tabindex="0">(### .*?)</pre>', content, re.DOTALL)
+        assert effects(html.unescape(report)) == []
+        assert text in html.unescape(report)
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_the_summary_of_a_run_quotes(text: str) -> None:
+    assert effects(markdown_text(result(text))) == []
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> None:
+    case = CaseFile(title=text).write(tmp_path)
+    day = datetime.datetime(2025, 3, 1, tzinfo=datetime.UTC)
+    commits = [Commit(letter * 40, (), day, day, text) for letter in "abc"]
+    history = History(PROJECTS["vllm"], Repository(tmp_path), (Group(commits[0]), Group(commits[2])), 3)
+    seen = CandidateResult(State.SKIPPED, text)
+    culprit = Culprit(
+        case,
+        history,
+        commits[2],
+        commits[0],
+        is_fix=True,
+        doubtful=(commits[1],),
+        result=seen,
+        parent_result=seen,
+        release=text,
+    )
+    assert effects(culprit.markdown(lambda commit: f"'{text}+vllm@{commit.id}")) == []
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_rules_for_code_scanning_and_pages_of_new_cases_quote(tmp_path: Path, text: str) -> None:
+    case = CaseFile(title=text, keys='workaround = "none @user"', affected="<0.8.5").write(tmp_path / "one")
+    inventory = parse_list(b"vllm==0.8.4\n", "list")
+    assert find(inventory, [case])
+    (rule,) = to_sarif([audit(inventory, [case], None, ())])["runs"][0]["tool"]["driver"]["rules"]
+    assert effects(rule["help"]["markdown"]) == []
+    new = create_case(tmp_path / "two", Upstream("vllm-project/vllm", 1), Draft(title=text, affected="=== @user"))
+    assert effects((new.directory / "README.md").read_text()) == []

@@ -1,0 +1,157 @@
+"""Schemas and patterns of findings and of a corpus: judged in a process with limits, and never fetched from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.fuzz import corpus
+from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
+from pytest_vllm_regress.fuzz.judge import Judge, NotJudged
+from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation, problems
+from pytest_vllm_regress.fuzz.search import NOT_JUDGED, Search, SearchPlan
+from pytest_vllm_regress.schemas import PROFILES, Budget, validator
+
+MAX_S = 45
+"""Wall time that a test may take for five seconds of processor time, on a busy machine."""
+
+
+def doubled(levels: int, keyword: str = "allOf") -> dict[str, Any]:
+    """Return a schema in which each definition refers to the next one twice."""
+    links = {f"d{n}": {keyword: [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {"$ref": "#/$defs/d0", "$defs": {**links, f"d{levels}": {"type": "string"}}}
+
+
+HOSTILE: dict[str, tuple[dict[str, Any], Any]] = {
+    "doubled references": (doubled(40), "x"),
+    "doubled alternatives": (doubled(40, "anyOf"), 1),
+    "pattern": ({"type": "string", "pattern": "^(a+)+$"}, "a" * 60 + "!"),
+    "pattern of names": ({"patternProperties": {"^(a|aa)+$": {"type": "null"}}}, {"a" * 60 + "!": 1}),
+}
+
+
+def reply(text: str) -> dict[str, Any]:
+    """Return the reply of a backend that accepts the invalid text and wrote it in a walk."""
+    walk = {"text": text, "end": "finished"}
+    return {"valid": [], "invalid": [[None, None]], "walks": [walk], "carried": None, "error": None}
+
+
+class Backend:
+    """A backend that accepts everything; the oracle looks at its reply."""
+
+    def ask(self, question: Question) -> tuple[Problem, ...]:
+        return problems(question, reply(question.invalid[0]))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_finding_whose_schema_cannot_be_judged_cannot_run(tmp_path: Path, name: str) -> None:
+    schema, value = HOSTILE[name]
+    question = Question(schema, (), (json.dumps(value),))
+    finding = Artefact("xgrammar", "x", {}, question, Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
+    began = time.monotonic()
+    answer, words = replay(load(finding.save(tmp_path)), Backend())  # type: ignore[arg-type]
+    assert time.monotonic() - began < MAX_S
+    assert (answer, "processor time" in words) == (Answer.CANNOT_RUN, True), words
+
+
+def test_groups_of_a_corpus_that_cannot_be_judged_are_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    groups = [
+        {"description": name, "schema": schema, "tests": [{"data": value, "valid": False}]}
+        for name, (schema, value) in HOSTILE.items()
+        if name in ("doubled references", "pattern")
+    ]
+    honest = {"description": "honest", "schema": {"type": "integer"}, "tests": [{"data": 1, "valid": True}]}
+    (tmp_path / "some.json").write_text(json.dumps([*groups, honest]))
+    began = time.monotonic()
+    with caplog.at_level(logging.WARNING, "vllm_regress.fuzz"):
+        (group,) = corpus.read(tmp_path)
+    assert time.monotonic() - began < MAX_S
+    assert (group.name, group.claimed_by(PROFILES["basic"])) == ("some: honest", True)
+    assert "some: pattern: left out" in caplog.text
+
+
+def test_a_corpus_of_slow_schemas_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "BASE_SECONDS", 0.1)
+    monkeypatch.setattr(corpus, "SECONDS_PER_MIB", 0.1)
+    test = {"data": 1, "valid": True}
+    (tmp_path / "some.json").write_text(
+        json.dumps([{"description": "one", "schema": {"type": "integer"}, "tests": [test]}] * 2000)
+    )
+    with pytest.raises(UsageError, match=r"some\.json: judging its schemas takes more than .* -v names them"):
+        list(corpus.read(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"definitions": 5},
+        {"$defs": {"a": {"properties": []}}, "$ref": "#/$defs/a"},
+        {"$defs": {"a": {"items": [1], "prefixItems": 1}}},
+        {"type": "nothing"},
+        {"pattern": "("},
+        {"$ref": "#"},
+        {"$ref": "#/nowhere"},
+        {"multipleOf": 0},
+        {"enum": 7},
+        {"minLength": "x"},
+        {"required": {"a": 1}},
+    ],
+    ids=json.dumps,
+)
+def test_what_is_no_schema_is_left_out_of_a_corpus_and_not_judged_in_a_finding(
+    tmp_path: Path, schema: dict[str, Any]
+) -> None:
+    group = {"description": "one", "schema": schema, "tests": [{"data": "x", "valid": True}, 7, {}]}
+    (tmp_path / "some.json").write_text(json.dumps([group]))
+    assert list(corpus.read(tmp_path)) == []
+    try:
+        problems(Question(schema, (), ('"x"',)), reply('"x"'))
+    except NotJudged as error:
+        assert "cannot be judged" in str(error)
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_no_reference_to_another_document_is_followed(tmp_path: Path, form: str) -> None:
+    secret = tmp_path / "other.json"
+    secret.write_text('{"type": "integer"}')
+    with pytest.raises(NotJudged, match="Unresolvable"):
+        problems(Question({"$ref": form.format(secret)}, (), ('"x"',)), reply('"x"'))
+
+
+def test_memory_is_limited_and_the_next_request_is_answered() -> None:
+    judge = Judge(seconds=60, memory=500 * 2**20)
+    try:
+        with pytest.raises(NotJudged, match=r"memory|ended with status"):
+            judge.violations({"type": "array"}, ["[" + '"ab",' * 8_000_000 + "1]"])
+        assert judge.violations({"type": "integer"}, ["1", '"x"']) == [None, ("type", "'x' is not of type 'integer'")]
+    finally:
+        judge.close()
+
+
+def test_a_search_counts_what_is_not_judged_and_goes_on() -> None:
+    asked: list[Question] = []
+
+    def ask(question: Question) -> tuple[Problem, ...]:
+        asked.append(question)
+        if len(asked) % 2:
+            raise NotJudged("too slow")
+        return ()
+
+    result = Search(ask, SearchPlan(PROFILES["basic"], Budget(), 20, seed=1)).run()
+    assert result.counts[NOT_JUDGED] > 3
+    assert not result.findings
+
+
+@pytest.mark.parametrize(
+    "text", ["1e99999999999999999999", "-1e-99999999999999999999", "0e99999999999999999999", "1E400"]
+)
+def test_numbers_beyond_every_range_are_judged(text: str) -> None:
+    assert find_violation(validator({"type": "string"}), text) is not None

@@ -1,0 +1,199 @@
+"""Programs that listen at a server's address in its place are sent nothing: not the key, not a request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from pytest_vllm_regress.engines.http.own_listener import OwnListener
+from pytest_vllm_regress.engines.server import Server
+from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, PortTaken
+from pytest_vllm_regress.util.deadline import Deadline
+from tests.helpers.squatters import NOBODY, free_port, needs_root, squatter
+from tests.unit.engines.test_server import unconnected
+
+
+async def _asynchronous(server: Server) -> Any:
+    async with server.async_client() as client:
+        return await client.get("/v1/models")
+
+
+REQUESTS: dict[str, Callable[[Server], Any]] = {
+    "get": lambda server: server.get("/v1/models"),
+    "post_all": lambda server: server.post_all("/v1/completions", [{}, {}]),
+    "metrics": lambda server: server.metrics(),
+    "client": lambda server: server.client.get("/v1/models"),
+    "async": lambda server: asyncio.run(_asynchronous(server)),
+    "openai": lambda server: server.openai.models.list(),
+}
+
+
+def refusal(request: Callable[[Server], Any], server: Server) -> str:
+    """Return the message of the error that names who holds the port. OpenAI's client raises an error of its own because of it."""
+    error: BaseException | None
+    try:
+        answer = request(server)
+    except Exception as raised:
+        error = raised
+    else:
+        raise AssertionError(f"answered: {answer}")
+    while error is not None and "is held by" not in str(error):
+        error = error.__cause__ or error.__context__
+    return str(error)
+
+
+@pytest.fixture
+def received(tmp_path: Path) -> Path:
+    """The file of what a squatter was sent."""
+    return tmp_path / "received"
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@contextlib.contextmanager
+def serving(port: int, received: Path, **options: Any) -> Iterator[Server]:
+    """A server whose only process listens on ``port``."""
+    with squatter(port, received, uid=None, **options) as pid:
+        server = unconnected(port)
+        process = psutil.Process(pid)
+        server.child.processes = lambda: [process]  # type: ignore[method-assign]
+        yield server
+
+
+@needs_root
+@pytest.mark.parametrize("request_name", REQUESTS)
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.1"])
+def test_another_user_is_sent_nothing(host: str, request_name: str, port: int, received: Path) -> None:
+    with squatter(port, received, host=host):
+        if request_name == "openai":
+            pytest.importorskip("openai")
+        error = refusal(REQUESTS[request_name], unconnected(port))
+    assert received.read_bytes() == b""
+    assert f"(uid {NOBODY})" in error and f"port {port}" in error and "run it again" in error
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_the_servers_own_process_is_asked(request_name: str, port: int, received: Path) -> None:
+    with (
+        serving(port, received) as server,
+        contextlib.suppress(ValueError, AttributeError),
+    ):  # the answer is not that of vLLM
+        REQUESTS[request_name](server)
+    assert b"Bearer key" in received.read_bytes()
+
+
+@pytest.mark.parametrize("request_name", REQUESTS)
+def test_a_program_that_shares_the_port_is_sent_nothing(request_name: str, port: int, received: Path) -> None:
+    """With SO_REUSEPORT the kernel would give it every other connection."""
+    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True) as pid:
+        error = refusal(REQUESTS[request_name], server)
+    assert received.read_bytes() == b""
+    assert f"process {pid} (" in error
+
+
+@needs_root
+def test_who_takes_the_port_after_the_servers_death_is_sent_nothing(port: int, received: Path) -> None:
+    with serving(port, received) as server:
+        assert server.get("/v1/models").is_success
+    before = received.read_bytes()
+    with squatter(port, received), pytest.raises(PortTaken, match="nothing was sent"):
+        server.get("/v1/models")
+    assert received.read_bytes() == before
+
+
+@needs_root
+def test_a_connection_that_a_squatter_took_is_dropped(
+    port: int, received: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at before the connection was made, and a squatter took the port in between."""
+    monkeypatch.setattr(OwnListener, "check", lambda own: frozenset({1}))
+    with squatter(port, received):
+        for name in ("get", "async"):
+            with pytest.raises((PortTaken, httpx.ConnectError), match="held by another program"):
+                REQUESTS[name](unconnected(port))
+    assert received.read_bytes() == b""
+
+
+@needs_root
+def test_a_connection_over_which_the_listener_changed_is_dropped(
+    port: int, received: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A squatter that held the port briefly has the connection, and the server listens now."""
+    monkeypatch.setattr(OwnListener, "check", lambda own: frozenset({1}))
+    with serving(port, received) as server, pytest.raises(PortTaken, match="changed during the connection"):
+        server.get("/v1/models")
+    assert received.read_bytes() == b""
+
+
+def test_an_address_on_which_the_kernel_would_not_connect_us_does_not_count(port: int, received: Path) -> None:
+    """Another program on another address of the machine has the same port."""
+    with squatter(port, received, host="127.0.0.2", uid=None), serving(port, received) as server:
+        assert server.get("/v1/models").is_success
+
+
+def _ended(deadline: Deadline) -> None:
+    raise ChildDied("it ended; the first error in its log: OSError: [Errno 98] Address already in use", phase="ready")
+
+
+def _hung(deadline: Deadline, why: str) -> DeadlineExceeded:
+    return DeadlineExceeded(why, phase="ready")
+
+
+def waiting(port: int) -> Server:
+    """A server that is not ready yet."""
+    server = unconnected(port)
+    server.child.name = "server"
+    server.child.check_early = lambda monitor, deadline: None  # type: ignore[method-assign]
+    server.child.pause = time.sleep  # type: ignore[method-assign, assignment]
+    server.child.hung = _hung  # type: ignore[method-assign, assignment]
+    return server
+
+
+@needs_root
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_server_whose_port_is_taken_is_not_ready(port: int, received: Path, dies: bool) -> None:
+    """Regression: who kept the port got the key, answered everything, and the test passed."""
+    server = waiting(port)
+    looks = iter(range(3))
+    server.child.check_alive = lambda deadline: _ended(deadline) if dies and next(looks) == 2 else None  # type: ignore[method-assign]
+    with squatter(port, received), pytest.raises(PortTaken, match=rf"uid {NOBODY}.*process \d+ \(.*already in use"):
+        server.wait_ready(Deadline.after("ready", 1))
+    assert received.read_bytes() == b"" and server.model == ""
+
+
+@needs_root
+def test_a_server_that_listens_after_a_squatter_has_gone_becomes_ready(port: int, received: Path) -> None:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(squatter(port, received))
+        server = waiting(port)
+        left = iter(range(100))
+
+        def pause(seconds: float) -> None:
+            if next(left) == 2:
+                first.close()
+                assert received.read_bytes() == b""
+                pid = second.enter_context(squatter(port, received, uid=None))
+                server.child.processes = lambda: [psutil.Process(pid)]  # type: ignore[method-assign]
+
+        server.child.pause = pause  # type: ignore[method-assign]
+        server.wait_ready(Deadline.after("ready", 10))
+        assert server.model == "theirs"
+    assert b"Bearer key" in received.read_bytes()
+
+
+@needs_root
+def test_names_of_processes_do_not_reach_the_terminal_raw(port: int, received: Path) -> None:
+    with squatter(port, received, name=b"\x1b[2J\x07\n"), pytest.raises(PortTaken) as caught:
+        unconnected(port).get("/")
+    assert "\x1b" not in str(caught.value) and "\x07" not in str(caught.value)

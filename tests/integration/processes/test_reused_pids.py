@@ -1,0 +1,123 @@
+"""No process is signalled because it has the pid of one that ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes.lifecycle import Lifecycle
+from pytest_vllm_regress.target_site.vllm_regress_target import nanny
+from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+needs_pids = pytest.mark.skipif(
+    not os.access(LAST_PID, os.W_OK), reason="the next pid cannot be set: run as root, without a read-only /proc/sys"
+)
+TICK_S = 0.02
+"""Processes that start within one clock tick (10 ms) of the kernel have the same start time. No pid comes round so fast."""
+STRANGER = "import subprocess, sys; subprocess.Popen(['sleep', '60']); print('ready', flush=True); sys.stdin.read()"
+
+
+@contextlib.contextmanager
+def stranger(pid: int) -> Iterator[list[psutil.Process]]:
+    """A process with this pid, which another one had, and its child."""
+    time.sleep(TICK_S)
+    for _ in range(200):
+        LAST_PID.write_text(str(pid - 1))
+        with subprocess.Popen(
+            [sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        ) as process:
+            try:
+                if process.pid == pid:
+                    assert process.stdout is not None and process.stdout.readline()
+                    family = [psutil.Process(pid), *psutil.Process(pid).children()]
+                    assert len(family) == 2
+                    yield family
+                    return
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+    pytest.skip("this machine starts too many processes to get a certain pid")
+
+
+def wait_for_stop(process: psutil.Process) -> None:
+    """Wait until a suspended process has noticed that, which takes a moment on a busy machine."""
+    until = time.monotonic() + 5
+    while process.status() != psutil.STATUS_STOPPED and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@needs_pids
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_a_stranger_with_a_nannys_pid_is_not_ended(orphaned: bool) -> None:
+    """The agent reaps a nanny that was killed, and then its pid is free."""
+    ours, theirs = socket.socketpair()
+    nannys = subprocess.Popen(["sleep", "60"])
+    life = Lifecycle(nannys.pid, FrameSocket(ours))
+    nannys.kill()
+    nannys.wait()
+    if orphaned:
+        theirs.close()
+    with stranger(nannys.pid) as family:
+        family[0].suspend()
+        wait_for_stop(family[0])
+        assert life.processes() == []
+        life.kill(0.0)
+        assert family[0].status() == psutil.STATUS_STOPPED and all(map(process_tree.is_alive, family))
+    theirs.close()
+
+
+@needs_pids
+def test_a_stranger_with_a_childs_pid_is_not_asked_to_end() -> None:
+    ours, theirs = socket.socketpair()
+    lifeline = FrameSocket(theirs)
+    parent = subprocess.Popen([sys.executable, "-c", STRANGER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None and parent.stdout.readline()
+    life = Lifecycle(parent.pid, FrameSocket(ours))
+    (child,) = psutil.Process(parent.pid).children()
+    lifeline.send({"event": "started", "pid": child.pid})
+    assert life.alive and life.pid == child.pid
+    child.kill()
+    parent.kill()
+    parent.communicate()
+    process_tree.wait_until_gone([child], 2.0)
+    until = time.monotonic() + 5
+    while psutil.pid_exists(child.pid) and time.monotonic() < until:  # init reaps it
+        time.sleep(0.05)
+    with stranger(child.pid) as family:
+        life.terminate()
+        time.sleep(0.2)
+        assert all(map(process_tree.is_alive, family))
+    life.kill(0.0)
+
+
+@needs_pids
+def test_a_stranger_with_the_pid_of_a_descendant_is_not_signalled() -> None:
+    """Between the look at /proc and the signal, a descendant ends and another process gets its pid."""
+    program = (
+        "import os, subprocess, sys; from vllm_regress_target import nanny; child = subprocess.Popen(['sleep', '60']); "
+        "seen = nanny.start_times(os.getpid()); child.kill(); child.wait(); print(child.pid, flush=True); "
+        "sys.stdin.readline(); nanny._signal(seen, 9)"
+    )
+    command, site = [sys.executable, "-c", program], str(Path(nanny.__file__).parents[1])
+    with subprocess.Popen(
+        command, env={"PYTHONPATH": site}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as looking:
+        assert looking.stdout is not None
+        pid = int(looking.stdout.readline())
+        with stranger(pid) as family:
+            looking.communicate("go\n")
+            assert looking.returncode == 0
+            time.sleep(0.2)
+            assert all(map(process_tree.is_alive, family))

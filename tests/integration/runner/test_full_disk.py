@@ -1,0 +1,100 @@
+"""``--results`` and other outputs on a disk that is full or cannot be written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner import run
+from pytest_vllm_regress.runner.result_files import check_destination, save_results
+from pytest_vllm_regress.util.files import check_writable
+
+RUN = RunResult((TestResult("a", "t", Verdict.FIXED, "passed", "sim", "e"),))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = (
+        os.geteuid() == 0
+        and not subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], check=False, capture_output=True
+        ).returncode
+    )
+    if not mounted:
+        pytest.skip("mounting a tmpfs needs root")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(place: Path) -> None:
+    with (place / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.mark.parametrize("name", ["", "results.json", "new/folder", "new/results.json"])
+def test_a_full_disk_is_an_error_before_the_run(name: str, small_disk: Path) -> None:
+    check_destination(small_disk / name)
+    fill(small_disk)
+    with pytest.raises(UsageError, match=r"cannot be written: No space left on device"):
+        check_destination(small_disk / name)
+    assert {path.name for path in small_disk.iterdir()} <= {"filler", "new"}
+
+
+@pytest.mark.parametrize("name", ["results.json", "folder/below"])
+def test_a_place_below_a_file_is_an_error_before_the_run(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_destination(tmp_path / "file" / name)
+
+
+def test_a_folder_where_a_file_is_wanted_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "results.json").mkdir()
+    with pytest.raises(UsageError, match=r"results\.json: cannot be written: "):
+        check_writable(tmp_path / "results.json")
+
+
+def test_an_existing_result_file_is_kept_by_the_check(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("earlier")
+    check_destination(tmp_path / "results.json")
+    assert (tmp_path / "results.json").read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_a_disk_that_fills_up_while_running_leaves_a_copy_in_the_cache(small_disk: Path, tmp_path: Path) -> None:
+    check_destination(small_disk)
+    fill(small_disk)
+    with pytest.raises(UsageError, match=r"No space left on device.*A copy of the results is in ") as caught:
+        save_results(RUN, small_disk, tmp_path / "cache", print)
+    (copy,) = (tmp_path / "cache").iterdir()
+    assert str(copy) in str(caught.value)
+    assert read_results(copy) == RUN
+
+
+@pytest.mark.parametrize("command", ["run", "matrix"])
+@pytest.mark.parametrize("option", ["--results", "--html"])
+def test_the_command_checks_before_it_runs(
+    command: str, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (command, option) == ("run", "--html"):
+        pytest.skip("run writes no page")
+    started: list[object] = []
+    monkeypatch.setattr(run, "_Run", lambda *arguments: started.append(arguments))
+    (tmp_path / "file").touch()
+    status = main([command, "vllm-17173", "--env", sys.executable, option, str(tmp_path / "file" / "x.json")])
+    assert status == 2
+    assert "cannot be written: " in "".join(capsys.readouterr())
+    assert started == []

@@ -1,0 +1,85 @@
+"""An invalid case file is named, and does not block commands that concern other cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from tests.helpers.cases import CaseFile
+from tests.unit.cli.test_cli import PROBE, TEST
+
+GOOD = CaseFile(affected="<0.8.5", old=(), new=())
+PROBLEM = "broken/case.toml: devices[0] = 'tpu'"
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    """The valid case ``demo`` and the invalid case ``broken``."""
+    root = GOOD.write(tmp_path / "cases").directory.parent
+    (root / "broken").mkdir()
+    (root / "broken" / "case.toml").write_text(dataclasses.replace(GOOD, id="broken", devices=("tpu",)).text())
+    return root
+
+
+def regress(cases: Path, *arguments: object) -> int:
+    return cli.main(["--cases", str(cases), *map(str, arguments)])
+
+
+def test_list_shows_the_valid_cases_and_names_the_invalid_file(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert regress(cases, "list") == 2
+    captured = capsys.readouterr()
+    assert [line.split()[0] for line in captured.out.splitlines()] == ["id", "demo"]
+    assert captured.err.count(PROBLEM) == 1
+    assert regress(cases, "list", "--json") == 2
+    assert [case["id"] for case in json.loads(capsys.readouterr().out)] == ["demo"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [(["show", "demo"], 0), (["audit", "vllm.txt"], 1), (["bisect", "demo", "--good", "1"], 2), (["judge", "demo"], 2)],
+)
+def test_commands_that_concern_other_cases_go_on_with_a_warning(
+    cases: Path,
+    arguments: list[str],
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "vllm.txt").write_text("vllm==0.8.4\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("pytest_vllm_regress.bisection.run.releases", lambda package: ())
+    assert regress(cases, *arguments) == status
+    captured = capsys.readouterr()
+    assert f"warning: invalid case file, left out: {cases}/{PROBLEM}" in captured.err
+    assert "no such case" not in captured.err
+
+
+def test_run_of_another_case_is_not_blocked(
+    cases: Path, tmp_path: Path, fixed_target: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    (cases / "demo" / "test_demo.py").write_text(TEST)
+    (cases / "demo" / "probe.py").write_text(PROBE)
+    assert regress(cases, "run", "demo", "--env", fixed_target) == 0
+    assert PROBLEM in capfd.readouterr().err
+
+
+def test_an_invalid_case_cannot_be_used_itself(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert regress(cases, "show", "broken") == 2
+    error = capsys.readouterr().err
+    assert "no such case: 'broken'" in error
+    assert PROBLEM in error
+
+
+@pytest.mark.parametrize("command", [["run"], ["validate", "--all"], ["matrix"]])
+def test_commands_that_concern_all_cases_refuse_an_invalid_file(
+    cases: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert regress(cases, *command) == 2
+    assert PROBLEM in capsys.readouterr().err

@@ -1,0 +1,150 @@
+"""From evidence to an observation, a verdict, and what pytest reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.cases.observation import Mechanism
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import BuildError, ChildDied, Kind, Masked, Part, RemoteError, Unsupported, UsageError
+from pytest_vllm_regress.plugin import verdicts
+from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
+from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
+from tests.helpers.cases import CaseFile
+from tests.unit.plugin.conftest import MakeItem, report
+
+WRONG = AssertionError("expected 8, got 1")
+HANG = CaseFile(kind="hang", omits="the pool", pattern="waiting")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "kind", "phase", "parts"),
+    [
+        (Evidence(error=WRONG, phase="request"), Kind.WRONG_RESULT, "request", {Part.ASSERTION: str(WRONG)}),
+        (
+            Evidence(error=WRONG, dead=True, engine={Part.EXIT: Masked("exit status 7")}),
+            Kind.ENGINE_DEATH,
+            "probe",
+            {Part.ASSERTION: str(WRONG), Part.EXIT: "exit status 7"},
+        ),
+        (Evidence(error=ValueError("a\nb")), Kind.EXCEPTION, "test", {Part.EXCEPTION: "ValueError: a\nb"}),
+        (
+            Evidence(error=RemoteError("it raised", phase="start", parts={Part.TRACEBACK: Masked("x")})),
+            Kind.EXCEPTION,
+            "start",
+            {Part.TRACEBACK: "x"},
+        ),
+        (Evidence(error=ChildDied("gone", phase="ready")), Kind.CRASH, "ready", {}),
+        (Evidence(error=UsageError("no")), Kind.USAGE, "test", {}),
+        (Evidence(error=Unsupported("no", since="0.9")), Kind.NOT_APPLICABLE, "probe", {}),
+        (Evidence(skipped="no reason"), Kind.NOT_APPLICABLE, "probe", {}),
+        (Evidence(replies=2, phase="request"), Kind.PASSED, "request", {}),
+    ],
+)
+def test_observations_of_a_leg(evidence: Evidence, kind: Kind, phase: str, parts: dict[Part, str]) -> None:
+    observation = verdicts.observe(evidence)
+    assert (observation.kind, observation.phase, dict(observation.parts)) == (kind, phase, parts)
+
+
+def test_a_pass_without_a_reply_is_not_a_pass() -> None:
+    observation = verdicts.observe(Evidence())
+    assert observation.kind is not Kind.PASSED and "without one reply" in observation.summary
+
+
+def test_a_group_counts_as_its_first_error() -> None:
+    group = BaseExceptionGroup("two", [BaseExceptionGroup("one", [WRONG]), KeyError("later")])
+    assert verdicts.observe(Evidence(error=group)).kind is Kind.WRONG_RESULT
+
+
+def test_an_observation_is_masked_and_names_the_mechanisms() -> None:
+    evidence = Evidence(error=AssertionError("password=hunter2222"), at_work=[Mechanism("hits", True)])
+    observation = verdicts.observe(evidence)
+    assert "hunter2222" not in observation.summary + observation.parts[Part.ASSERTION]
+    assert observation.at_work == (Mechanism("hits", True),)
+
+
+@pytest.mark.parametrize(
+    ("case", "evidence", "broken", "needed"),
+    [
+        (HANG, Evidence(error=WRONG), None, True),
+        (HANG, Evidence(replies=1), None, False),
+        (HANG, Evidence(error=Unsupported("no", since="0.9")), None, False),
+        (HANG, Evidence(error=WRONG, at_work=[Mechanism("hits", False)]), None, False),
+        (HANG, Evidence(error=WRONG), BuildError("no solution"), False),
+        (CaseFile(), Evidence(error=WRONG), None, False),
+    ],
+)
+def test_which_failures_need_a_control_leg(
+    make_item: MakeItem, case: CaseFile, evidence: Evidence, broken: Exception | None, needed: bool
+) -> None:
+    item = make_item(case, broken=broken)
+    assert verdicts.needs_control(item, item.marked, verdicts.observe(evidence)) is needed
+
+
+def judged(item: Any, subject: Evidence, control: Evidence | None = None) -> verdicts.JudgedLeg:
+    return verdicts.decide_leg(item, item.marked, subject, verdicts.observe(subject), control)
+
+
+def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeItem) -> None:
+    error = BuildError("no solution")
+    item = make_item(broken=error)
+    leg = judged(item, Evidence(error=error, reports=[report("failed", "setup", "text")]))
+    assert leg.decision.verdict is Verdict.INCONCLUSIVE and "no solution" in leg.decision.reason
+    (shown,) = verdicts.rewrite(item, leg)
+    result = getattr(shown, ATTRIBUTE)
+    assert (result.device, result.environment, result.versions) == ("unknown", "old", {})
+    assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env 'old'"
+
+
+@pytest.mark.parametrize(
+    ("version", "evidence", "settings", "verdict", "outcome"),
+    [
+        ("0.8.4", Evidence(error=WRONG), {}, Verdict.REPRODUCED, "skipped"),
+        ("0.8.4", Evidence(error=WRONG), {"fail_on_known": True}, Verdict.REPRODUCED, "failed"),
+        ("0.8.5", Evidence(error=WRONG), {}, Verdict.REGRESSED, "failed"),
+        ("0.8.4", Evidence(replies=1), {}, Verdict.UNEXPECTEDLY_FIXED, "failed"),
+        ("0.8.5", Evidence(replies=1), {}, Verdict.FIXED, "passed"),
+        ("0.8.4", Evidence(error=Unsupported("no", since="0.9")), {}, Verdict.NOT_APPLICABLE, "skipped"),
+        ("0.8.4", Evidence(skipped="no reason"), {}, Verdict.INCONCLUSIVE, "failed"),
+        ("0.8.4", Evidence(error=KeyError("other")), {}, Verdict.INCONCLUSIVE, "failed"),
+    ],
+)
+def test_the_deciding_report_says_the_verdict(
+    make_item: MakeItem,
+    version: str,
+    evidence: Evidence,
+    settings: dict[str, Any],
+    verdict: Verdict,
+    outcome: str,
+) -> None:
+    item = make_item(version=version, **settings)
+    test_outcome = "failed" if evidence.error else "skipped" if evidence.skipped else "passed"
+    reports = [
+        report(when="setup"),
+        report(test_outcome, text="a traceback" if evidence.error else None),
+        report(when="teardown"),
+    ]
+    evidence = Evidence(**{**vars(evidence), "reports": reports})
+    setup, call, teardown = verdicts.rewrite(item, judged(item, evidence))
+    assert (setup.outcome, call.outcome, teardown.outcome) == ("passed", outcome, "passed")
+    assert hasattr(call, "wasxfail") == (outcome == "skipped" and verdict is Verdict.REPRODUCED)
+    result = getattr(call, ATTRIBUTE)
+    assert (result.verdict, result.versions["vllm"], result.device) == (verdict, version, "sim")
+    assert result.command.endswith("--vllm-env 'old' --vllm-device sim")
+    assert ("vllm_verdict", verdict.name) in call.user_properties
+    if outcome == "failed":
+        assert call.longreprtext.startswith(f"{verdict.name}: ")
+        assert "upstream: https://example.org/1; first fixed version: vllm 0.8.5" in call.longreprtext
+        assert ("a traceback" in call.longreprtext) == (evidence.error is not None)
+
+
+def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> None:
+    item = make_item(HANG)
+    failed = Evidence(CONTROL, error=KeyError("password=hunter2222"))
+    subject = Evidence(SUBJECT, error=ChildDied("gone", phase="probe"), reports=[report("failed", text="t")])
+    (shown,) = verdicts.rewrite(item, judged(item, subject, failed))
+    assert getattr(shown, ATTRIBUTE).control == "failed"
+    ((title, text),) = shown.sections
+    assert title == "control leg" and "password=" in text and "hunter2222" not in text
