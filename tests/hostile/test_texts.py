@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import io
 import json
 import time
@@ -191,12 +192,17 @@ def test_no_secret_is_printed_in_an_error(form: str, capsys: pytest.CaptureFixtu
 
 
 def cost(printer: Callable[[str], str], text: str) -> tuple[float, int]:
-    """Return the processor time (seconds) and the peak memory (bytes) of printing the text."""
+    """Return the processor time (seconds, the least of three) and the peak memory (bytes) of printing the text."""
+    times = []
+    gc.collect()
+    for _ in range(3):
+        began = time.process_time()
+        printer(text)
+        times.append(time.process_time() - began)
     tracemalloc.start()
-    began = time.process_time()
     try:
         printer(text)
-        return time.process_time() - began, tracemalloc.get_traced_memory()[1]
+        return min(times), tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 

@@ -94,9 +94,18 @@ def test_only_a_listener_that_speaks_http2_may_be_ray(
 
 def test_a_name_that_is_not_resolved_in_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_reachability, "ANSWER_S", 0.3)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *arguments, **options: time.sleep(5))
-    with pytest.raises(UsageError, match=r"no cluster answers at head\.example:6379: no answer within"):
-        check_reachable("ray", "head.example:6379")
+    answer = threading.Event()
+
+    def never_answers(*arguments: object, **options: object) -> None:
+        answer.wait()
+        raise socket.gaierror("the test is over")
+
+    monkeypatch.setattr(socket, "getaddrinfo", never_answers)
+    try:
+        with pytest.raises(UsageError, match=r"no cluster answers at head\.example:6379: no answer within"):
+            check_reachable("ray", "head.example:6379")
+    finally:
+        answer.set()
 
 
 @pytest.mark.parametrize("where", ["auto", "local", "nonsense", "http://127.0.0.1:1", "host:port", "host:99999"])
