@@ -6,8 +6,8 @@ import dataclasses
 import enum
 import functools
 import json
+import random
 import re
-import re._parser as re_parser  # what the module re parses patterns with; it has no public name
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -86,42 +86,19 @@ def unrelated_log(case: Case, cases: Iterable[Case]) -> str:
 
 @functools.cache
 def sample_match(pattern: str) -> str:
-    """Return a simple text that matches the pattern, always the same; empty if none was found."""
-    text = _simplest(re_parser.parse(pattern, re.MULTILINE))
-    return text if search(pattern, text) is not None else ""
+    """Return the simplest text that matches the pattern; empty if none was found."""
+    from hypothesis import Phase, errors, find, settings
+    from hypothesis import strategies as st
 
-
-def _simplest(parsed: Iterable[tuple[Any, Any]]) -> str:
-    """Return the text of the first alternative, the fewest repeats and the first member of each class."""
-    text = ""
-    for operation, argument in parsed:
-        match str(operation):
-            case "LITERAL":
-                text += chr(argument)
-            case "ANY" | "NOT_LITERAL":
-                text += "x"
-            case "IN":
-                text += _member(argument)
-            case "BRANCH":
-                text += _simplest(argument[1][0])
-            case "SUBPATTERN":
-                text += _simplest(argument[-1])
-            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                text += _simplest(argument[2]) * argument[0]
-    return text
-
-
-def _member(members: list[tuple[Any, Any]]) -> str:
-    names = [str(operation) for operation, _ in members]
-    if "NEGATE" in names:
-        return "x"
-    operation, argument = members[0]
-    match str(operation):
-        case "LITERAL":
-            return chr(argument)
-        case "RANGE":
-            return chr(argument[0])
-    return {"CATEGORY_DIGIT": "0", "CATEGORY_SPACE": " "}.get(str(argument), "x")
+    try:
+        return find(
+            st.from_regex(re.compile(pattern, re.MULTILINE)),
+            lambda text: search(pattern, text) is not None,
+            settings=settings(max_examples=20, database=None, phases=(Phase.generate, Phase.shrink)),
+            random=random.Random(0),
+        )
+    except (errors.NoSuchExample, errors.Unsatisfiable):
+        return ""
 
 
 def count_rejected(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
