@@ -24,7 +24,7 @@ from .http.pooling import PoolingRequests
 from .http.readiness import ReadinessRequests
 from .http.text import TextRequests
 from .http.transport import ServerReport
-from .ports import HOST, PortLease
+from .resources.ports import HOST, PortLease
 from .spec import EngineSpec
 
 _log = logging.getLogger("vllm_regress.engines")

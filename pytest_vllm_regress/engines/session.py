@@ -7,7 +7,6 @@ import dataclasses
 import secrets
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -16,8 +15,7 @@ from packaging.version import InvalidVersion, Version
 from ..checkpoints.forge import architectures_of, ensure_checkpoint
 from ..checkpoints.kinds import KINDS, arguments_of, needed_by
 from ..dialogue.script import ScriptWatch
-from ..errors import BuildError, ChildError, LimitExceeded, Unsupported, UsageError
-from ..gpus import compiled
+from ..errors import ChildError, LimitExceeded, Unsupported, UsageError
 from ..gpus.leases import GpuLease
 from ..processes import process_tree
 from ..processes.abandoned import sweep
@@ -31,13 +29,14 @@ from ..util.owner import Owner
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .engine import AsyncEngine, Engine, start_engine
-from .placement import PROBE, MemoryRequest, Placement, first_start, is_forged, kernels
 from .pool import E, EnginePool
-from .ports import lease_port
+from .resources.agents import Agents
+from .resources.placement import PROBE, MemoryRequest, Placement, first_start, is_forged
+from .resources.ports import lease_port
 from .server import Server, start_server
 from .settings import Settings
 from .spec import EngineSpec, Front
-from .target import Target, built_target, canonical_name, default_environment, inspect, named_interpreter
+from .target import Target, built_target, canonical_name, default_environment, inspect
 
 T = TypeVar("T", Engine, AsyncEngine)
 _SHORT_WAIT_S = 1.0
@@ -80,14 +79,14 @@ class Session:
         self.progress = progress
         self._run: RunDir | None = None
         self._targets: dict[str, Target] = {}
-        self._failed: dict[str, BuildError] = {}
-        self._agents: dict[tuple[str, str], Agent] = {}
         self._engines: EnginePool = EnginePool(settings.max_engines, self._charge)
-        self._leases = contextlib.ExitStack()
         self._gpus = Placement(lambda line: self.progress(line))
         self._gpu_facts: WeakKeyDictionary[Child, Mapping[str, str]] = WeakKeyDictionary()
         session_s = settings.limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
+        self._agents = Agents(
+            lambda: self.run, self._gpus, settings.limits, self._until, deadline_for, lambda line: self.progress(line)
+        )
 
     @property
     def run(self) -> RunDir:
@@ -104,10 +103,8 @@ class Session:
 
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
-        if name in self._failed:
-            raise self._failed[name].with_traceback(None)  # without it, the traceback would grow with every test
         if name not in self._targets:
-            python = self._interpreter(name)
+            python = self._agents.interpreter(name)
             self._check_budget()
             self._targets[name] = inspect(name, python, self.settings.device)
             self._warn_of_newer(self._targets[name].versions.get("vllm", "0"))
@@ -163,16 +160,7 @@ class Session:
     def bare_agent(self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]) -> Agent:
         """Return an agent that does not import vLLM. ``limits`` replace the session's; ``limit_options`` name the options that set them."""
         self._check_budget()
-        key = (name, f"bare {sorted(limits.items())}")
-        agent = self._agents.get(key)
-        if agent is None or not agent.alive:
-            limits = {**self.settings.limits.as_request(self._until), **limits}
-            options = {**self.settings.limits.options(), **limit_options}
-            label = f"bare-{len(self._agents)}"
-            agent = Agent(self._interpreter(name), self.run, name=label, limits=limits, limit_options=options)
-            agent.start(self._deadline("import", None))
-            self._agents[key] = agent
-        return agent
+        return self._agents.bare(name, limits, limit_options)
 
     def engine(
         self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
@@ -221,10 +209,7 @@ class Session:
     def close(self) -> None:
         """Stop every engine and agent, end what is left of this run, remove its directory."""
         self._engines.clear()
-        for agent in self._agents.values():
-            agent.stop()
-        self._agents.clear()
-        self._leases.close()
+        self._agents.stop()
         if self._run is not None:
             strays = process_tree.with_tag(self._run.tag)
             if strays:
@@ -357,42 +342,12 @@ class Session:
     @property
     def agents(self) -> tuple[Agent, ...]:
         """The agents that were started."""
-        return tuple(self._agents.values())
+        return self._agents.started
 
     def warm_agent(self, target: Target) -> Agent:
         """Return the agent of a target, started and with vLLM imported."""
         self._check_budget()
-        key = (target.name, target.device)
-        agent = self._agents.get(key)
-        if agent is None or not agent.alive:
-            environment = {"VLLM_REGRESS_DEVICE": str(target.device)}
-            if target.device == "gpu":
-                environment |= self._gpus.agent_environment(target)
-                self._leases.enter_context(compiled.hold(kernels(target)))
-            limits, options = self.settings.limits.as_request(self._until), self.settings.limits.options()
-            facts: dict[str, Any] = {"name": f"agent-{len(self._agents)}", "about": target.describe()}
-            agent = Agent(
-                target.python, self.run, environment=environment, limits=limits, limit_options=options, **facts
-            )
-            agent.start(self._deadline("import", None))
-            self._agents[key] = agent
-            self.progress(f"importing vLLM in {target.name} ({target.device})")
-            agent.warm(self._deadline("import", None), fronts=["serve"])
-            if agent.spawns:
-                self.progress(f"note: processes are spawned, not forked: {agent.spawns}")
-        return agent
-
-    def _interpreter(self, name: str) -> Path:
-        if python := named_interpreter(name):
-            return python
-        from ..environments.cache import EnvironmentCache
-        from ..environments.names import resolve
-
-        try:
-            return self._leases.enter_context(EnvironmentCache().lease(resolve(name), progress=self.progress))
-        except BuildError as error:
-            self._failed[name] = error  # raised again for every test, but built only once
-            raise
+        return self._agents.warm(target)
 
     def _charge(self, user: str, leftovers: tuple[Leftover, ...]) -> None:
         self.leftover_reports.append((user, leftovers))

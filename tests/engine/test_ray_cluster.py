@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.ports import lease_port
+from pytest_vllm_regress.engines.resources.ports import lease_port
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec

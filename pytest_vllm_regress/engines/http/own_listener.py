@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import httpx
 import psutil
 
-from ..ports import HOST
+from ..resources.ports import HOST
 from . import listeners
 from .listeners import Listener
 

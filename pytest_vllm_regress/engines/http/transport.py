@@ -18,7 +18,7 @@ from ...errors import PortTaken, Unsupported
 from ...processes.child_handle import Child, Loan
 from ...util.deadline import Deadline, DeadlineFor
 from ...util.masking import Masked, mask_log
-from ..ports import HOST, PortLease
+from ..resources.ports import HOST, PortLease
 from ..schema_filter import SchemaFilter
 from ..spec import EngineSpec
 from .background_call import BackgroundCall

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_vllm_regress.engines.placement import PROBE, Placement
+from pytest_vllm_regress.engines.resources.placement import PROBE, Placement
 from pytest_vllm_regress.engines.target import Target, inspect
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.gpus.leases import GpuLeases

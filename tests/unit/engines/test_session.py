@@ -13,6 +13,7 @@ import pytest
 
 from pytest_vllm_regress.engines import session
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Limits, Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
@@ -94,11 +95,11 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAgent:
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
     fake_agent = FakeAgent()
 
-    def of(self: Session, target: Target) -> Any:
+    def of(self: Agents, target: Target) -> Any:
         self._agents[target.name, target.device] = fake_agent  # type: ignore[assignment]
         return fake_agent
 
-    monkeypatch.setattr(Session, "warm_agent", of)
+    monkeypatch.setattr(Agents, "warm", of)
     monkeypatch.setattr(session, "sweep", list)
     return fake_agent
 

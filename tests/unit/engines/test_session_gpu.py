@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines import placement, session
+from pytest_vllm_regress.engines import session
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.resources import placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec

@@ -1,0 +1,1 @@
+"""What engines need while they run: warm agents, GPUs, ports."""
