@@ -194,16 +194,18 @@ def check_device(device: str | None) -> None:
 
 
 def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
-    """Show what must be downloaded for these environments. On a terminal, ask whether to go on, unless ``yes`` was given.
-
-    "No", Ctrl-C and Ctrl-D end the command with exit code 130.
-    """
+    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``)."""
     from ..environments.downloads import downloads
 
     needed = downloads(environments)
     if needed is None:
         return
     say(str(needed))
+    confirm(yes=yes)
+
+
+def confirm(*, yes: bool) -> None:
+    """On a terminal, ask whether to go on, unless ``yes`` was given. "No", Ctrl-C and Ctrl-D end the command with exit code 130."""
     if yes or not on_a_terminal():
         return
     try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import UsageError
 from ..reporting.table import print_to_console
-from ..runner.batch import RunOptions
+from ..runner.batch import Batch, RunOptions
 from ..runner.build import check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
@@ -17,9 +20,12 @@ from ..runner.progress import UpdateLines
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import RunRequest, run_batches
 from ..runner.shards import MAX_SHARDS, CiSystem, ci_job_matrix, take_shard
+from ..runner.slots import machine_room
 from ..util.files import check_writable
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
+from ..util.sizes import GIB, size_of
+from ..util.validation import format_value
 from .context import (
     HELP,
     OK,
@@ -34,16 +40,22 @@ from .context import (
     WheelIndex,
     Yes,
     check_device,
+    confirm,
     confirm_downloads,
     end_if_idle,
     invocation,
     make_executor,
+    print_columns,
     print_json,
     releases_of,
     say,
     warn,
 )
 
+if TYPE_CHECKING:
+    from ..runner.executor import Executor
+
+DISK = "30GiB"
 app = typer.Typer(context_settings=HELP)
 
 
@@ -63,6 +75,24 @@ def matrix(
             help="All environments of environments.toml with such a vLLM, for example '>=0.8,<0.12'.",
         ),
     ] = None,
+    releases: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPECIFIER",
+            help="All stable releases of vLLM on the package index in that range, for example '>=0.7', within --disk.",
+        ),
+    ] = None,
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help=f"With --releases: most disk space for its environments and downloads (default: {DISK}).",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="With --releases: run nothing; list the releases in their order, with sizes."),
+    ] = False,
     device: Device = None,
     jobs: Jobs = None,
     on: On = None,
@@ -88,18 +118,21 @@ def matrix(
 ) -> None:
     """Run cases over many environments and show case by version. Arguments after -- go to pytest.
 
-    Without --env and --versions the evidence environments of the cases are used. Repeat the command to resume an interrupted matrix.
+    Without --env, --versions and --releases the evidence environments of the cases are used. Repeat the command to resume an interrupted matrix.
     Exit codes are those of `run`.
     """
     check_device(device)
     shared = invocation(context)
     cases = shared.select(case_ids or [])
-    all_batches = plan_batches(cases, named_environments(cases, env or [], versions))
+    limit = _disk_limit(disk, releases, on, dry_run)
+    all_batches = plan_batches(cases, named_environments(cases, env or [], versions, releases))
     if plan is not None:
         options_given = [
             ("--env", env),
             ("--source", source),
             ("--versions", versions),
+            ("--releases", releases),
+            ("--disk", disk),
             ("--device", device),
             ("--wheel-index", wheel_index),
         ]
@@ -107,19 +140,15 @@ def matrix(
         command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments))
         print_json(ci_job_matrix(plan, all_batches, shards or len(all_batches), command, shared.pytest_args))
         raise typer.Exit(OK)
-    batches = take_shard(all_batches, shard)
+    batches: Sequence[Batch] = take_shard(all_batches, shard)
     end_if_idle(batches, shard, destination)
     check_destination(destination)
     if html is not None:
         check_writable(html)
-    executor = make_executor(on, gpus, jobs, say)
-    if on is None:
-        check_environments(batches)
-        confirm_downloads([batch.environment for batch in batches], yes=yes)
     options = RunOptions(device, None, shared.pytest_args, shared.cases_dir)
     key = [
         *(case.id for case in cases),
-        *(batch.environment for batch in batches),
+        *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),
         str(device),
         str(shard),
         *shared.pytest_args,
@@ -127,8 +156,16 @@ def matrix(
     journal = Journal(writable_root() / "matrix", key)
     if fresh:
         journal.close()
-    with terminate_as_interrupt():
-        outcome = run_batches(RunRequest(batches, executor, options, UpdateLines(say), journal))
+    with contextlib.ExitStack() as sweep:
+        if limit is not None:
+            batches, executor = _sweep(sweep, batches, journal, limit, jobs, yes=yes, dry_run=dry_run)
+        else:
+            executor = make_executor(on, gpus, jobs, say)
+            if on is None:
+                check_environments(batches)
+                confirm_downloads([batch.environment for batch in batches], yes=yes)
+        with terminate_as_interrupt():
+            outcome = run_batches(RunRequest(batches, executor, options, UpdateLines(say), journal))
     print_to_console(outcome.run)
     written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
@@ -142,6 +179,53 @@ def matrix(
     else:
         journal.close()
     raise typer.Exit(outcome.exit_code)
+
+
+def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run: bool) -> int | None:
+    """Return the bytes that a sweep over releases on this machine may take; None for any other matrix."""
+    if releases is None or on is not None:
+        if disk is not None or dry_run:
+            raise UsageError(
+                "--disk and --dry-run go with --releases on this machine; a node's cache has a limit of its own"
+            )
+        return None
+    limit = size_of(disk or DISK)
+    if limit is None:
+        raise UsageError(f"--disk {format_value(disk)}: allowed is a size such as {DISK}")
+    return limit
+
+
+def _sweep(
+    context: contextlib.ExitStack,
+    batches: Sequence[Batch],
+    journal: Journal,
+    limit: int,
+    jobs: int | None,
+    *,
+    yes: bool,
+    dry_run: bool,
+) -> tuple[Sequence[Batch], Executor]:
+    """Return the batches in the order of a sweep and the executor that runs them within ``limit`` bytes while ``context`` is open."""
+    from ..environments.cache import EnvironmentCache
+    from ..runner.executors.sweep import DiskBudget, plan_sweep
+    from ..runner.executors.threads import ThreadsExecutor
+
+    by_name = {batch.environment: batch for batch in batches}
+    planned = plan_sweep(list(by_name))
+    rows = [(entry.name, entry.torch, f"{entry.added / GIB:.1f} GiB", entry.notes) for entry in planned]
+    total = sum(entry.added for entry in planned)
+    summary = f"{len(planned)} releases, about {total / GIB:.0f} GiB in all, at most {limit / GIB:.0f} GiB at a time"
+    if dry_run:
+        print_columns(("environment", "torch", "adds", "notes"), rows)
+        say(summary)
+        raise typer.Exit(OK)
+    budget = DiskBudget(limit, planned, EnvironmentCache(), journal.directory / "uv", say)
+    budget.check()
+    say(summary)
+    confirm(yes=yes)
+    context.enter_context(budget.opened())
+    executor = ThreadsExecutor(budget.build, jobs or machine_room(), say, seconds=None, release=budget.release)
+    return [by_name[entry.name] for entry in planned], executor
 
 
 def _listed(value: list[str] | str | None) -> list[str]:

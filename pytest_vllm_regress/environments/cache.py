@@ -17,7 +17,6 @@ import logging
 import os
 import platform
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import cache_root, can_write, missing_home, writable_root
 from ..util.project import check_steps, check_writers, is_world_writable
-from ..util.sizes import GIB, MIB
+from ..util.sizes import GIB, MIB, disk_usage
 from . import overlay, uv
 from .install import fill_environment
 from .locks import MAX_LOCK
@@ -226,7 +225,7 @@ class EnvironmentCache:
 
     def total_size(self) -> int:
         """Return the disk usage of all environments in bytes, counting shared files once."""
-        return _size(self.root)
+        return disk_usage(self.root)
 
     def _build(self, recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> None:
         _end_writers(folder)
@@ -238,7 +237,7 @@ class EnvironmentCache:
                 if step.exists():
                     step.chmod(step.stat().st_mode & ~0o022)  # a umask of 0 would make them useless (see _complete)
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            size = _size(folder)
+            size = disk_usage(folder)
             content = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
             write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
@@ -366,17 +365,6 @@ def _unused(place: Path) -> Iterator[int | None]:
             yield None
         else:
             yield folder
-
-
-def _size(place: Path) -> int:
-    out = subprocess.run(
-        ["du", "-s", "--block-size=1", str(place)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    return int(out.stdout.split()[0]) if out.stdout.split() else 0
 
 
 def _limit_from_environment() -> int:

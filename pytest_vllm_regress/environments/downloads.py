@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..errors import BuildError
@@ -13,13 +15,26 @@ from ..util.rundir import scratch
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
-from .locks import compatible_files, file_name, read_lock, resolver_options, usable_lock
+from .locks import compatible_files, file_name, lookup_cached, read_lock, resolver_options, usable_lock
 from .names import resolve
 from .recipes import Recipe
 from .sources import names_interpreter
 
 DISK_FACTOR = 2.0
 """Installed size divided by download size, for wheels of vLLM and torch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What an environment will consist of.
+
+    ``files``: size in bytes of every file by name; empty if the index gave no sizes. ``torch``: its version, empty if it has none.
+    ``yanked``: whether the index has withdrawn the release.
+    """
+
+    files: Mapping[str, int] = dataclasses.field(default_factory=dict, hash=False)
+    torch: str = ""
+    yanked: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +78,7 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
     files: dict[str, int] = {}
     unknown = []
     for recipe in recipes:
-        sizes = _files(recipe)
+        sizes = contents(recipe).files
         files |= sizes
         if not sizes:
             unknown.append(recipe.name)
@@ -77,8 +92,27 @@ def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Do
     )
 
 
-def _files(recipe: Recipe) -> dict[str, int]:
-    """Return name and size in bytes of every file of an environment, from its lock or a fresh resolution; empty if unknown."""
+def contents(recipe: Recipe) -> Contents:
+    """Return what an environment will consist of, from its lock or a fresh resolution, which is kept; empty if it cannot be resolved."""
+
+    def find() -> str:
+        return json.dumps(dataclasses.asdict(_look_up(recipe)))
+
+    def has_sizes(text: str) -> bool:
+        try:
+            return bool(Contents(**json.loads(text)).files)
+        except (ValueError, TypeError):
+            return False
+
+    try:
+        return Contents(
+            **json.loads(lookup_cached("contents.json", f"{recipe.name} {recipe.fingerprint}", find, has_sizes))
+        )
+    except BuildError:
+        return Contents()
+
+
+def _look_up(recipe: Recipe) -> Contents:
     lock = usable_lock(recipe)
     requirements = read_lock(lock) if lock else "\n".join(recipe.requirements)
     with scratch() as folder:
@@ -86,14 +120,15 @@ def _files(recipe: Recipe) -> dict[str, int]:
         command: list[str | Path] = ["pip", "compile", "-", "--quiet", "--format", "pylock.toml", "-o", out]
         command += ["--python-version", recipe.python]
         doing = f"{recipe.name}: asking for sizes"
-        try:
-            if lock:
-                uv.run([*command, "--no-deps"], doing=doing, stdin=requirements)
-            else:
-                with resolver_options(recipe, relaxed="==") as options:
-                    uv.run([*command, *options], doing=doing, stdin=requirements)
-        except BuildError:
-            return {}
+        if lock:
+            output = uv.run([*command, "--no-deps"], doing=doing, stdin=requirements)
+        else:
+            with resolver_options(recipe, relaxed="==") as options:
+                output = uv.run([*command, *options], doing=doing, stdin=requirements)
         packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
     chosen = [file for package in packages for file in compatible_files(package, recipe.python)[:1]]
-    return {file_name(file): file["size"] for file in chosen if "size" in file}
+    return Contents(
+        {file_name(file): file["size"] for file in chosen if "size" in file},
+        next((package["version"] for package in packages if package["name"] == "torch"), ""),
+        re.search(rf"(?m)^warning: `{re.escape('=='.join(recipe.target))}` is yanked", output) is not None,
+    )

@@ -11,11 +11,11 @@ import sys
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ..errors import BuildError
+from ..errors import BuildError, UsageError
 from ..util.documents import parse_json
 from ..util.paths import DATA, has_home
 from ..util.validation import format_value
-from ..util.versions import version_of
+from ..util.versions import specifiers_of, version_of
 from . import uv
 from .installed import run_isolated
 from .locks import lookup_cached, release_date
@@ -128,6 +128,22 @@ def parse(answer: str) -> tuple[Version, ...]:
         raise BuildError(f"pip did not return a list of releases but {format_value(answer)}") from None
     versions = {version for text in texts if (version := version_of(text)) is not None}
     return tuple(sorted(version for version in versions if not version.is_prerelease))
+
+
+def releases_in(package: str, specifier: str) -> tuple[Version, ...]:
+    """Return the stable releases of ``package`` on the index that ``specifier`` allows, oldest first. Raises ``UsageError`` if there is none."""
+    specifiers = specifiers_of(specifier)
+    if specifiers is None:
+        raise UsageError(
+            f"--releases {format_value(specifier)}: not a PEP 440 specifier; allowed is for example '>=0.7.3,<=0.9.2'"
+        )
+    available = releases(package)
+    chosen = between(available, specifiers)
+    if not chosen:
+        raise UsageError(
+            f"--releases {format_value(specifier)}: none of the {len(available)} releases of {package}, {available[0]} to {available[-1]}"
+        )
+    return chosen
 
 
 def between(versions: tuple[Version, ...], specifiers: SpecifierSet) -> tuple[Version, ...]:

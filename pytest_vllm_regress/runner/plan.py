@@ -55,13 +55,18 @@ def plan_batches(
     )
 
 
-def named_environments(cases: Sequence[Case], env: Sequence[str], versions: str | None) -> list[str]:
-    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence."""
+def named_environments(
+    cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
+) -> list[str]:
+    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence. ``releases``: as on the index."""
+    from ..environments.index import releases_in
     from ..environments.names import resolve
     from ..environments.recipes import find_file, load
 
-    if env and versions:
-        raise UsageError("--env and --versions contradict each other: give one of them")
+    if sum(map(bool, (env, versions, releases))) > 1:
+        raise UsageError("--env, --versions and --releases contradict each other: give one of them")
+    if releases is not None:
+        return [f"vllm-{version}" for version in releases_in("vllm", releases)]
     if versions is None:
         return list(env) or sorted(
             {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},

@@ -1,5 +1,33 @@
-"""Units of memory, in bytes."""
+"""Sizes in bytes: units, sizes in text, and what files take on the disk."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+from pathlib import Path
+
 MIB, GIB = 2**20, 2**30
+_UNITS = {"MiB": MIB, "GiB": GIB}
+_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(MiB|GiB)")
+
+
+def size_of(text: str) -> int | None:
+    """Return the bytes in a text such as ``30GiB``; None for anything else."""
+    match = _SIZE.fullmatch(text.strip())
+    return int(float(match[1]) * _UNITS[match[2]]) if match else None
+
+
+def disk_usage(*places: Path) -> int:
+    """Return what these folders take on the disk in bytes. Files that they share by hard links count once, and missing folders nothing."""
+    existing = [str(place) for place in places if place.exists()]
+    if not existing:
+        return 0
+    out = subprocess.run(
+        ["du", "-sc", "--block-size=1", "--", *existing],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    lines = out.stdout.splitlines()
+    return int(lines[-1].split()[0]) if lines else 0

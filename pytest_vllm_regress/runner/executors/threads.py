@@ -29,6 +29,7 @@ class ThreadsExecutor:
     """Runs batches side by side. One thread builds environments while batches run; ``build`` makes an environment ready.
 
     The first batch is started first, then the longest as far as durations are recorded (``seconds``), so that the last one to start is short.
+    With ``seconds`` None batches are started in their order. ``release`` is told each environment of which no batch is left.
     ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.
     """
@@ -40,12 +41,14 @@ class ThreadsExecutor:
         say: Say,
         start: Callable[..., int] | None = None,
         spare: Callable[[int], bool] | None = None,
-        seconds: Seconds = recorded_seconds,
+        seconds: Seconds | None = recorded_seconds,
+        release: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._build = build
         self._at_once = at_once
         self._spare = spare
         self._seconds = seconds
+        self._release = release
         self._say = say
         self._start = start or self._start_command
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -56,20 +59,22 @@ class ThreadsExecutor:
     ) -> Generator[BatchUpdate | None, None, None]:
         """As ``Executor``."""
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(batches)), "run")
-        workers: dict[Future[BatchUpdate], int] = {}
+        running: dict[Future[BatchUpdate], Batch] = {}
         ended_early = True
         try:
             waiting = deque(self._by_length(batches))
             environments = dict.fromkeys(batch.environment for batch in waiting)
             built = {name: builder.submit(self._build_unless_stopping, name) for name in environments}
-            while waiting or workers:
-                while waiting and self._has_room(sum(workers.values())):
+            while waiting or running:
+                while waiting and self._has_room(sum(int(batch.workers or 1) for batch in running.values())):
                     batch = waiting.popleft()
                     future = runner.submit(self._run_batch, batch, built[batch.environment], options, files)
-                    workers[future] = int(batch.workers or 1)
-                done, _ = wait(workers, TICK_S, return_when=FIRST_COMPLETED)
+                    running[future] = batch
+                done, _ = wait(running, TICK_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    del workers[future]
+                    name = running.pop(future).environment
+                    if name not in {batch.environment for batch in (*waiting, *running.values())}:
+                        self._release(name)
                     yield future.result()
                 yield None
             ended_early = False
@@ -85,8 +90,12 @@ class ThreadsExecutor:
         return running < self._at_once or (self._spare is not None and self._spare(running))
 
     def _by_length(self, batches: Sequence[Batch]) -> list[Batch]:
+        seconds = self._seconds
+        if seconds is None:
+            return list(batches)
+
         def length(batch: Batch) -> float:
-            return sum(self._seconds(case, batch.environment) for case in batch.cases)
+            return sum(seconds(case, batch.environment) for case in batch.cases)
 
         return [*batches[:1], *sorted(batches[1:], key=length, reverse=True)]
 
