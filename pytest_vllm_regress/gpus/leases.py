@@ -76,6 +76,7 @@ class GpuLeases:
             queued = False
             ticket = _ticket()
             while True:
+                expired = deadline.passed
                 lease, refused = self._try(devices, count, needed, ticket)
                 if lease is not None:
                     logger.info("leased GPUs %s", ", ".join(device.describe() for device in lease.devices))
@@ -84,7 +85,7 @@ class GpuLeases:
                     logger.info("ended an idle engine to free a GPU")
                     continue
                 why = f"{count} of {len(devices)} GPUs wanted: {'; '.join(refused)}"
-                if deadline.passed:
+                if expired:
                     raise DeviceBusy(f"waited {deadline.allowed_s:g} s for GPUs. {why}", phase=deadline.phase)
                 if not queued:
                     self._report(f"waiting for GPUs, at most {deadline.left_s:.0f} s. {why}")
@@ -247,6 +248,7 @@ class GpuLease:
         unattributed = Deadline.after(deadline.phase, min(UNATTRIBUTED_MEMORY_WAIT_S, deadline.left_s), deadline.clock)
         try:
             while True:
+                expired = deadline.passed
                 usages = [
                     (device, self._held(current, before) if isinstance(current, Usage) else None, current, before)
                     for device, before in zip(self.devices, self.before, strict=True)
@@ -260,7 +262,7 @@ class GpuLease:
                 ]
                 if not leaks and (not unclear or unattributed.passed):
                     return ()
-                if deadline.passed:
+                if expired:
                     return tuple(f"GPU {device.index}: {_sum(own)}" for device, own in leaks)
                 time.sleep(min(POLL_S, deadline.left_s))  # NVML has no event for released memory
         finally:

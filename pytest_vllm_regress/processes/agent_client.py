@@ -209,14 +209,20 @@ class Agent:
             child.kill()
         if self._channel is not None:
             self._channel.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(3.0)
-        if self._process.poll() is None:  # once it is reaped, its pid may belong to another process
+        if self._wait_for_end(3.0) is None:  # once it is reaped, its pid may belong to another process
             below = process_tree.descendants(self._process.pid)
             self._process.kill()
             self._process.wait()
             process_tree.terminate(below, grace_s=0.0)
         self._process = None
+
+    def _wait_for_end(self, seconds: float) -> int | None:
+        """Return the exit status of the agent process; None if it still runs after ``seconds``."""
+        if self._process is None:
+            return None
+        process = process_tree.find(self._process.pid)
+        process_tree.wait_until_gone([process] if process else [], seconds)
+        return self._process.poll()
 
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables of the agent and its children."""
@@ -281,7 +287,10 @@ class Agent:
 
     def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
         record = dossier.compile_dossier(
-            title=f"{self.name} of {self.python}", processes=self._processes(), logs=[self.log]
+            title=f"{self.name} of {self.python}",
+            processes=self._processes(),
+            logs=[self.log],
+            facts=dossier.time_not_run(deadline),
         )
         tail = dossier.log_tail(self.log)
         self.stop()
@@ -293,10 +302,7 @@ class Agent:
         )
 
     def died(self, deadline: Deadline, why: str) -> ChildDied:
-        status = None
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = self._process.wait(2.0)
+        status = self._wait_for_end(2.0)
         tail = dossier.log_tail(self.log)
         self.stop()
         return ChildDied(

@@ -104,14 +104,14 @@ class Channel:
         """Return the descriptors that came with the frames received so far, oldest first."""
         return self._socket.take_fds(count)
 
-    def post(self, frame: Frame, *, timeout_s: float) -> None:
+    def post(self, frame: Frame, deadline: Deadline) -> None:
         """Send a frame without waiting for a reply. Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``."""
-        self._socket.send(frame, timeout_s=timeout_s)
+        self._socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
 
     def request(self, frame: Frame, deadline: Deadline, monitor: WaitMonitor | None = None) -> Any:
         """Send a request and return the value of its reply. Raises what the peer makes of a failed, missing or broken reply."""
         try:
-            self.post(frame, timeout_s=deadline.left_s)
+            self.post(frame, deadline)
         except FrameTimeout:
             raise self._peer.hung(deadline, "the child does not read its requests") from None
         except PeerClosed:
@@ -125,7 +125,7 @@ class Channel:
     def request_stop(self, deadline: Deadline, monitor: WaitMonitor) -> bool:
         """Ask the peer to shut down and wait for its reply; False when it does not read requests any more."""
         try:
-            self.post({"op": "stop"}, timeout_s=deadline.left_s)
+            self.post({"op": "stop"}, deadline)
         except (FrameTimeout, PeerClosed):
             return False
         self._reply(deadline, monitor)
@@ -141,19 +141,21 @@ class Channel:
         """Return the next frame that ``accept`` takes. The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early."""
         monitor = monitor or WaitMonitor()
         while True:
-            alive = self._peer.alive  # read before the channel: frames sent before its end are still received
+            # Both are read before the channel: frames sent before the peer's end or the deadline are still received.
+            alive, expired = self._peer.alive, deadline.passed
             try:
                 frame = self._socket.pop()
             except PeerClosed:
                 raise self._peer.died(deadline, "it closed its channel without sending a reply") from None
             except ProtocolViolation as violation:
                 raise self._peer.garbled(deadline, mask(str(violation))) from None
-            if frame is not None:
-                if accept(frame):
-                    return frame
-            elif not alive:
+            if frame is not None and accept(frame):
+                return frame
+            if frame is None and not alive:
                 raise self._peer.died(deadline, "it ended without sending a reply")
-            elif not wait_readable(deadline, self._socket, *self._peer.life_signals(), at_most_s=monitor.pace):
-                if deadline.passed:
-                    raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+            if expired:
+                raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+            if frame is None and not wait_readable(
+                deadline, self._socket, *self._peer.life_signals(), at_most_s=monitor.pace
+            ):
                 self._peer.check_early(monitor, deadline)

@@ -146,15 +146,16 @@ class Child:
         Raises like ``request``.
         ``monitor``: created before the call began, so that text logged in between counts.
         """
-        while not deadline.passed:
-            alive = self.alive
+        while True:
+            alive, expired = self.alive, deadline.passed
             if wait_readable(deadline, call, at_most_s=0.0 if alive else GRACE_S):
                 return True
             if not alive:
                 raise self.died(deadline, "it ended without sending an answer")
+            if expired:
+                return False
             if not wait_readable(deadline, call, self.life, at_most_s=monitor.pace):
                 self._end_early(monitor, deadline, call)
-        return False
 
     def monitor_wait(self, deadline: Deadline) -> WaitMonitor:
         """Return the monitor of a wait that begins now: what is logged from now on may be the text of the documented hang."""
@@ -213,11 +214,14 @@ class Child:
         return self.life.leftovers
 
     def _wait_for_end(self, deadline: Deadline, monitor: WaitMonitor) -> None:
-        while self.alive:
+        while True:
+            expired = deadline.passed
+            if not self.alive:
+                return
+            if expired:
+                raise self.hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
             # Not the channel: once the child is gone, that is always readable.
             if not wait_readable(deadline, self.life, at_most_s=monitor.pace):
-                if deadline.passed:
-                    raise self.hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
                 self._end_early(monitor, deadline, self.life)
 
     def kill(self, grace_s: float = GRACE_S) -> None:

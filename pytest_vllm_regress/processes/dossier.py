@@ -13,13 +13,13 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 
+from ..util.deadline import Deadline, running_time
 from ..util.masking import Masked, mask
 from . import process_tree
 from .waits import Waits
@@ -80,7 +80,7 @@ def compile_dossier(
     try:
         reported = list(processes)[:MAX_PROCESSES]
         with ThreadPoolExecutor(max_workers=4) as pool:
-            until = time.monotonic() + STACKS_S
+            until = running_time() + STACKS_S
             stacks = list(pool.map(lambda process: _stack(process, until), reported))
         waits_of_tree = Waits(reported, states)
         waits = [waits_of_tree.describe(process) for process in reported]
@@ -114,6 +114,16 @@ def _suspend(processes: Sequence[psutil.Process]) -> dict[int, str]:
                 process.suspend()
                 states[process.pid] = state
     return states
+
+
+def time_not_run(deadline: Deadline) -> tuple[str, ...]:
+    """Return as a fact how long the controller did not run during a wait; empty if that was no noticeable time."""
+    if deadline.not_run_s < 1.0:
+        return ()
+    return (
+        f"not run: for {deadline.not_run_s:.1f} s of this wait the controller did not run (stopped, swapped out, or the machine slept); "
+        "the deadline was extended by them",
+    )
 
 
 def log_tail(path: Path, limit: int = MAX_TAIL_BYTES) -> Masked:
@@ -173,7 +183,7 @@ def _stack(process: psutil.Process, until: float) -> str:
     program = py_spy()
     if program is None:
         return "(no stack: py-spy is not installed)"
-    remaining_s = until - time.monotonic()
+    remaining_s = until - running_time()
     if remaining_s <= 0:
         return f"(no stack: the {STACKS_S:g} s for all stacks were used up)"
     command = [
@@ -197,10 +207,12 @@ def _stack(process: psutil.Process, until: float) -> str:
     try:
         out, errors = spy.communicate(timeout=remaining_s)
     except subprocess.TimeoutExpired:
-        spy.kill()
-        # Do not wait for it: it may be reading gigabytes of libraries from a slow disk, which even KILL does not interrupt.
-        _LATE.append(spy)
-        return f"(no stack: py-spy gave none within {remaining_s:.1f} s)"
+        if spy.poll() is None:
+            spy.kill()
+            # Do not wait for it: it may be reading gigabytes of libraries from a slow disk, which even KILL does not interrupt.
+            _LATE.append(spy)
+            return f"(no stack: py-spy gave none within {remaining_s:.1f} s)"
+        out, errors = spy.communicate()  # it ended while this process did not run
     if spy.returncode:
         return f"(no stack: {errors.strip().splitlines()[-1] if errors.strip() else 'py-spy failed'})"
     return out.strip()[:MAX_STACK_CHARS]

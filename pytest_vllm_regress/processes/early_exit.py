@@ -31,9 +31,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from ..util.deadline import Clock, running_time
 from .process_tree import EngineProcesses
 from .sampling import LogFollower, ProcessSampler
 from .stillness import (
@@ -46,7 +46,6 @@ from .stillness import (
     may_continue_by_itself,
 )
 
-Clock = Callable[[], float]
 _KEPT_S = 180.0  # snapshots older than this are dropped
 _IDLE_PACE_S = 1.0  # without a policy: another thread may have read that the child has ended
 _QUIET_S = 1.5
@@ -163,7 +162,7 @@ class HangDetector:
 class DeathDetector:
     """Detects that an engine process has ended, and gives vLLM a few seconds to report it: while the other processes move."""
 
-    def __init__(self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = time.monotonic) -> None:
+    def __init__(self, tree: WatchedTree, engine: EngineProcesses, clock: Clock = running_time) -> None:
         self._engine, self._clock = engine, clock
         self._sampler = ProcessSampler(tree.nanny, tree.responder, orphans=False)
         self._logs = LogFollower(tree.log, tree.ray_dir)

@@ -88,7 +88,7 @@ class ChildFailures:
 
     def hung(self, deadline: Deadline, why: str, **parts: Masked) -> DeadlineExceeded:
         """Take the dossier, end the processes, and return the error for a missing answer."""
-        record = self._dossier(f"{self._name} gave no answer in phase {deadline.phase}")
+        record = self._dossier(f"{self._name} gave no answer in phase {deadline.phase}", deadline)
         all_parts = self.parts(stacks=record.stack_text, **parts)
         shortage = self._shortage() if deadline.phase in _START_PHASES else ""
         late = deadline.clock() - deadline.at
@@ -101,13 +101,13 @@ class ChildFailures:
     def died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end what is left, and return the error for a child that has ended."""
         self._life.wait_for_exit_report()
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}")
+        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
         how = self._life.describe_end()
         return self._dead(deadline, record, how, f"{why} ({how}){self._root_cause()}")
 
     def engine_died(self, deadline: Deadline, why: str) -> ChildDied | LimitExceeded | Unsupported:
         """Take the dossier, end the processes, and return the error for an engine that has died below a living child."""
-        record = self._dossier(f"{self._name} died in phase {deadline.phase}")
+        record = self._dossier(f"{self._name} died in phase {deadline.phase}", deadline)
         return self._dead(deadline, record, "", why + self._shortage())
 
     def _dead(self, deadline: Deadline, record: Dossier, how: str, why: str) -> ChildDied | LimitExceeded | Unsupported:
@@ -130,7 +130,7 @@ class ChildFailures:
 
     def garbled(self, deadline: Deadline, why: Masked) -> ProtocolError:
         """Take the dossier, end the processes, and return the error for something that is no frame."""
-        record = self._dossier(f"{self._name} broke the protocol in phase {deadline.phase}")
+        record = self._dossier(f"{self._name} broke the protocol in phase {deadline.phase}", deadline)
         parts = self.parts(exit=Masked(f"sent something that is no reply: {why}"))
         self._life.kill()
         message = f"{self._name} sent something that is no reply: {why}"
@@ -145,27 +145,28 @@ class ChildFailures:
 
     def dossier(self, title: str) -> str:
         """Return stacks, logs and resources of the processes, which go on afterwards."""
-        return str(self._dossier(title, resume=True))
+        return str(self._dossier(title))
 
     def log_tail(self) -> str:
         """Return the end of the log under a heading; empty when nothing was logged."""
         tail = dossier.log_tail(self._facts.log)
         return f"\n-- log\n{tail}" if tail else ""
 
-    def _dossier(self, title: str, *, resume: bool = False) -> Dossier:
-        """Compile a dossier. Without ``resume`` the processes stay stopped, since they are about to be ended."""
+    def _dossier(self, title: str, failed: Deadline | None = None) -> Dossier:
+        """Compile a dossier. ``failed``: the deadline of a wait that has failed. The processes then stay stopped, as they are about to be ended."""
         progress = "nothing was answered"
         if self._last_reply is not None:
             phase, at = self._last_reply
             progress = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
         facts = filter(None, (self._facts.about, f"progress: {progress}", f"left: {shortages.look()}"))
+        not_run = dossier.time_not_run(failed) if failed else ()
         return dossier.compile_dossier(
             title=title,
             processes=self._life.processes(),
             logs=[self._facts.log],
             ray_dir=self._facts.ray_dir,
-            facts=tuple(facts),
-            resume=resume,
+            facts=(*facts, *not_run),
+            resume=failed is None,
         )
 
     def _simulation_gap(self, chain: str = "") -> Unsupported | None:

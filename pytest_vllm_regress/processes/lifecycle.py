@@ -14,7 +14,7 @@ import psutil
 
 from ..target_site.vllm_regress_target.nanny import shm_inodes
 from ..target_site.vllm_regress_target.protocol import FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
-from ..util.deadline import Deadline, wait_readable
+from ..util.deadline import Deadline, running_time, wait_readable
 from . import process_tree
 
 GRACE_S = 1.0
@@ -149,7 +149,7 @@ class Lifecycle:
         nanny = [self._nanny] if self._nanny is not None else []
         process_tree.send_signal(nanny, signal.SIGCONT)  # somebody may have stopped it
         with contextlib.suppress(PeerClosed, FrameTimeout):
-            self._lifeline.send({"op": "end"}, timeout_s=1.0)
+            self._lifeline.send({"op": "end"}, timeout_s=1.0, clock=running_time)
         process_tree.terminate(process_tree.wait_until_gone(nanny, _NANNY_S), grace_s=0.0)
 
     def _remove_shared_memory(self, *, report: bool) -> list[Leftover]:

@@ -17,6 +17,7 @@ import psutil
 
 from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
 from ..target_site.vllm_regress_target.spawning import PROCESS_NAME as FORK_SERVER
+from ..util.deadline import Deadline
 from ..util.masking import Masked, mask
 
 _POLL_S = 0.02
@@ -78,12 +79,14 @@ def terminate(processes: Sequence[psutil.Process], *, grace_s: float) -> list[ps
 
 def wait_until_gone(processes: Iterable[psutil.Process], seconds: float) -> list[psutil.Process]:
     """Wait up to ``seconds`` and return those that are still alive. A zombie counts as gone."""
-    survivors = [p for p in processes if is_alive(p)]
-    until = time.monotonic() + seconds
-    while survivors and time.monotonic() < until:
-        time.sleep(_POLL_S)  # the kernel has no event for the end of a process that is not our child
+    deadline = Deadline.after("end", seconds)
+    survivors = list(processes)
+    while True:
+        expired = deadline.passed
         survivors = [p for p in survivors if is_alive(p)]
-    return survivors
+        if expired or not survivors:
+            return survivors
+        time.sleep(_POLL_S)  # the kernel has no event for the end of a process that is not our child
 
 
 def shared_memory(processes: Iterable[psutil.Process], others: Container[int] = ()) -> set[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from ...errors import ChildDied, DeadlineExceeded, Part, PortTaken, RemoteError
+from ...processes.early_exit import WaitMonitor
 from ...util import masking
 from ...util.deadline import Deadline
 from ..engine import PROMPT
@@ -46,12 +47,13 @@ class ReadinessRequests(SoundRequests):
         _log.debug("waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url)
         holders = ""
         try:
-            for _ in self._attempts(deadline):
+            monitor = self.child.monitor_wait(deadline)
+            for _ in self._attempts(monitor, deadline):
                 own, others = self.listener.look()
                 holders = self.listener.describe(others) if others else "" if own else holders
                 if own and others:
                     raise PortTaken(holders, phase=deadline.phase)
-                if own and self._answers(deadline):
+                if own and self._answers(monitor, deadline):
                     return
             raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
         except (ChildDied, DeadlineExceeded) as error:
@@ -62,14 +64,14 @@ class ReadinessRequests(SoundRequests):
                 raise PortTaken(holders, phase=error.phase, detail=error.detail, parts=error.parts) from error
             raise
 
-    def _answers(self, deadline: Deadline) -> bool:
+    def _answers(self, monitor: WaitMonitor, deadline: Deadline) -> bool:
         """Return whether the server answers the smallest request. Raises ``RemoteError`` if the engine does not."""
         try:
-            models = self.client.get("/v1/models", timeout=min(_PROBE_S, max(0.1, deadline.left_s)))
+            models = self._supervise(lambda: self.client.get("/v1/models", timeout=_PROBE_S), monitor, deadline)
             if not models.is_success:
                 return False
             self.model = models.json()["data"][0]["id"]
-            response = self._send_smallest(lambda send: send(max(0.1, deadline.left_s)))
+            response = self._send_smallest(lambda send: self._supervise(send, monitor, deadline))
             if response.is_success and _has_content(response.json()):
                 return bool(self.listener.check())
         except httpx.TransportError:
@@ -87,7 +89,7 @@ class ReadinessRequests(SoundRequests):
         """Return the response to the smallest request, from the first address that this vLLM has."""
 
         def send_to(path: str, body: Mapping[str, Any]) -> Send:
-            return lambda seconds: self.client.post(path, json={"model": self.model, **body}, timeout=seconds)
+            return lambda: self.client.post(path, json={"model": self.model, **body}, timeout=None)
 
         *first, last = (send_to(path, body) for path, body in _SMALLEST[self.spec.task])
         for send in first:
@@ -97,10 +99,11 @@ class ReadinessRequests(SoundRequests):
         response = exchange(last)
         return self._send_smallest_sound(exchange, response) if self.spec.task == "generate" else response
 
-    def _attempts(self, deadline: Deadline) -> Iterator[None]:
+    def _attempts(self, monitor: WaitMonitor, deadline: Deadline) -> Iterator[None]:
         """Yield once every ``_POLL_S`` until the deadline, or earlier when the server's processes change. Raises when the server has ended."""
-        monitor = self.child.monitor_wait(deadline)
-        while not deadline.passed:
+        expired = False
+        while not expired:
+            expired = deadline.passed
             self.child.check_alive(deadline)
             self.child.check_early(monitor, deadline)
             yield

@@ -41,7 +41,7 @@ class SoundRequests(Transport):
         self.scripts.admit(options)
         if not stream:
             response = self._exchange(
-                lambda seconds: self.client.post(path, timeout=seconds, **form), self._deadline("request", timeout)
+                lambda: self.client.post(path, timeout=None, **form), self._deadline("request", timeout)
             )
             self._check_supported(path, response)
             return str(self._json(response)["text"])
@@ -65,7 +65,7 @@ class SoundRequests(Transport):
         if refused.status_code != 404 and "does not support Completions" not in refused.text:
             return refused
         path, form = f"{_AUDIO}transcriptions", self._form(wav(_SMALLEST_S), {"language": "en"})
-        response = exchange(lambda seconds: self.client.post(path, timeout=seconds, **form))
+        response = exchange(lambda: self.client.post(path, timeout=None, **form))
         if response.status_code == 404:
             return refused
         self._check_supported(path, response)

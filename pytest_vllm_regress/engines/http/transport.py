@@ -16,6 +16,7 @@ import httpx
 from ...dialogue.script import ScriptWatch
 from ...errors import PortTaken, Unsupported
 from ...processes.child_handle import Child, Loan
+from ...processes.early_exit import WaitMonitor
 from ...util.deadline import Deadline, DeadlineFor
 from ...util.masking import Masked, mask_log
 from ..resources.ports import HOST, PortLease
@@ -31,8 +32,8 @@ _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
 _OTHER_MODEL = re.compile(r"model does not support [^\"]+ API")
 """vLLM's answer at an address that it has, but not for models of this task."""
-Send = Callable[[float], httpx.Response]
-"""Sends a request that may take this many seconds."""
+Send = Callable[[], httpx.Response]
+"""Sends a request without a timeout of its own."""
 Exchange = Callable[[Send], httpx.Response]
 """Sends a request and supervises it."""
 
@@ -126,14 +127,12 @@ class Transport:
         self.scripts.admit(body)
         filtered = self.schemas.apply(body)
         return self._exchange(
-            lambda seconds: self.client.post(path, json=filtered, timeout=seconds), self._deadline("request", timeout)
+            lambda: self.client.post(path, json=filtered, timeout=None), self._deadline("request", timeout)
         )
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
         """GET, with errors as in ``post``."""
-        return self._exchange(
-            lambda seconds: self.client.get(path, timeout=seconds), self._deadline("request", timeout)
-        )
+        return self._exchange(lambda: self.client.get(path, timeout=None), self._deadline("request", timeout))
 
     def metrics(self, *, timeout: float | None = None) -> Metrics:
         """Return the server's metrics, from /metrics. Errors as in ``chat``."""
@@ -149,30 +148,28 @@ class Transport:
             self.scripts.admit(body)
         filtered = [self.schemas.apply(body) for body in bodies]
 
-        async def send(seconds: float) -> list[httpx.Response]:
+        async def send() -> list[httpx.Response]:
             async with httpx.AsyncClient(
                 base_url=self.root_url,
                 headers=self.client.headers,
                 trust_env=False,
-                timeout=seconds,
+                timeout=None,
                 limits=httpx.Limits(max_connections=None),
                 event_hooks={"request": [self.listener.guard_async]},
             ) as client:
                 return await asyncio.gather(*(client.post(path, json=body) for body in filtered))
 
-        return self._exchange(lambda seconds: asyncio.run(send(seconds)), self._deadline("request", timeout))
+        return self._exchange(lambda: asyncio.run(send()), self._deadline("request", timeout))
 
     def health(self) -> Health:
         """Check in a few seconds whether the server is dead, stuck, slow or idle. ``text`` gives the reason."""
         return check_health(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
 
-    def _exchange(self, send: Callable[[float], T], deadline: Deadline) -> T:
-        """Send a request in a thread while supervising the deadline and the server's processes."""
+    def _exchange(self, send: Callable[[], T], deadline: Deadline) -> T:
+        """Send a request and return its response. Failures become errors, with a dossier if it has none by the deadline."""
         monitor = self.child.monitor_wait(deadline)
-        with BackgroundCall(lambda: send(max(0.1, deadline.left_s))) as call:
-            ended = self.child.wait_for(call, monitor, deadline)
         try:
-            response = call.result() if ended else self._raise_no_answer(deadline)
+            response = self._supervise(send, monitor, deadline)
         except httpx.TimeoutException:
             self._raise_no_answer(deadline)
         except NotOurServer as error:
@@ -185,6 +182,17 @@ class Transport:
         self.scripts.check()
         return response
 
+    def _supervise(self, send: Callable[[], T], monitor: WaitMonitor, deadline: Deadline) -> T:
+        """Send a request in a thread while supervising the server's processes and the deadline.
+
+        A timeout of httpx would also count the time in which this process does not run. Raises what ``send`` and ``Child.wait_for`` raise, and
+        ``httpx.ReadTimeout`` at the deadline: the thread then ends with the server.
+        """
+        with BackgroundCall(send) as call:
+            if not self.child.wait_for(call, monitor, deadline):
+                raise httpx.ReadTimeout(f"no answer within {deadline.allowed_s:g} s")
+        return call.result()
+
     def _raise_no_answer(self, deadline: Deadline) -> NoReturn:
         health = self.health().text
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
@@ -193,8 +201,8 @@ class Transport:
     def _post_stream(self, path: str, timeout: float | None, **request: Any) -> tuple[httpx.Response, list[str]]:
         """POST and return the response and its lines. An error response has no lines; its body has been read."""
 
-        def read(seconds: float) -> tuple[httpx.Response, list[str]]:
-            with self.client.stream("POST", path, timeout=seconds, **request) as response:
+        def read() -> tuple[httpx.Response, list[str]]:
+            with self.client.stream("POST", path, timeout=None, **request) as response:
                 if response.is_error:
                     response.read()
                     return response, []

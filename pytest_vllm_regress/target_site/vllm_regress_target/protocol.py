@@ -9,11 +9,12 @@ import os
 import select
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 MAX_FRAME = 64 * 1024 * 1024
 _CHUNK = 65536
 _MAX_FDS = 4
+_MAX_SLEEP_S = 1.0  # the controller's clock must be read at least so often
 
 Frame = Dict[str, Any]
 
@@ -48,12 +49,19 @@ class FrameSocket:
         while self._fds:
             os.close(self._fds.pop())
 
-    def send(self, frame: Frame, fds: Sequence[int] = (), *, timeout_s: Optional[float] = None) -> None:
-        """Send one frame. Raises ``PeerClosed`` if the peer has closed its end and ``FrameTimeout`` if it does not read in time."""
+    def send(
+        self,
+        frame: Frame,
+        fds: Sequence[int] = (),
+        *,
+        timeout_s: Optional[float] = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Send one frame. Raises ``PeerClosed`` if the peer has closed its end and ``FrameTimeout`` if it does not read in time, by ``clock``."""
         data = memoryview(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
         if len(data) > MAX_FRAME:
             raise ProtocolViolation("a frame of {} bytes is over the limit of {}".format(len(data), MAX_FRAME))
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = None if timeout_s is None else clock() + timeout_s
         while data:
             try:
                 if fds:
@@ -63,7 +71,7 @@ class FrameSocket:
                     sent = self.sock.send(data)
                 data = data[sent:]
             except BlockingIOError:
-                _wait(self.sock, select.POLLOUT, until)
+                _wait(self.sock, select.POLLOUT, until, clock)
             except (BrokenPipeError, ConnectionResetError):
                 raise PeerClosed("the peer no longer reads") from None
 
@@ -121,9 +129,12 @@ class FrameSocket:
         return frame
 
 
-def _wait(sock: socket.socket, event: int, until: Optional[float]) -> None:
+def _wait(sock: socket.socket, event: int, until: Optional[float], clock: Callable[[], float] = time.monotonic) -> None:
     poll = select.poll()
     poll.register(sock, event)
-    timeout_ms = None if until is None else max(0.0, until - time.monotonic()) * 1000
-    if not poll.poll(timeout_ms):
-        raise FrameTimeout("nothing moved in time")
+    while True:
+        left_s = None if until is None else until - clock()
+        if poll.poll(None if left_s is None else max(0.0, min(left_s, _MAX_SLEEP_S)) * 1000):
+            return
+        if left_s is not None and left_s <= 0:
+            raise FrameTimeout("nothing moved in time")

@@ -100,7 +100,7 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
     family = WatchedTree(child.life.nanny_pid, child.pid, child.log, None)
     watch = HangDetector(DocumentedHang("something else", ("probe",)), family, lambda: now[0])
     request = {"op": "call", "file": str(FAMILIES), "function": "be_of_eight", "arguments": {}}
-    child.channel.post(request, timeout_s=5)
+    child.channel.post(request, Deadline.after("probe", 5))
     until = time.monotonic() + 20
     while "something else" not in child.log.read_text() and time.monotonic() < until:
         time.sleep(0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,14 @@ import pytest
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, Kind, RemoteError, Unsupported, UsageError
-from pytest_vllm_regress.util.deadline import Deadline, HasDescriptor, wait_readable
+from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, HasDescriptor, wait_readable
 
 
-def unconnected(port: int, **spec: Any) -> Server:
+def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
+    return Deadline.after(phase, 5)
+
+
+def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any) -> Server:
     """Return a server object for whatever listens on ``port``."""
 
     def failure(message: str, *, phase: str, died: bool = False, **rest: Any) -> RemoteError:
@@ -40,11 +45,7 @@ def unconnected(port: int, **spec: Any) -> Server:
     )
     scripts = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
-    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", five_seconds, scripts)  # type: ignore[arg-type]
-
-
-def five_seconds(phase: str, seconds: float | None = None) -> Deadline:
-    return Deadline.after(phase, 5)
+    return Server(child, EngineSpec.create(**spec), SimpleNamespace(number=port), "key", deadline_for, scripts)  # type: ignore[arg-type]
 
 
 def server(answer: int, health: int | type[httpx.TransportError]) -> Server:
@@ -131,6 +132,25 @@ def test_a_connection_closed_after_an_answer_does_not_affect_later_requests() ->
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         client = unconnected(listening.server_port)
         assert [client.get("/").status_code for _ in range(3)] == [500] * 3
+        client.client.close()
+        listening.shutdown()
+
+
+class LateAnswer(BaseHTTPRequestHandler):
+    """Answers after the time that the deadline allows, as the wall clock measures it."""
+
+    def do_GET(self) -> None:
+        time.sleep(0.5)
+        self.send_response(200)
+        self.end_headers()
+
+
+def test_a_request_ends_by_the_clock_of_its_deadline_only() -> None:
+    """Regression: httpx had a timeout of its own, which passed while the controller was stopped."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), LateAnswer) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        client = unconnected(listening.server_port, lambda phase, seconds: Deadline.after(phase, 0.1, lambda: 0.0))
+        assert client.get("/").status_code == 200
         client.client.close()
         listening.shutdown()
 
