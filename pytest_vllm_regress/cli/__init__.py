@@ -26,6 +26,7 @@ MODULES = {
     "conformance": "conformance",
     "doctor": "doctor",
     "env": "environments",
+    "explain": "explain",
     "fuzz": "fuzz",
     "judge": "report",
     "list": "cases",

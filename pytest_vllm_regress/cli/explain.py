@@ -1,0 +1,103 @@
+"""``vllm-regress explain``: which documented failures a log shows."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from ..errors import UsageError
+from ..util.text import one_line
+from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
+
+if TYPE_CHECKING:
+    from ..explain.explanation import Explanation, Finding
+    from ..explain.unknown import UnknownFailure
+
+SCHEMA_VERSION = 1
+EPILOG = "Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal error."
+MAX_SHOWN = 300
+app = typer.Typer(context_settings=HELP, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def explain(
+    context: typer.Context,
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE|-", help="A log, a traceback, a dossier, or the output of pytest or a CI job."),
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Say which documented failures a log shows, on which lines, and what to do. Reads the log and runs nothing."""
+    from ..explain.log import explain as explain_log
+
+    cases = invocation(context).cases()
+    with _opened(file) as stream:
+        explanation = explain_log(stream, cases, "standard input" if file == "-" else file)
+    if as_json:
+        print_json({"schema": SCHEMA_VERSION, **explanation.to_json()})
+    else:
+        _print(explanation)
+    for note in explanation.notes:
+        warn(f"note: {note}")
+    raise typer.Exit(UNEXPECTED if explanation.findings else OK)
+
+
+@contextlib.contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
+    with path.open("rb") as stream:
+        yield stream
+
+
+def _print(explanation: Explanation) -> None:
+    named = ", ".join(f"{named.package} {named.version} (line {named.number})" for named in explanation.versions[:10])
+    say(f"{one_line(explanation.source)}: {named or 'names no version'}")
+    count = len(explanation.findings)
+    say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}")
+    for finding in explanation.findings:
+        _print_finding(finding)
+    if explanation.unknown:
+        say("\nNot documented:")
+    for failure in explanation.unknown:
+        _print_unknown(failure)
+
+
+def _print_finding(finding: Finding) -> None:
+    case = finding.case
+    say(f"\n{case.id}: {case.title}")
+    _field("certainty", f"{finding.certainty}: {finding.reason}")
+    more = f" and {finding.count - len(finding.lines)} more" if finding.count > len(finding.lines) else ""
+    _field("lines", f"{', '.join(map(str, finding.lines))}{more}")
+    _field("text", finding.text)
+    if finding.alternatives:
+        _field("or it is", f"{', '.join(finding.alternatives)}, which print the same text")
+    _field("affected", case.affected_text())
+    _field("first fixed", case.first_fixed() or "no fixed version is known")
+    _field("workaround", case.workaround or "none known")
+    _field("upstream", " ".join(dict.fromkeys((*case.upstream, *case.fixed_by))))
+
+
+def _print_unknown(failure: UnknownFailure) -> None:
+    signature = failure.signature
+    times = f" ({failure.count} times)" if failure.count > 1 else ""
+    say(f"\nline {failure.line}{times}: {one_line(signature.exception)}: {one_line(failure.message[:MAX_SHOWN])}")
+    _field("phase", signature.phase)
+    _field("raised in", " < ".join(signature.frames))
+    _field("search for", failure.search_text)
+    _field("new case", failure.command())
+
+
+def _field(name: str, text: str) -> None:
+    shown = text if len(text) <= 3 * MAX_SHOWN else f"{text[: 3 * MAX_SHOWN]}..."
+    say(f"  {name + ':':13}{one_line(shown)}")

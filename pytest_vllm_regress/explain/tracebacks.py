@@ -1,0 +1,122 @@
+"""Tracebacks in a log whose lines come from several processes: exception, frames, and whether another exception was its cause."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+HEAD = "Traceback (most recent call last)"
+MAX_LINES = 400
+MAX_FRAMES = 100
+MAX_OPEN = 64
+_LINGER = 3
+"""Lines after an exception in which Python says that another one followed from it."""
+_FRAME = re.compile(r'\s*File "([^"]{1,1000})", line (\d+)(?:, in (\S{1,200}))?')
+_CHAIN = re.compile(r"The above exception was the direct cause|During handling of the above exception")
+_REFERS = re.compile(r"\babove\b|root cause")
+_OF_VLLM = re.compile(r"(?:^|[/\\])(vllm[/\\](?:.+[/\\])?[\w.-]+\.py)$")
+_CLASS = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:: |:$|$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One call: its file, its line and the function that it is in."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def of_vllm(self) -> str:
+        """The file within vLLM, with slashes; empty for code of anything else."""
+        match = None if "vllm_regress" in self.file else _OF_VLLM.search(self.file)
+        return match[1].replace("\\", "/") if match else ""
+
+    @property
+    def of_standard_library(self) -> bool:
+        """Whether the file belongs to Python itself."""
+        return "site-packages" not in self.file and re.search(r"[/\\]python3?\.?\d*[/\\]", self.file, re.I) is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """An exception with its traceback, the innermost frame last. ``first`` and ``last`` are the numbers of its lines."""
+
+    exception: str
+    message: str
+    frames: tuple[Frame, ...]
+    first: int
+    last: int
+    follows: bool = False
+    """Another exception caused it, or was being handled."""
+
+    @property
+    def name(self) -> str:
+        """The exception's class without its module."""
+        return self.exception.rpartition(".")[2]
+
+    @property
+    def refers(self) -> bool:
+        """Whether the message only refers to another failure in the log."""
+        return _REFERS.search(self.message) is not None
+
+    def vllm_frames(self) -> tuple[Frame, ...]:
+        """Return the frames in vLLM."""
+        return tuple(frame for frame in self.frames if frame.of_vllm)
+
+
+@dataclasses.dataclass
+class _Open:
+    """A traceback whose exception has not been read yet (``ended``: it has). Forgotten when ``until`` lines have been read."""
+
+    first: int
+    follows: bool
+    until: int
+    ended: bool = False
+    frames: list[Frame] = dataclasses.field(default_factory=list)
+
+
+class TracebackReader:
+    """Reads tracebacks line by line. Lines of different processes are kept apart by ``source``."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, _Open] = {}
+        self._count = 0
+
+    def is_open(self) -> bool:
+        """Return whether the next lines may belong to a traceback."""
+        if self._open and all(state.until <= self._count for state in self._open.values()):
+            self._open.clear()
+        return bool(self._open)
+
+    def read(self, source: str, text: str, number: int) -> Failure | None:
+        """Read a line; return the failure that it ends."""
+        self._count += 1
+        if self._count % MAX_OPEN == 0:
+            self._open = {name: state for name, state in self._open.items() if state.until > self._count}
+        state = self._open.get(source)
+        if HEAD in text:
+            if state is not None or len(self._open) < MAX_OPEN:
+                follows = state is not None and state.follows
+                self._open[source] = _Open(number, follows, self._count + MAX_LINES)
+            return None
+        if state is None:
+            return None
+        if state.ended:
+            if _CHAIN.search(text):
+                state.follows, state.until = True, self._count + MAX_OPEN
+        elif match := _FRAME.match(text):
+            if len(state.frames) < MAX_FRAMES:
+                state.frames.append(Frame(match[1], int(match[2][:9]), match[3] or ""))
+        elif text.strip() and not text[0].isspace() and not text.startswith("[..."):
+            return self._end(source, state, text, number)
+        return None
+
+    def _end(self, source: str, state: _Open, text: str, number: int) -> Failure | None:
+        del self._open[source]
+        match = _CLASS.match(text)
+        if match is None or match[1].isupper():
+            return None
+        self._open[source] = _Open(number, False, self._count + _LINGER, ended=True)
+        message = text[match.end() :].strip()
+        return Failure(match[1], message, tuple(state.frames), state.first, number, state.follows)

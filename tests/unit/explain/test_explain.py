@@ -1,0 +1,292 @@
+"""What `explain` says about a log: lines, certainty, versions, other failures; and logs that are made to do harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.explain import search
+from pytest_vllm_regress.explain.explanation import Certainty, Explanation
+from pytest_vllm_regress.explain.literals import required_literals
+from pytest_vllm_regress.explain.log import explain
+from pytest_vllm_regress.explain.log_lines import source_of, strip_prefix
+from pytest_vllm_regress.explain.reading import BLOCK
+from pytest_vllm_regress.util.patterns import PatternTooSlow
+from tests.helpers.cases import CaseFile
+
+BANNER = "INFO 11-22 02:28:08 [core.py:58] Initializing a V1 LLM engine (v{}) with config: model='x'\n"
+DIED = 'ERROR 11-23 17:35:54 [core.py:634] RuntimeError: the queue of "a" is gone\n'
+TRACEBACK = """Traceback (most recent call last):
+  File "/x/lib/python3.11/site-packages/vllm/v1/engine/core.py", line 26{n}, in step
+    self.run()
+  File "/x/lib/python3.11/site-packages/vllm/v1/core/sched/scheduler.py", line 5, in schedule
+    raise ValueError
+ValueError: no room for block {n} of /home/somebody/model at 0x7ff{n}
+"""
+
+
+@pytest.fixture
+def death(tmp_path: Path) -> Case:
+    text = CaseFile(id="death", kind="engine-death", phase="request", pattern='the queue of "\\w+" is gone', omits="it")
+    return text.write(tmp_path)
+
+
+def explained(text: str | bytes, *cases: Case) -> Explanation:
+    return explain(io.BytesIO(text if isinstance(text, bytes) else text.encode()), cases, "log")
+
+
+def certainty(text: str, case: Case) -> Certainty:
+    (finding,) = explained(text, case).findings
+    return finding.certainty
+
+
+def test_a_version_in_the_range_makes_it_certain(death: Case) -> None:
+    (finding,) = explained(BANNER.format("0.8.4") + "INFO: fine\n" + DIED + DIED, death).findings
+    assert (finding.certainty, finding.lines, finding.count) == (Certainty.CERTAIN, (3, 4), 2)
+    assert finding.versions == {"vllm": "0.8.4"}
+
+
+def test_a_version_outside_the_range_is_said(death: Case) -> None:
+    (finding,) = explained(BANNER.format("0.8.5") + DIED, death).findings
+    assert finding.certainty is Certainty.OUTSIDE
+    assert finding.reason == "vllm 0.8.5 is not in <0.8.5"
+
+
+def test_without_a_version_it_is_only_likely(death: Case) -> None:
+    (finding,) = explained(DIED, death).findings
+    assert finding.certainty is Certainty.LIKELY
+    assert "does not name the version of vllm" in finding.reason
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm==0.8.4",
+        " + vllm==0.8.4",
+        "Successfully installed ray-2.43.0 vllm-0.8.4 zmq-1.0",
+        "Downloading vllm-0.8.4-cp38-abi3-manylinux1_x86_64.whl (300 MB)",
+        "vllm                 0.8.4",
+        "2026-01-01T00:00:00.1Z INFO 01-01 00:00:00 [api_server.py:1043] vLLM API server version 0.8.4",
+        "vLLM Version: 0.8.4",
+        "image: docker.io/vllm/vllm-openai:v0.8.4",
+        '  File "/x/environments/vllm-0.8.4-e4feb5527e/lib/python3.11/site-packages/vllm/a.py", line 1, in f',
+        '  File "/x/site-packages/vllm-0.8.4.dist-info/METADATA"',
+    ],
+)
+def test_versions_are_read_where_a_log_names_them(line: str, death: Case) -> None:
+    assert certainty(f"{line}\n{DIED}", death) is Certainty.CERTAIN
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["  Uninstalling vllm-0.8.4:", " - vllm==0.8.4", "tool 1 requires vllm==0.8.4, but you have none", "vllm>=0.8.4"],
+)
+def test_versions_that_are_not_installed_do_not_count(line: str, death: Case) -> None:
+    assert certainty(f"{line}\n{DIED}", death) is Certainty.LIKELY
+
+
+def test_the_version_named_last_before_the_line_counts(death: Case) -> None:
+    log = BANNER.format("0.8.5") + BANNER.format("0.8.4") + DIED + BANNER.format("0.9.2")
+    assert certainty(log, death) is Certainty.CERTAIN
+    assert certainty(DIED + BANNER.format("0.8.4"), death) is Certainty.CERTAIN
+
+
+def test_an_assertion_is_only_possible_unless_the_log_names_the_case(tmp_path: Path) -> None:
+    case = CaseFile().write(tmp_path)
+    failed = BANNER.format("0.8.4") + "E   AssertionError: expected 8, got 1\n"
+    assert certainty(failed, case) is Certainty.POSSIBLE
+    assert certainty(f"{failed}FAILED cases/demo/test_demo.py::test - AssertionError\n", case) is Certainty.CERTAIN
+    assert explained("a server's log: expected 8, got 1\n", case).findings == ()
+
+
+def test_cases_with_the_same_text_are_alternatives_unless_one_is_outside_its_range(tmp_path: Path) -> None:
+    old, new = (
+        CaseFile(id=name, kind="exception", pattern="is gone", affected=affected).write(tmp_path)
+        for name, affected in (("old", "<0.8.5"), ("new", ">=0.8"))
+    )
+    findings = explained(BANNER.format("0.8.4") + DIED, old, new).findings
+    assert [(finding.case.id, finding.alternatives, finding.certainty) for finding in findings] == [
+        ("new", ("old",), Certainty.LIKELY),
+        ("old", ("new",), Certainty.LIKELY),
+    ]
+    (finding,) = explained(BANNER.format("0.9.2") + DIED, old, new).findings
+    assert (finding.case.id, finding.certainty) == ("new", Certainty.CERTAIN)
+
+
+def test_other_failures_are_grouped_without_what_differs_between_runs() -> None:
+    log = BANNER.format("0.8.4") + "".join(TRACEBACK.format(n=n) for n in range(3))
+    (failure,) = explained(log).unknown
+    assert (failure.count, failure.line, failure.signature.phase) == (3, 7, "request")
+    assert failure.signature.frames == (
+        "vllm/v1/core/sched/scheduler.py:schedule",
+        "vllm/v1/engine/core.py:step",
+    )
+    assert failure.search_text == "ValueError no room for block of at"
+    command = failure.command()
+    assert command.startswith("vllm-regress new --from REPORT ")
+    assert "somebody" not in command
+    assert "--affected ==0.8.4 --affected-env vllm-0.8.4" in command
+    pattern = re.search(r"--pattern '([^']+)'", command)
+    assert pattern is not None
+    assert re.search(pattern[1], TRACEBACK.format(n=7))
+
+
+def test_a_documented_failure_and_what_follows_from_it_are_no_other_failures(death: Case) -> None:
+    consequence = TRACEBACK.format(n=1).replace(
+        "ValueError: no room", "EngineDeadError: See stack trace above. no room"
+    )
+    caused = DIED.replace("RuntimeError", "ValueError") + TRACEBACK.format(n=1).replace(
+        "no room for block", 'the queue of "a" is gone'
+    )
+    assert explained(consequence + caused, death).unknown == ()
+    assert (
+        explained('Traceback (most recent call last):\n  File "my.py", line 1, in f\nKeyError: 1\n', death).unknown
+        == ()
+    )
+
+
+def test_an_exception_that_another_one_caused_is_not_counted_again() -> None:
+    chain = "\nThe above exception was the direct cause of the following exception:\n\n"
+    log = TRACEBACK.format(n=1) + chain + TRACEBACK.format(n=1).replace("ValueError: ", "RuntimeError: ")
+    assert [failure.signature.exception for failure in explained(log).unknown] == ["ValueError"]
+
+
+def test_lines_of_two_processes_are_kept_apart() -> None:
+    first = [f"(EngineCore_0 pid=1) {line}" for line in TRACEBACK.format(n=1).splitlines()]
+    second = [
+        f"(EngineCore_1 pid=2) {line}"
+        for line in TRACEBACK.format(n=2).replace("ValueError: ", "KeyError: ").splitlines()
+    ]
+    log = "".join(f"{a}\nINFO:     a request\n{b}\n" for a, b in zip(first, second, strict=True))
+    assert {failure.signature.exception for failure in explained(log).unknown} == {"ValueError", "KeyError"}
+
+
+def test_a_traceback_in_a_record_of_json_is_read() -> None:
+    record = json.dumps({"log": TRACEBACK.format(n=1)})
+    assert [failure.signature.exception for failure in explained(f"{record}\n").unknown] == ["ValueError"]
+
+
+def test_an_exception_of_pythons_library_counts_only_where_it_was_recorded(tmp_path: Path) -> None:
+    case = CaseFile(id="parsed", kind="exception", pattern="JSONDecodeError: Expecting value").write(tmp_path)
+    of_python = '  File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode\n    raise\n'
+    traceback = TRACEBACK.format(n=1).replace(
+        "ValueError: ", of_python + "json.decoder.JSONDecodeError: Expecting value "
+    )
+    head = {
+        "case_id": "parsed",
+        "test": "t",
+        "verdict": "REPRODUCED",
+        "expected": True,
+        "reason": "",
+        "device": "sim",
+        "environment": "e",
+    }
+    observation = {
+        "kind": "exception",
+        "phase": "probe",
+        "summary": "",
+        "parts": {"traceback": traceback},
+        "at_work": [],
+        "claim": "",
+    }
+    result = {**head, "observation": observation, "versions": {}, "started_at": 0, "duration_s": 0}
+    document = {"schema": 2, "tool_version": "0", "problems": [], "results": [result]}
+    (case.directory / "observations.json").write_text(json.dumps(document))
+    assert [finding.case.id for finding in explained(traceback, case).findings] == ["parsed"]
+    elsewhere = traceback.replace("scheduler.py", "another.py")
+    assert explained(f"json.decoder.JSONDecodeError: Expecting value\n{elsewhere}", case).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "literals"),
+    [
+        ("expected \\d+ results, got [1-9]", (" results, got ",)),
+        ("first one|second? choice", ("first one", " choice")),
+        ("a(?:long literal text)?b", ()),
+        ("^(?i)whatever", ()),
+        ("x{3}yz.abc", ()),
+        ("a\\.b\\(c\\)d", ("a.b(c)d",)),
+        ("[^|]]literal", ("]literal",)),
+    ],
+)
+def test_every_match_contains_a_required_literal(pattern: str, literals: tuple[str, ...]) -> None:
+    assert required_literals(pattern) == literals
+
+
+def test_prefixes_of_ci_systems_containers_and_vllm_are_removed() -> None:
+    line = "2026-01-01T00:00:00.123Z web-1  | \x1b[31m(EngineCore_0 pid=12)\x1b[0m ERROR 11-23 17:35:54 [core.py:6] [rank0]: KeyError: 1"
+    prefix, text = strip_prefix(line)
+    assert text == "KeyError: 1"
+    assert source_of(prefix) == source_of(strip_prefix(line.replace("17:35:54", "18:00:00").replace(".123Z", ".9Z"))[0])
+
+
+def test_a_log_larger_than_a_block_keeps_its_line_numbers_and_little_memory(death: Case) -> None:
+    lines = BLOCK // 10
+    log = ("x" * 30 + "\n").encode() * lines + DIED.encode()
+    tracemalloc.start()
+    try:
+        (finding,) = explained(log, death).findings
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert finding.lines == (lines + 1,)
+    assert peak < len(log) + 4 * BLOCK  # BytesIO may hold a copy
+
+
+@pytest.mark.parametrize("before", [0, 5_000, 20_000, 3 * BLOCK])
+def test_a_very_long_line_is_searched_around_the_text(before: int, death: Case) -> None:
+    log = b"first\n" + b"y" * before + DIED.encode().strip() + b"y" * 100_000 + b"\nlast\n" + DIED.encode()
+    (finding,) = explained(log, death).findings
+    assert finding.lines == (2, 4)
+
+
+def test_bytes_that_are_not_text_are_read(death: Case) -> None:
+    (finding,) = explained(b"\xff\xfe\x00\r\n\x80" + DIED.encode(), death).findings
+    assert finding.lines == (2,)
+
+
+def test_a_pattern_that_is_too_slow_is_named_and_not_searched_again(
+    death: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def too_slow(pattern: str, text: str) -> None:
+        calls.append(pattern)
+        raise PatternTooSlow("too slow")
+
+    monkeypatch.setattr(search, "search", too_slow)
+    explanation = explained(DIED * 3, death)
+    assert explanation.notes == ("death: not searched to the end: too slow",)
+    assert len(calls) == 1
+
+
+def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
+    death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(DIED + TRACEBACK.format(n=1).replace("no room", "no room \x1b]0;title\x07 password=hunter2000"))
+    arguments = ["--cases", str(death.directory.parent), "explain", str(log)]
+    assert cli.main(arguments) == 1
+    shown = capsys.readouterr().out
+    assert "death: one result" in shown
+    assert "hunter2000" not in shown
+    assert "\x1b" not in shown
+    assert cli.main([*arguments, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert [finding["lines"] for finding in document["findings"]] == [[1]]
+    assert "hunter2000" not in json.dumps(document)
+
+
+def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_log(death: Case, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(TRACEBACK.format(n=1))
+    arguments = ["--cases", str(death.directory.parent), "explain"]
+    assert cli.main([*arguments, str(log)]) == 0
+    assert cli.main([*arguments, str(tmp_path / "none")]) == 2
