@@ -1,13 +1,11 @@
-"""Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py [RESULTS.json ...]``.
+"""Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
 
-The verdicts of the result files (written by `vllm-regress matrix --results`) are first added to docs/records/verdicts.json. The matrix comes from
-that record and, for cells that no matrix has run, from the proofs. Impostors come from each case's evidence.json; mutations are run again. A
-test fails if the page differs.
+The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report --record`) and the proofs. Impostors come from each
+case's evidence.json; mutations are run again. A test fails if the page differs.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import tempfile
@@ -17,65 +15,50 @@ from pathlib import Path
 
 from page_parts import replace_parts
 
-from pytest_vllm_regress.cases import proof, results
+from pytest_vllm_regress.audit.boundaries import boundaries
+from pytest_vllm_regress.audit.verdict_table import read_table
+from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.verdict import Verdict, combine
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"
-RECORD = ROOT / "docs" / "records" / "verdicts.json"
 CASES = load_all_cases(ROOT / "cases")
-RELEASES = sorted({name for row in json.loads(RECORD.read_text(encoding="utf-8")).values() for name in row})
-"""Environments of the page. Verdicts of others are in the proofs only."""
-Cells = dict[str, dict[str, str]]
-"""Verdicts by case and environment."""
-
-
-def recorded() -> Cells:
-    """Return the verdicts in the record."""
-    cells: Cells = json.loads(RECORD.read_text(encoding="utf-8"))
-    return cells
-
-
-def combined() -> Cells:
-    """Return the verdicts in the record and, for cells that it lacks, those of the proofs."""
-    cells = {case.id: recorded().get(case.id, {}) for case in CASES}
-    for case in CASES:
-        for proven in proof.read_proof(case.directory / proof.FILE).environments:
-            if proven.environment in RELEASES:
-                cells[case.id].setdefault(proven.environment, proven.verdict)
-    return cells
-
-
-def add_results(files: list[Path]) -> None:
-    """Add the verdicts of result files to the record."""
-    cells = recorded()
-    new = results.merge_results(map(results.read_results, files)).results
-    for case, environment in sorted({(result.case_id, result.environment) for result in new}):
-        if "@" in environment or "/" in environment:
-            continue  # a commit, a work tree or an interpreter: only this machine has it
-        verdict = combine(r.verdict for r in new if (r.case_id, r.environment) == (case, environment))
-        cells.setdefault(case, {})[environment] = verdict.value
-    cells = {case: dict(sorted(row.items(), key=lambda cell: _age(cell[0]))) for case, row in sorted(cells.items())}
-    RECORD.write_text(json.dumps(cells, indent=1) + "\n")
+TABLE = read_table(CASES)
+LISTED = set(load(ROOT / "environments.toml").recipes)
+"""Environments of the page. Verdicts of others are only in the table."""
 
 
 def matrix_rows() -> Iterator[str]:
-    cells, environments = combined(), sorted(RELEASES, key=_age)
+    cells = {case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)} for case in CASES}
+    environments = sorted(
+        {name for row in cells.values() for name in row} & LISTED, key=lambda name: (_age(name), name)
+    )
     yield f"| case | {' | '.join(environments)} |"
     yield f"| --- |{' --- |' * len(environments)}"
-    for case in CASES:
-        yield f"| {case.id} | {' | '.join(_cell(cells[case.id].get(name)) for name in environments)} |"
+    for case_id, row in cells.items():
+        yield f"| {case_id} | {' | '.join(_cell(row.get(name)) for name in environments)} |"
 
     unexpected = [
-        f"{case} on {name} {verdict}"
-        for case, row in cells.items()
+        f"{case_id} on {name} {verdict.value}"
+        for case_id, row in cells.items()
         for name, verdict in row.items()
-        if not Verdict(verdict).expected
+        if not verdict.expected
     ]
     yield ""
     yield f"Not as the case file says: {', '.join(unexpected)}." if unexpected else "All are as expected."
+
+
+def boundary_rows() -> Iterator[str]:
+    ends = [end for case in CASES for end in boundaries(case, TABLE)]
+    yield f"{sum(end.observed for end in ends)} of {len(ends)} ends are observed."
+    yield ""
+    yield "| case | end | state | reason |"
+    yield "| --- | --- | --- | --- |"
+    for end in ends:
+        yield f"| {end.case_id} | {end.package} {end.bound} | {end.state} | {end.reason} |"
 
 
 def impostor_rows() -> Iterator[str]:
@@ -110,8 +93,8 @@ def _kind_of(check: str) -> str:
     return re.sub(r"^(`judge` says) .*", r"\1 what is not expected", check)
 
 
-def _cell(verdict: str | None) -> str:
-    return "" if verdict is None else f"{SYMBOLS[Verdict(verdict)]} {verdict}"
+def _cell(verdict: Verdict | None) -> str:
+    return "" if verdict is None else f"{SYMBOLS[verdict]} {verdict.value}"
 
 
 def _age(environment: str) -> tuple[int, ...]:
@@ -120,6 +103,7 @@ def _age(environment: str) -> tuple[int, ...]:
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "matrix": matrix_rows,
+    "boundaries": boundary_rows,
     "impostors": impostor_rows,
     "mutations": mutation_rows,
 }
@@ -131,5 +115,4 @@ def build_page(page: str) -> str:
 
 
 if __name__ == "__main__":
-    add_results([Path(argument) for argument in sys.argv[1:]])
     PAGE.write_text(build_page(PAGE.read_text()))

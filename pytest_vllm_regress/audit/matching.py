@@ -27,13 +27,17 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A documented failure of the combination ``versions``. ``package`` is the decisive package, ``forms`` are the case's variants."""
+    """A documented failure of the combination ``versions``. ``package`` is the decisive package, ``forms`` are the case's variants.
+
+    ``observed``: where the failure was observed with exactly this version; empty if it is inferred from the range.
+    """
 
     case: Case
     versions: Mapping[str, str]
     reason: str
     forms: tuple[Form, ...]
     package: Package
+    observed: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
@@ -46,6 +50,7 @@ class Finding:
             "affected": {affected.package: affected.specifier for affected in case.affected},
             "installed": dict(self.versions),
             "reason": self.reason,
+            "observed": self.observed,
             "symptom": {
                 "kind": case.symptom.kind,
                 "phases": list(case.symptom.phases),

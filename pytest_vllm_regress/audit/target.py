@@ -13,11 +13,13 @@ from ..cases.model import Case
 from ..environments.installed import is_environment, open_environment, scan
 from ..errors import UsageError
 from ..util.validation import did_you_mean, format_value
+from .boundaries import observation
 from .inventory import Inventory, inventory_of
 from .matching import Finding, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .preflight import Concern, Host, preflight
 from .releases import UpgradeAdvice, better, by_severity
+from .verdict_table import read_table
 
 STDIN = "-"
 
@@ -95,7 +97,7 @@ def audit(inventory: Inventory, cases: Sequence[Case], host: Host | None, ignore
     if host is not None and inventory.interpreter is None:
         raise UsageError(f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages")
     concerns = preflight(inventory.interpreter, host) if inventory.interpreter and host else ()
-    findings = by_severity(find(inventory, cases))
+    findings = with_observations(by_severity(find(inventory, cases)))
     all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
     counted = tuple(finding for finding in findings if finding.case.id not in ignore)
     return Audit(
@@ -106,6 +108,15 @@ def audit(inventory: Inventory, cases: Sequence[Case], host: Host | None, ignore
         notes(inventory, cases),
         tuple(found_id for found_id in all_ids if found_id in ignore),
         better(counted, [case for case in cases if case.id not in ignore]),
+    )
+
+
+def with_observations(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, each with where its failure was observed."""
+    table = read_table([finding.case for finding in findings])
+    return tuple(
+        dataclasses.replace(finding, observed=observation(finding.case, finding.versions, table))
+        for finding in findings
     )
 
 

@@ -135,6 +135,7 @@ def _print_finding(finding: Finding) -> None:
     _field("severity", severity(case))
     _field("shows as", f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}")
     _field("because", finding.reason.removeprefix("affected: "))
+    _field("known by", finding.observed or "inferred: this very release was not run")
     for form in finding.forms:
         _field("also as" if form.shows else "but not as", f"{form.name}: {form.reason}")
     _field("devices", ", ".join(case.devices) + ("; not in every run" if case.racy else ""))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,19 +20,44 @@ app = typer.Typer(context_settings=HELP)
 
 
 @app.command("list")
-def list_cases(context: typer.Context, as_json: AsJson = False) -> None:
+def list_cases(
+    context: typer.Context,
+    as_json: AsJson = False,
+    show_boundaries: Annotated[
+        bool,
+        typer.Option(
+            "--boundaries", help="List the ends of all affected ranges instead: observed or inferred, and why."
+        ),
+    ] = False,
+) -> None:
     """List the cases: id, family, affected versions, title. Invalid case files are named on standard error.
 
     Exit codes: 0 all case files are valid; 2 usage, or some case file is invalid (the others are listed).
     """
     command = invocation(context)
     cases = command.cases()
-    if as_json:
+    if show_boundaries:
+        _print_boundaries(cases, as_json)
+    elif as_json:
         print_json([_as_json(case) for case in cases])
     else:
         rows = [(case.id, case.family, case.affected_text(), case.title) for case in cases]
         print_columns(("id", "family", "affected", "title"), rows)
     raise typer.Exit(USAGE if command.loaded.problems else OK)
+
+
+def _print_boundaries(cases: Sequence[Case], as_json: bool) -> None:
+    from ..audit.boundaries import boundaries
+    from ..audit.verdict_table import read_table
+
+    table = read_table(cases)
+    ends = [end for case in cases for end in boundaries(case, table)]
+    if as_json:
+        print_json([{"case": end.case_id, **end.to_json()} for end in ends])
+        return
+    rows = [(end.case_id, f"{end.package} {end.bound}", end.state, end.reason) for end in ends]
+    print_columns(("case", "end", "state", "reason"), rows)
+    say(f"{sum(end.observed for end in ends)} of {len(ends)} ends are observed")
 
 
 @app.command()
@@ -41,19 +66,24 @@ def show(
     case_id: Annotated[str, typer.Argument(metavar="CASE", help="The case's id.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show all fields of one case."""
+    """Show all fields of one case, and which ends of its affected range were observed."""
+    from ..audit.boundaries import boundaries
+    from ..audit.verdict_table import read_table
     from ..cases import lint
 
     command = invocation(context)
     (case,) = command.select([case_id])
     for line in lint.lint_case(case, command.loaded.cases):
         warn(f"warning: {line}")
+    ends = boundaries(case, read_table([case]))
     if as_json:
-        print_json(_as_json(case))
+        print_json({**_as_json(case), "boundaries": [end.to_json() for end in ends]})
         return
     for name, value in _as_json(case).items():
         if value not in (None, "", [], {}, False):
             say(f"{name + ':':14}{_one_line(value)}")
+    for end in ends:
+        say(f"{'boundary:':14}{end}")
 
 
 @app.command()

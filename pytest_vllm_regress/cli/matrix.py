@@ -53,6 +53,7 @@ from .context import (
 )
 
 if TYPE_CHECKING:
+    from ..cases.model import Case
     from ..runner.executor import Executor
 
 DISK = "30GiB"
@@ -93,6 +94,13 @@ def matrix(
         bool,
         typer.Option("--dry-run", help="With --releases: run nothing; list the releases in their order, with sizes."),
     ] = False,
+    only_boundaries: Annotated[
+        bool,
+        typer.Option(
+            "--boundaries",
+            help="Run only what decides an end of an affected range that is still inferred (see `list --boundaries`).",
+        ),
+    ] = False,
     device: Device = None,
     jobs: Jobs = None,
     on: On = None,
@@ -126,6 +134,8 @@ def matrix(
     cases = shared.select(case_ids or [])
     limit = _disk_limit(disk, releases, on, dry_run)
     all_batches = plan_batches(cases, named_environments(cases, env or [], versions, releases))
+    if only_boundaries:
+        all_batches = _undecided(cases, all_batches)
     if plan is not None:
         options_given = [
             ("--env", env),
@@ -137,6 +147,7 @@ def matrix(
             ("--wheel-index", wheel_index),
         ]
         arguments = [part for option, value in options_given for text in _listed(value) for part in (option, text)]
+        arguments += ["--boundaries"] if only_boundaries else []
         command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments))
         print_json(ci_job_matrix(plan, all_batches, shards or len(all_batches), command, shared.pytest_args))
         raise typer.Exit(OK)
@@ -149,6 +160,7 @@ def matrix(
     key = [
         *(case.id for case in cases),
         *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),
+        *(["--boundaries"] if only_boundaries else []),
         str(device),
         str(shard),
         *shared.pytest_args,
@@ -179,6 +191,20 @@ def matrix(
     else:
         journal.close()
     raise typer.Exit(outcome.exit_code)
+
+
+def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Return the batches with only those cases of which the release is an end that was not run. Raises ``UsageError`` if nothing is left."""
+    from ..audit.boundaries import boundaries
+    from ..audit.verdict_table import read_table
+
+    table = read_table(cases)
+    ends = [end for case in cases for end in boundaries(case, table)]
+    missing = {(f"{end.package}-{version}", end.case_id) for end in ends for version in end.missing}
+    reduced = [batch.only({case_id for name, case_id in missing if name == batch.environment}) for batch in batches]
+    if not any(batch.cases for batch in reduced):
+        raise UsageError("--boundaries: the table of verdicts has every end of a range among these releases")
+    return tuple(batch for batch in reduced if batch.cases)
 
 
 def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run: bool) -> int | None:

@@ -34,6 +34,9 @@ def report(
         typer.Option(metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE.")] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Add the verdicts to the table beside the cases (verdicts.json).")
+    ] = False,
 ) -> None:
     """Merge result files of several runs, shards and machines. The later of two results for the same test counts.
 
@@ -61,6 +64,12 @@ def report(
         write_atomically(markdown, markdown_text(merged))
     if junit is not None:
         write_atomically(junit, junit_xml(merged))
+    if record:
+        from ..audit import verdict_table
+
+        cases = invocation(context).cases()
+        place = cases[0].directory.parent
+        say(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 
 

@@ -12,8 +12,11 @@ import pytest
 import typer
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.audit import verdict_table
+from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.conformance.record_file import read_record
 from pytest_vllm_regress.environments.sources import PROJECTS
 from tests.helpers import ROOT
@@ -53,13 +56,24 @@ def test_bisected_commits_are_the_ones_that_the_cases_name() -> None:
             assert proof.names_commit(named, change["pull_request"] or address, change["commit"]), (case.id, named)
 
 
-def test_verdicts_by_version_contradict_no_proof() -> None:
-    script = builder("build_verdicts")
-    recorded, combined = script.recorded(), script.combined()
-    for case in load_all_cases(ROOT / "cases"):
-        assert combined[case.id], f"{case.id}: no verdict in docs/generated/verdicts.md"
-        for proven in proof.read_proof(case.directory / proof.FILE).environments:
-            assert recorded.get(case.id, {}).get(proven.environment, proven.verdict) == proven.verdict, case.id
+def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
+    cases = load_all_cases(ROOT / "cases")
+    recorded = verdict_table.read_file(ROOT / "cases" / verdict_table.FILE)
+    assert set(recorded) <= {case.id for case in cases}
+    for case in cases:
+        proven = {entry.environment: entry for entry in proof.read_proof(case.directory / proof.FILE).environments}
+        for entry in recorded.get(case.id, ()):
+            assert entry.verdict.expected or entry.verdict is Verdict.INCONCLUSIVE, (case.id, entry)
+            same = proven.get(entry.environment)
+            assert same is None or same.device != entry.device or same.verdict == entry.verdict.value, (case.id, entry)
+
+
+def test_no_end_of_a_range_is_contradicted_by_a_run() -> None:
+    cases = load_all_cases(ROOT / "cases")
+    table = verdict_table.read_table(cases)
+    ends = [end for case in cases for end in boundaries(case, table)]
+    assert len(ends) > len(cases)
+    assert [str(end) for end in ends if end.contradicted] == []
 
 
 def builder(name: str) -> Any:
