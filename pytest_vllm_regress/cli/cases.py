@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import CaseFileError, UsageError
+from ..errors import CaseFileError, Kind, UsageError
 from ..util.text import one_line
 from .context import HELP, OK, UNEXPECTED, USAGE, AsJson, invocation, print_columns, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..cases.model import Case, Range
 
+ERROR_STATUS = (
+    "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
+    "methods of the server (chat, stream_chat, answers, embed, ...) raise it: an exception, or an engine-death if the engine is dead. For a test "
+    "with `post` use --kind wrong-result"
+)
 app = typer.Typer(context_settings=HELP)
 
 
@@ -97,10 +102,19 @@ def new(
         Path | None, typer.Option(metavar="FILE", help="A finding of `vllm-regress fuzz`; the report is then optional.")
     ] = None,
     front: Annotated[
-        str, typer.Option(help="What the test starts: an engine (offline, async, serve), or none (probe, finding).")
-    ] = "offline",
+        str,
+        typer.Option(
+            help="What the test starts: an engine (offline, async, serve), or none (probe, finding). Default: offline; probe for a "
+            "structured-output package or an environment without vLLM."
+        ),
+    ] = "",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
-    family: Annotated[str, typer.Option(help="Kind of defect, for grouping.")] = "wrong-result",
+    family: Annotated[
+        str,
+        typer.Option(
+            help="Kind of defect, for grouping (default: --kind; dependency for a structured-output package)."
+        ),
+    ] = "",
     package: Annotated[
         str | None, typer.Option(help="Distribution that has the failure (default: the repository's name).")
     ] = None,
@@ -129,6 +143,12 @@ def new(
     fixed_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Environment without the failure; repeatable.")
     ] = None,
+    fixed_by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N|OWNER/NAME#N|HASH|URL", help="Pull request or commit that fixed it (fixed-by); repeatable."
+        ),
+    ] = None,
     control: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,7 +166,7 @@ def new(
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
-    if front not in TEMPLATES:
+    if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
 
     draft = Draft(
@@ -162,6 +182,7 @@ def new(
         control=dict(map(_control_field, control or [])),
         omits=omits,
         front=front,
+        fixed_by=tuple(fixed_by or ()),
     )
     report: Upstream | Unreported
     if finding is not None:
@@ -179,6 +200,8 @@ def new(
     case = create_case(invocation(context).cases_dir or Path("cases"), report, draft)
     for line in lint.lint_case(case, load_valid_cases(case.directory.parent).cases):
         warn(f"warning: {line}")
+    if front == "serve" and Kind.EXCEPTION in case.symptom.kinds:
+        warn(f"Note: {ERROR_STATUS}")
     for path in sorted(case.directory.iterdir()):
         say(str(path))
     if case.symptom.pattern == PLACEHOLDER:

@@ -53,6 +53,17 @@ def recipe_named_by_file(name: str) -> Recipe:
     )
 
 
+def package_without_vllm(name: str) -> str:
+    """Return the structured-output package that an environment of that name has instead of vLLM; empty if it has vLLM or may not exist."""
+    if names_interpreter(name) or parse_name(name) is not None:
+        return ""
+    try:
+        package, _ = load(find_file()).resolve(name).target
+    except UsageError:
+        return ""
+    return package if package in GRAMMARS else ""
+
+
 def unavailable_reason(name: str, *, ask: bool = True) -> str:
     """Return why no environment of that name can exist, with similar names; empty if one may exist.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from ..cases.new.scaffold import Draft
+from ..cases.new.scaffold import DEVICES, Draft
 from ..environments.names import recipe_named_by_file
 from ..errors import UsageError
 from .artefact import Artefact
@@ -45,7 +45,7 @@ def draft_from_finding(finding: Artefact, draft: Draft) -> Draft:
         pattern=re.escape(f"{problem.outcome} ({problem.key})").replace("\\ ", " "),
         affected_env=draft.affected_env or _environments(finding),
         front="finding",
-        devices=("none", *draft.devices),
+        devices=("none", *DEVICES),
         files={FINDING: finding.text()},
     )
 

@@ -11,28 +11,34 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ...environments.names import unavailable_reason
+from ...environments.installed import GRAMMARS
+from ...environments.names import package_without_vllm, unavailable_reason
 from ...errors import CaseFileError, UsageError
 from ...util.text import markdown_inline
 from ...util.validation import format_value
 from ..case_format import FORMAT
 from ..loading import CASE_FILE, load_case
 from ..model import NEEDS_CONTROL_LEG, Case
-from .templates import PROBE, TEMPLATES, Template
+from .templates import TEMPLATES, Template, probe_code
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
+DEVICES = ("sim", "cpu", "gpu")
+WITHOUT_ENGINE = ("probe", "finding")
+"""Fronts whose tests start no engine."""
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
 _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
-_URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?:issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
+_URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?P<page>issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
 _BRIEF = re.compile(rf"(?:{_REPOSITORY})?#?(?P<number>[0-9]{{1,9}})")
+_COMMIT = re.compile(rf"(?:{_REPOSITORY}@)?(?P<commit>[0-9a-f]{{10,40}})")
 
 
 @dataclasses.dataclass(frozen=True)
 class Upstream:
-    """A report on GitHub."""
+    """A report on GitHub. ``page``: issues or pull."""
 
     repository: str
     number: int
+    page: str = "issues"
 
     @classmethod
     def parse(cls, text: str) -> Upstream:
@@ -43,12 +49,26 @@ class Upstream:
                 f"upstream {format_value(text)}: allowed are a number (of {DEFAULT_REPOSITORY}), owner/name#number, "
                 "or an address such as https://github.com/vllm-project/vllm/issues/17173"
             )
-        return cls(match["repository"] or DEFAULT_REPOSITORY, int(match["number"]))
+        page = match.groupdict().get("page") or "issues"
+        return cls(match["repository"] or DEFAULT_REPOSITORY, int(match["number"]), page)
 
     @property
     def url(self) -> str:
-        """Return the address of the report. GitHub redirects issues/ to pull/ for a pull request."""
-        return f"https://github.com/{self.repository}/issues/{self.number}"
+        """Return the address of the report. Without a page in its text it is issues/, which GitHub redirects to pull/ for a pull request."""
+        return f"https://github.com/{self.repository}/{self.page}/{self.number}"
+
+    def fix_url(self, text: str) -> str:
+        """Return the address of a fix: a URL as it is, else a pull request (N, owner/name#N) or a commit (HASH, owner/name@HASH)."""
+        if text.startswith("https://"):
+            return text
+        if commit := _COMMIT.fullmatch(text):
+            return f"https://github.com/{commit['repository'] or self.repository}/commit/{commit['commit']}"
+        if pull := _BRIEF.fullmatch(text):
+            return f"https://github.com/{pull['repository'] or self.repository}/pull/{pull['number']}"
+        raise UsageError(
+            f"--fixed-by {format_value(text)}: allowed are a pull request (its number, owner/name#number), a commit (at least 10 digits of its "
+            "hash, owner/name@hash), or an address"
+        )
 
     @property
     def package(self) -> str:
@@ -74,6 +94,10 @@ class Unreported:
 
     package = ""
 
+    def fix_url(self, text: str) -> str:
+        """Return the address of a fix in the tracker's repository; as ``Upstream.fix_url``."""
+        return Upstream("/".join(self.url.split("/")[3:5]), 0).fix_url(text)
+
     def __str__(self) -> str:
         return self.slug
 
@@ -83,7 +107,7 @@ class Draft:
     """Content of a new case. Empty fields are filled from the template of its front and kind."""
 
     title: str | None = None
-    family: str = "wrong-result"
+    family: str = ""
     package: str | None = None
     affected: str = ">=0"
     kind: str = "wrong-result"
@@ -93,8 +117,9 @@ class Draft:
     fixed_env: tuple[str, ...] = ()
     control: Mapping[str, str | int | bool] = dataclasses.field(default_factory=dict)
     omits: str = ""
-    front: str = "offline"
-    devices: tuple[str, ...] = ("sim", "cpu", "gpu")
+    front: str = ""
+    devices: tuple[str, ...] = ()
+    fixed_by: tuple[str, ...] = ()
     files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Further files of the directory: name to content."""
 
@@ -104,12 +129,40 @@ class Draft:
         return TEMPLATES[self.front]
 
     @property
+    def component(self) -> str:
+        """Return the structured-output package that the case is about: named by an environment without vLLM, or as its package; else empty."""
+        by_environment = map(package_without_vllm, (*self.affected_env, *self.fixed_env))
+        return next(filter(None, by_environment), self.package if self.package in GRAMMARS else "")
+
+    @property
     def needs_leg(self) -> bool:
         """Whether the test has to leave out its trigger itself: a control leg is needed and no engine field does it."""
         return not self.control and (bool(self.omits) or self.kind in NEEDS_CONTROL_LEG)
 
     def filled(self, upstream: Upstream | Unreported) -> Draft:
-        """Return the draft with empty fields filled from its template."""
+        """Return the draft with empty fields filled: from its environments, its kind and the template of its front.
+
+        Raises ``UsageError`` for an engine in an environment without vLLM, and for an invalid ``fixed_by``.
+        """
+        component = dataclasses.replace(self, package=self.package or upstream.package).component
+        front = self.front or ("probe" if component else "offline")
+        for name in (*self.affected_env, *self.fixed_env):
+            if front not in WITHOUT_ENGINE and package_without_vllm(name):
+                raise UsageError(
+                    f"--front {front}: {name} has no vLLM, so nothing but a probe runs in it. Use --front probe"
+                )
+        filled = dataclasses.replace(
+            self,
+            front=front,
+            package=self.package or component or upstream.package,
+            family=self.family or ("dependency" if component else self.kind),
+            devices=self.devices or (("none",) if component and front in WITHOUT_ENGINE else ()) + DEVICES,
+            fixed_by=tuple(upstream.fix_url(text) for text in self.fixed_by),
+        )
+        return filled._with_template(upstream)
+
+    def _with_template(self, upstream: Upstream | Unreported) -> Draft:
+        """Return the draft with the fields filled that depend on the template."""
         changed = ", ".join(f"{name} other than {value}" for name, value in self.control.items())
         return dataclasses.replace(
             self,
@@ -149,7 +202,7 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
         for file, content in draft.files.items():
             (building / file).write_text(content, encoding="utf-8")
         if draft.front == "probe":
-            (building / "probe.py").write_text(PROBE, encoding="utf-8")
+            (building / "probe.py").write_text(probe_code(draft.component), encoding="utf-8")
         (building / "README.md").write_text(_story(case, upstream), encoding="utf-8")
         building.chmod(0o755)
         building.rename(target)
@@ -171,9 +224,11 @@ def _toml(upstream: Upstream | Unreported, draft: Draft) -> Iterator[str]:
     yield f"title = {_text(draft.title or '')}"
     yield f"family = {_text(draft.family)}"
     yield f"upstream = [{_text(upstream.url)}]"
+    if draft.fixed_by:
+        yield f"fixed-by = [{', '.join(map(_text, draft.fixed_by))}]"
     yield f"devices = [{', '.join(map(_text, draft.devices))}]"
     yield "\n[affected]"
-    yield f"{_text(draft.package or upstream.package)} = {_text(draft.affected)}"
+    yield f"{_text(draft.package or '')} = {_text(draft.affected)}"
     yield "\n[symptom]"
     yield f"kind = {_text(draft.kind)}"
     yield f"phase = {_text(draft.phase)}"

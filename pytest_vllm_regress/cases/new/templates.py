@@ -98,7 +98,7 @@ def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
         "probe": Template(
             '''def test_NAME(vllm_probe: Probe, vllm_at_work: AtWork, LEG) -> None:
     """Call what the report calls and assert what a correct version returns."""
-    vllm_at_work("the probe finds a vLLM", vllm_probe("version"))
+    vllm_at_work("the probe finds the package", vllm_probe("version"))
     value = VALUE
     result = vllm_probe("look", value=value)
     assert result == value, f"expected the value {value}, got {result!r}"
@@ -123,13 +123,22 @@ def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
     }
 )
 """Templates by what a test needs: the front of an engine, or only a probe."""
-PROBE = '''"""Runs in the target interpreter. Import vllm inside functions and return JSON values."""
+_IMPORT_NAMES = MappingProxyType({"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"})
+"""Import names of structured-output packages whose distribution has another name."""
 
 
+def probe_code(component: str) -> str:
+    """Return the first ``probe.py`` of a case: of a structured-output package, or of vLLM if ``component`` is empty."""
+    distribution = component or "vllm"
+    module = _IMPORT_NAMES.get(distribution, distribution)
+    version = f'importlib.metadata.version("{component}")' if component else "vllm.__version__"
+    return f'''"""Runs in the target interpreter. Import {module} inside functions and return JSON values."""
+
+{"import importlib.metadata" + chr(10) * 2 if component else ""}
 def version():
-    import vllm
+    import {module}{"  # noqa: F401" if component else ""}
 
-    return vllm.__version__
+    return {version}
 
 
 def look(value):

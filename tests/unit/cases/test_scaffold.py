@@ -26,7 +26,8 @@ VLLM = "vllm-project/vllm"
 def test_forms_of_a_report(text: str, repository: str, number: int, slug: str) -> None:
     upstream = Upstream.parse(text)
     assert (upstream.repository, upstream.number, upstream.slug) == (repository, number, slug)
-    assert upstream.url == f"https://github.com/{repository}/issues/{number}"
+    page = "pull" if "/pull/" in text else "issues"
+    assert upstream.url == f"https://github.com/{repository}/{page}/{number}"
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,67 @@ def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
         UsageError, match=r"cannot be written: Not a directory\. Give another directory with --cases DIR"
     ):
         create_case(tmp_path / "file" / "cases", Upstream.parse("1"), Draft())
+
+
+@pytest.mark.parametrize(
+    ("environment", "module"),
+    [
+        ("xgrammar-0.1.18", "xgrammar"),
+        ("llguidance-1.7.6", "llguidance"),
+        ("outlines-core-0.2.11", "outlines_core"),
+        ("lm-format-enforcer-0.10.6", "lmformatenforcer"),
+    ],
+)
+def test_an_environment_without_vllm_makes_a_probe_of_its_package(
+    tmp_path: Path, environment: str, module: str
+) -> None:
+    case = create_case(tmp_path, Upstream("o/r", 1), Draft(affected_env=(environment,)))
+    (affected,) = case.affected
+    assert environment.startswith(affected.package)
+    assert (case.devices, case.family) == (("none", "sim", "cpu", "gpu"), "dependency")
+    probe = (case.directory / "probe.py").read_text()
+    compile(probe, "probe.py", "exec")
+    assert f"    import {module}  # noqa: F401\n" in probe
+    assert f'importlib.metadata.version("{affected.package}")' in probe
+    assert "vllm_probe" in (case.directory / "test_r_1.py").read_text()
+
+
+def test_the_package_of_the_repository_counts_without_environments(tmp_path: Path) -> None:
+    case = create_case(tmp_path, Upstream("mlc-ai/xgrammar", 1), Draft())
+    assert "none" in case.devices
+    assert "import xgrammar" in (case.directory / "probe.py").read_text()
+    of_vllm = create_case(tmp_path, Upstream(VLLM, 2), Draft(front="probe", affected_env=("vllm-0.8.4",)))
+    assert of_vllm.devices == ("sim", "cpu", "gpu")
+    assert "return vllm.__version__" in (of_vllm.directory / "probe.py").read_text()
+
+
+def test_an_engine_needs_vllm(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--front serve: xgrammar-0\.1\.18 has no vLLM.*Use --front probe"):
+        create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["wrong-result", "exception", "hang", "crash", "engine-death"])
+def test_the_family_follows_the_kind(tmp_path: Path, kind: str) -> None:
+    assert create_case(tmp_path, Upstream("o/r", 1), Draft(kind=kind)).family == kind
+    assert create_case(tmp_path, Upstream("o/r", 2), Draft(kind=kind, family="leak")).family == "leak"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("16863", "o/r/pull/16863"),
+        ("a/b#7", "a/b/pull/7"),
+        ("0e42544920", "o/r/commit/0e42544920"),
+        ("a/b@0e42544920", "a/b/commit/0e42544920"),
+        ("https://github.com/o/r/releases/tag/v1", "o/r/releases/tag/v1"),
+    ],
+)
+def test_forms_of_a_fix(tmp_path: Path, text: str, path: str) -> None:
+    case = create_case(tmp_path, Upstream("o/r", 1), Draft(fixed_by=(text,)))
+    assert case.fixed_by == (f"https://github.com/{path}",)
+
+
+def test_an_invalid_fix_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--fixed-by 'main': allowed are a pull request"):
+        create_case(tmp_path, Upstream("o/r", 1), Draft(fixed_by=("main",)))

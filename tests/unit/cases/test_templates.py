@@ -65,6 +65,15 @@ def test_a_control_by_engine_fields_needs_no_leg_in_the_test(tmp_path: Path) -> 
     assert "vllm_leg" not in (case.directory / "test_b_1.py").read_text()
 
 
+def test_new_says_which_requests_raise_an_error_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = ["--cases", str(tmp_path), "new", "--front", "serve", "--fixed-by", "16863"]
+    assert cli.main([*new, "1", "--kind", "exception"]) == 0
+    assert "`get` and `client` return an error status" in capsys.readouterr().err
+    assert cli.main([*new, "2"]) == 0
+    assert "error status" not in capsys.readouterr().err
+    assert load_case(tmp_path / "vllm-2" / "case.toml").fixed_by == ("https://github.com/vllm-project/vllm/pull/16863",)
+
+
 def test_new_asks_for_a_missing_pattern(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--cases", str(tmp_path), "new", "1", "--kind", "engine-death"]) == 0
     assert "to a text that only this failure prints" in capsys.readouterr().err
