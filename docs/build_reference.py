@@ -7,6 +7,7 @@ import inspect
 import itertools
 import json
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from pytest_vllm_regress.util.paths import DATA
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
 SCHEMAS = DATA / "json_schemas"
+HARNESS = ("lend", "route_through", "wait_ready", "close")
+"""Methods of public classes that the fixtures call, not tests."""
 
 
 def option_rows() -> Iterator[str]:
@@ -88,6 +91,48 @@ def api_rows() -> Iterator[str]:
             yield f"| `{name}` | {_cell(_meaning(name))} |"
 
 
+def method_rows(*classes: str) -> Iterator[str]:
+    """Yield the public methods and properties of classes of the API with those they inherit, except those that only the harness calls."""
+    listed: dict[Any, str] = {}
+    for name in classes:
+        value = getattr(pytest_vllm_regress, name)
+        members = {key: member for base in reversed(value.__mro__[:-1]) for key, member in vars(base).items()}
+        rows, shared = [], []
+        for key, member in sorted(members.items()):
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if not inspect.isfunction(function) or key in HARNESS or (key != "__call__" and key.startswith("_")):
+                continue
+            if function in listed:
+                shared.append(f"`{key}`")
+                continue
+            listed[function] = name
+            call = key if isinstance(member, property) else _signature(function)
+            prefix = "" if function is member or isinstance(member, property) else f"{name}."
+            rows.append(f"| `{prefix}{_cell(call)}` | {_cell(_first_paragraph(function))} |")
+        yield from (f"**`{name}`**", "", "| method | what it does |", "| --- | --- |", *rows, "")
+        if shared:
+            yield from (f"And as above: {', '.join(shared)}.", "")
+
+
+def _signature(function: Callable[..., Any]) -> str:
+    node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    for arguments in (node.args.posonlyargs, node.args.args):
+        if arguments and arguments[0].arg in ("self", "cls"):
+            del arguments[0]
+            break
+    name = "vllm_probe" if node.name == "__call__" else node.name
+    returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    # Without "self" nothing may be left before the slash.
+    return f"{name}({ast.unparse(node.args).removeprefix('/, ')}){returns}"
+
+
+def _first_paragraph(function: Callable[..., Any]) -> str:
+    text = inspect.getdoc(function)
+    assert text, f"{function.__qualname__} has no docstring"
+    return " ".join(text.split("\n\n")[0].split())
+
+
 def _meaning(name: str) -> str:
     """Return the first paragraph of a docstring; for a value, of the string that follows it in its module."""
     value = getattr(pytest_vllm_regress, name)
@@ -116,6 +161,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "markers": marker_rows,
     "fixtures": fixture_rows,
     "api": api_rows,
+    "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
     "commands": command_rows,
     "case": lambda: schema_rows("case_schema.json"),
     "result": lambda: schema_rows("result_schema.json"),

@@ -1,4 +1,4 @@
-"""The errors that this package raises on purpose: one tree below ``RegressError``.
+"""The errors that this package raises on purpose, one tree below ``RegressError``, and its deprecation warnings.
 
 Every message says what happened, where the value came from, what is allowed, and what to do next.
 
@@ -23,6 +23,7 @@ Every message says what happened, where the value came from, what is allowed, an
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NewType
@@ -245,3 +246,12 @@ class ProtocolError(ChildError):
     """A target process sent an invalid reply: truncated, oversized, or not JSON."""
 
     kind = Kind.CRASH
+
+
+def warn_deprecated(old: str, instead: str, removed_in: str, *, stacklevel: int = 3) -> None:
+    """Emit a ``DeprecationWarning`` that names the replacement and the version that removes ``old``.
+
+    ``stacklevel``: as in ``warnings.warn``, counted from this function; 3 is the caller of the deprecated function.
+    """
+    message = f"{old} is deprecated and will be removed in pytest-vllm-regress {removed_in}: use {instead}"
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)

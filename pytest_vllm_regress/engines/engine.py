@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
-from ..errors import RemoteError, UsageError
+from ..errors import RemoteError, UsageError, warn_deprecated
 from ..processes.child_handle import Child, Loan
 from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
@@ -109,10 +109,17 @@ class RunningEngine:
         finally:
             self.schemas = previous
 
-    def call(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
-        """Run a function of ``probe.py`` in the engine's process and return its value, which must be JSON. vLLM's engine object is its first
-        argument."""
+    def call(
+        self, function: str | Path, name: str | None = None, /, *, timeout: float | None = None, **arguments: Any
+    ) -> Any:
+        """Run ``function`` of ``probe.py`` in the engine's process and return its value, which must be JSON.
+
+        vLLM's engine object is its first argument. ``name`` is deprecated: in ``call(file, name)`` the function is ``name`` in ``file``.
+        """
         file = self.probe_file
+        if name is not None:
+            warn_deprecated("call(file, name)", "call(name), which looks in probe.py beside the test", "0.2.0")
+            file, function = Path(function), name
         if file is None or not file.exists():
             raise UsageError(f"Engine.call({function!r}): there is no {file or 'probe.py'}: write the function there")
         return self.child.request(

@@ -19,7 +19,7 @@ from pytest_vllm_regress.cases.loading import (
     load_case_for,
     select_cases,
 )
-from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
 from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
@@ -102,6 +102,21 @@ def test_a_valid_case(good: Case) -> None:
 )
 def test_is_affected(good: Case, versions: dict[str, str], affected: bool) -> None:
     assert bool(good.is_affected(versions)) is affected
+
+
+@pytest.mark.parametrize(
+    ("specifier", "inside", "outside"),
+    [
+        ("<0.9", ["0.8.5.post1", "0.8.5rc1"], ["0.9.0.dev3", "0.9.0rc1", "0.9.0"]),
+        (">=0.9", ["0.9.0", "0.9.1rc1"], ["0.9.0.dev3", "0.9.0rc1"]),
+        ("<0.9.0rc2", ["0.9.0.dev3", "0.9.0rc1"], ["0.9.0rc2", "0.9.0"]),
+        (">=0.9.0.dev0", ["0.9.0.dev3", "0.9.0rc1", "0.9.0"], ["0.8.5"]),
+        ("<=0.8.5", ["0.8.5", "0.8.5rc1", "0.8.5+cpu"], ["0.8.5.post1"]),
+    ],
+)
+def test_pre_releases_belong_to_ranges_as_in_pep_440(specifier: str, inside: list[str], outside: list[str]) -> None:
+    affected = Range("vllm", specifier)
+    assert [version for version in (*inside, *outside) if affected.check({"vllm": version})] == inside
 
 
 def test_reasons_name_the_range_that_decided(good: Case) -> None:

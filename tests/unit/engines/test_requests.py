@@ -142,3 +142,33 @@ def test_prompt_embeds_have_the_width_of_the_model(config: dict[str, Any], tmp_p
     (tmp_path / "config.json").write_text(json.dumps(config))
     http_server.model_path = tmp_path
     assert http_server.prompt_embeds(3, seed=5) == tensor_base64(noise(3, 4, seed=5))
+
+
+def test_the_old_form_of_call_works_and_warns_at_the_callers_line(tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere.py"
+    file.touch()
+    old, sent = engine(Engine)
+    with pytest.warns(DeprecationWarning, match=r"removed in pytest-vllm-regress 0\.2\.0: use call\(name\)") as warned:
+        old.call(file, "look", value=1)
+    assert warned[0].filename == __file__
+    old.probe_file = file
+    old.call("look", value=1)
+    assert sent[0] == sent[1]
+    assert (sent[0]["file"], sent[0]["function"], sent[0]["arguments"]) == (str(file), "look", {"value": 1})
+
+
+def test_pytest_shows_a_deprecation_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        from pytest_vllm_regress.errors import warn_deprecated
+
+        def deprecated():
+            warn_deprecated("old()", "new()", "0.2.0")
+
+        def test_calls():
+            for _ in range(3):
+                deprecated()
+    """)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, warnings=3)
+    advice = "DeprecationWarning: old() is deprecated and will be removed in pytest-vllm-regress 0.2.0: use new()"
+    assert result.stdout.str().count(advice) == 1
