@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
 from ..checkpoints.adapters import Adapter, ensure_adapter
 from ..dialogue.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
 from ..errors import RemoteError, UsageError, warn_deprecated
-from ..processes.child_handle import Child, Loan
+from ..processes.child_handle import Child
 from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
-from .schema_filter import SchemaFilter
+from .running import Running
 from .spec import EngineSpec, Front
 
 _log = logging.getLogger("vllm_regress.engines")
@@ -81,33 +80,20 @@ class RequestOutput(TypedDict):
     outputs: list[CompletionOutput]
 
 
-class RunningEngine:
+class RunningEngine(Running):
     """Base of both kinds of engines. The session makes them; tests get one from the fixture ``vllm_engine``."""
 
     front: ClassVar[Front]
+    front_role = "engine"
 
     def __init__(
         self, child: Child, spec: EngineSpec, started: StartReport, deadline_for: DeadlineFor, scripts: ScriptWatch
     ) -> None:
-        self.child = child
-        self.spec = spec
+        super().__init__(child, spec, deadline_for, scripts)
         self.started = started
-        self.schemas = SchemaFilter()
-        self.scripts = scripts
         self.probe_file: Path | None = None
         """The file whose functions ``call`` runs: ``probe.py`` beside the test that uses the engine."""
-        self._deadline = deadline_for
         self._adapters: dict[Adapter, int] = {}  # the numbers that vLLM gets, from 1
-
-    @contextlib.contextmanager
-    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
-        """Lend the engine to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
-        previous, self.schemas = self.schemas, schemas
-        try:
-            with self.child.lend(loan):
-                yield
-        finally:
-            self.schemas = previous
 
     def call(
         self, function: str | Path, name: str | None = None, /, *, timeout: float | None = None, **arguments: Any
@@ -225,6 +211,9 @@ class RunningEngine:
             params = [self.schemas.apply(one_prompt) for one_prompt in sampling]
         arguments.update(prompts=prompts, sampling=params, output_kind=output_kind)
         return self._request_list("generate", timeout, **arguments)
+
+    def _core_in_front(self) -> bool:
+        return self.started.generation == "V0" or self.started.env.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
 
     def _pool(self, task: str, prompts: Prompt | Sequence[Prompt], timeout: float | None) -> list[Any]:
         return self._request_list("pool", timeout, task=task, prompts=_as_list(prompts))

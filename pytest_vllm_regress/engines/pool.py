@@ -5,7 +5,8 @@ Tests share an engine if its key is equal: environment, ``EngineSpec`` (with the
 - ``fresh=True`` on the marker: the test gets an engine of its own, which is stopped after it (``plugin/fixtures.py``).
 - An engine whose ``check`` fails when the next test asks for it is replaced (``acquire``).
 - After a test it is stopped if it must not be used again: the test raised, the leg ran on a smaller engine (``--vllm-minimize``), the child has
-  ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and still works stays (``give_up``).
+  ended, or an injected fault ends the engine (``plugin/fixtures._is_spent``). One that is held and still works stays (``give_up``), unless a test has
+  sent it a signal (``spent``).
 - The least recently used idle engine is stopped when there would be more than ``--vllm-max-engines``, or when GPUs are needed (``drop_idle``).
   Idle: nobody holds it (``vllm_engines`` holds until ``release``), and the test that asks is not its last user.
 
@@ -25,6 +26,9 @@ from ..processes.lifecycle import Leftover
 
 class Poolable(Protocol):
     """An engine or a server, as the pool uses it."""
+
+    @property
+    def spent(self) -> bool: ...
 
     def check(self) -> None: ...
 
@@ -53,6 +57,9 @@ class EnginePool:
         One key always starts one kind of engine.
         """
         engine = self._engines.get(key)
+        if engine is not None and engine.spent:
+            self.drop(key)
+            engine = None
         if engine is not None:
             try:
                 engine.check()
@@ -99,7 +106,7 @@ class EnginePool:
 
     def give_up(self, key: Hashable) -> None:
         """Stop the engine of ``key`` after a failure of one user, unless others hold it and it still works."""
-        if self._held[key] and key in self._engines:
+        if self._held[key] and key in self._engines and not self._engines[key].spent:
             try:
                 return self._engines[key].check()
             except ChildError:

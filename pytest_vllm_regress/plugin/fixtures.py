@@ -195,18 +195,20 @@ def _lent(
         try:
             if fresh:
                 _report_leftovers(request, engine.stop())
-            elif _is_spent(evidence, engine.child):
+            elif _is_spent(evidence, engine):
                 session.drop(target, spec, front)
         finally:
             if fault is None:
                 engine.scripts.check()  # for requests of clients that the test made itself
 
 
-def _is_spent(evidence: Evidence, child: Child) -> bool:
+def _is_spent(evidence: Evidence, engine: Engine | AsyncEngine | Server) -> bool:
     """Return whether a shared engine must not be used again after this leg."""
+    if engine.spent:
+        return True
     if evidence.fault is not None:
-        return evidence.fault.ends_the_engine or child.engine_is_dead
-    return evidence.error is not None or evidence.smaller_engine or not child.alive
+        return evidence.fault.ends_the_engine or engine.child.engine_is_dead
+    return evidence.error is not None or evidence.smaller_engine or not engine.child.alive
 
 
 def _note_gpu(request: pytest.FixtureRequest, child: Child) -> None:

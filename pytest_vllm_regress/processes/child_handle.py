@@ -18,6 +18,7 @@ from ..errors import ChildDied, ChildError, DeadlineExceeded, Parts, RemoteError
 from ..target_site.vllm_regress_target.protocol import FrameSocket
 from ..util.deadline import Deadline, HasDescriptor, wait_readable
 from ..util.masking import Masked
+from . import process_tree
 from .channel import Channel, RemoteFailure
 from .early_exit import NO_EARLY_EXIT, EarlyExitPolicy, WaitMonitor, WatchedTree
 from .failures import ChildFacts, ChildFailures
@@ -42,7 +43,8 @@ class Loan:
 class Child:
     """One engine, server or probe process. Threads may share ``wait_for``, and nothing else.
 
-    ``loan``: the terms that apply while nobody has borrowed it. ``start_method``: fork or spawn.
+    ``loan``: the terms that apply while nobody has borrowed it. ``start_method``: fork or spawn. ``end_expected``: a test asked for the end of the
+    child or of one of its processes, or for whatever a signal does to them; what ends from then on is no failure by itself.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Child:
         self.name = facts.name
         self.log = facts.log
         self.start_method = start_method
+        self.end_expected = False
         self.life = Lifecycle(nanny_pid, lifeline, [channel])
         self.engine_processes = EngineProcesses()
         self._facts = facts
@@ -83,8 +86,8 @@ class Child:
 
     @property
     def engine_is_dead(self) -> bool:
-        """Whether the child, or one of its engine's processes, has ended."""
-        return not self.alive or bool(self.engine_processes.lost())
+        """Whether the child, or one of its engine's processes, has ended although no test asked for it."""
+        return not self.end_expected and (not self.alive or bool(self.engine_processes.lost()))
 
     @contextlib.contextmanager
     def lend(self, loan: Loan) -> Iterator[None]:
@@ -192,8 +195,39 @@ class Child:
         """Return the child and everything below its nanny."""
         return self.life.processes()
 
+    def expect_end(self) -> None:
+        """From now on the end of a process is what a test asked for."""
+        self.end_expected = True
+        self.engine_processes.forget()
+
+    def wait_for_exit(self, deadline: Deadline, *, all_processes: bool = False) -> int:
+        """Wait until the child has ended by itself and return its exit status, negative for a signal.
+
+        ``all_processes``: until the other processes have ended, too, except Python's and Ray's helpers. Raises ``DeadlineExceeded`` (with a
+        dossier; the processes are ended first), and ``ChildDied`` if the exit status is unknown.
+        """
+        monitor = self.monitor_wait(deadline)
+        self._wait_for_end(deadline, monitor, f"still alive after {deadline.allowed_s:g} s")
+        if self.exit_status is None:
+            raise self.died(deadline, "it ended, but its exit status is unknown")
+        while all_processes and (others := [p for p in self.processes() if not process_tree.is_helper(p)]):
+            if deadline.passed:
+                remaining = ", ".join(map(process_tree.describe, others))
+                raise self.hung(
+                    deadline, f"it has ended, but after {deadline.allowed_s:g} s these still run: {remaining}"
+                )
+            process_tree.wait_until_gone(others, min(deadline.left_s, monitor.pace))
+        self.replied(deadline.phase)
+        return self.exit_status
+
     def stop(self, deadline: Deadline, *, by_signal: bool = False) -> tuple[Leftover, ...]:
-        """Ask the child to shut down, wait until it has ended, then end and return whatever it left."""
+        """Ask the child to shut down, wait until it has ended, then end and return whatever it left.
+
+        One whose end a test has asked for may be stopped or dying: its processes are ended at once, and nothing counts as left behind.
+        """
+        if self.end_expected:
+            self.kill()
+            return ()
         if self.life.ended:
             return self.life.leftovers
         if self.channel.interrupted:  # it is still at work and would not read the request to stop
@@ -203,23 +237,24 @@ class Child:
         self._logs.restart()
         self.life.note_shared_memory()
         monitor = self.monitor_wait(deadline)
+        unstopped = f"still alive {deadline.allowed_s:g} s after it was asked to stop"
         try:
             if by_signal:
                 self.life.terminate()
-                self._wait_for_end(deadline, monitor)
+                self._wait_for_end(deadline, monitor, unstopped)
             elif not self.alive or self.channel.request_stop(deadline, monitor):
-                self._wait_for_end(deadline, monitor)
+                self._wait_for_end(deadline, monitor, unstopped)
         finally:
             self.kill()
         return self.life.leftovers
 
-    def _wait_for_end(self, deadline: Deadline, monitor: WaitMonitor) -> None:
+    def _wait_for_end(self, deadline: Deadline, monitor: WaitMonitor, late: str) -> None:
         while True:
             expired = deadline.passed
             if not self.alive:
                 return
             if expired:
-                raise self.hung(deadline, f"still alive {deadline.allowed_s:g} s after it was asked to stop")
+                raise self.hung(deadline, late)
             # Not the channel: once the child is gone, that is always readable.
             if not wait_readable(deadline, self.life, at_most_s=monitor.pace):
                 self._end_early(monitor, deadline, self.life)
@@ -241,6 +276,10 @@ class Child:
     def dossier(self, title: str) -> str:
         """Return stacks, logs and resources of the child's processes."""
         return self._failures.dossier(title)
+
+    def logged(self) -> Masked:
+        """Return what the processes have logged during the loan: of each log at most the first and last two megabytes."""
+        return self._logs.text(max_chars=None)
 
     def log_tail(self) -> str:
         """Return the end of the log under a heading; empty when nothing was logged."""

@@ -34,9 +34,10 @@ class LogWindow:
         """Leave out everything logged so far."""
         self._starts = {path: _size(path) for path in self._paths()}
 
-    def text(self) -> Masked:
-        """Return everything written since the start of the window, masked, bounded for each log."""
-        return join_masked("\n", filter(None, (_read_from(path, self._starts.get(path, 0)) for path in self._paths())))
+    def text(self, max_chars: int | None = MAX_CHARS) -> Masked:
+        """Return everything written since the start of the window, masked. Of a log with more than ``max_chars`` the middle is left out."""
+        texts = (_read_from(path, self._starts.get(path, 0)) for path in self._paths())
+        return join_masked("\n", (truncate_middle(text, max_chars or len(text)) for text in texts if text))
 
     def _paths(self) -> list[Path]:
         return [self._log, *(ray_logs(self._ray_dir, _MAX_LOGS) if self._ray_dir else [])]
@@ -61,4 +62,4 @@ def _read_from(path: Path, start: int) -> Masked:
                 tail = log.read(_MAX_BYTES)
     except OSError:
         return Masked("")
-    return truncate_middle(mask_log((head + tail).decode(errors="replace").strip()), MAX_CHARS)
+    return mask_log((head + tail).decode(errors="replace").strip())

@@ -22,7 +22,7 @@ from ..util.masking import Masked, mask
 
 _POLL_S = 0.02
 _HELPER = re.compile(
-    r"multiprocessing\.resource_tracker|torch/_inductor/compile_worker|/ray/|\bray::IDLE\b|raylet|gcs_server"
+    r"multiprocessing\.resource_tracker|/spawn-\d+\.py |torch/_inductor/compile_worker|/ray/|\bray::IDLE\b|raylet|gcs_server"
 )
 
 
@@ -104,8 +104,8 @@ def describe(process: psutil.Process) -> str:
 
 
 def is_helper(process: psutil.Process) -> bool:
-    """Return whether a process is only a helper of the engine: our fork server, multiprocessing's resource tracker, torch's compile workers,
-    Ray's daemons and idle workers. A process that has ended counts as helper."""
+    """Return whether a process is only a helper of the engine: our fork server and its launchers, multiprocessing's resource tracker, torch's
+    compile workers, Ray's daemons and idle workers. A process that has ended counts as helper."""
     try:
         name = process.name()
         command = " ".join(process.cmdline()) or name
@@ -165,6 +165,10 @@ class EngineProcesses:
         """The engine consists of these processes from now on. Helpers among them do not count."""
         self._lost = {}
         self._descriptions = {process: describe(process) for process in processes if not is_helper(process)}
+
+    def forget(self) -> None:
+        """There is no engine any more whose processes must live."""
+        self._descriptions, self._lost = None, {}
 
     def lost(self) -> tuple[Masked, ...]:
         """Return one description per process that has ended, and how it ended."""

@@ -15,12 +15,12 @@ import httpx
 
 from ...dialogue.script import ScriptWatch
 from ...errors import PortTaken, Unsupported
-from ...processes.child_handle import Child, Loan
+from ...processes.child_handle import Child
 from ...processes.early_exit import WaitMonitor
 from ...util.deadline import Deadline, DeadlineFor
 from ...util.masking import Masked, mask_log
 from ..resources.ports import HOST, PortLease
-from ..schema_filter import SchemaFilter
+from ..running import Running
 from ..spec import EngineSpec
 from .background_call import BackgroundCall
 from .health import HEALTH_TIMEOUT_S, Health, check_health
@@ -49,8 +49,10 @@ class ServerReport:
     sound_needs: str = ""
 
 
-class Transport:
+class Transport(Running):
     """Base of all requests over HTTP. ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers."""
+
+    front_role = "server"
 
     def __init__(
         self,
@@ -62,18 +64,14 @@ class Transport:
         scripts: ScriptWatch,
         started: ServerReport = ServerReport(),  # immutable
     ) -> None:
-        self.child = child
-        self.spec = spec
+        super().__init__(child, spec, deadline_for, scripts)
         self.api_key = key
         self.notes = started.notes
         self.argv = started.argv
         self.model = ""
         self.model_path = started.model_path
         self.sound_needs = started.sound_needs
-        self.schemas = SchemaFilter()
-        self.scripts = scripts
         self._port = port
-        self._deadline = deadline_for
         self.root_url = f"http://{HOST}:{port.number}"
         # One connection per request: uvicorn closes a connection after a broken handler's status 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)
@@ -83,16 +81,6 @@ class Transport:
         self.client = httpx.Client(
             base_url=self.root_url, headers=headers, trust_env=False, limits=limits, event_hooks=hooks
         )
-
-    @contextlib.contextmanager
-    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
-        """Lend the server to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
-        previous, self.schemas = self.schemas, schemas
-        try:
-            with self.child.lend(loan):
-                yield
-        finally:
-            self.schemas = previous
 
     @contextlib.contextmanager
     def route_through(self, transport: httpx.BaseTransport) -> Iterator[None]:

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import sys
 import traceback
 from typing import Any, Dict
@@ -14,9 +15,13 @@ from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
 
 
 def main(channel: FrameSocket, request: Frame) -> int:
-    """Take the role that ``request`` names and answer requests until ``stop``. Returns the exit status."""
+    """Take the role that ``request`` names and answer requests until ``stop``. Returns the exit status.
+
+    After a KeyboardInterrupt the process ends by SIGINT, as Python itself ends.
+    """
     _set_up_process(request)
     role = request["role"]
+    interrupted = False
     try:
         if role == "server":
             from .hosts import server
@@ -28,12 +33,18 @@ def main(channel: FrameSocket, request: Frame) -> int:
     except PeerClosed:
         return 0
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 1
-    except BaseException:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
         traceback.print_exc()
+        interrupted = isinstance(error, KeyboardInterrupt)
         return 1
     finally:
         _run_exit_functions()
+        if interrupted:
+            spawning.die_of(signal.SIGINT)
 
 
 class ProbeHost:

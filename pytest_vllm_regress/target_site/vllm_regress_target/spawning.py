@@ -235,7 +235,7 @@ def launch(python: str, address: str) -> None:
     end = link.recv(_HEAD.size, socket.MSG_WAITALL)
     status = _HEAD.unpack(end)[0] if len(end) == _HEAD.size else signal.SIGKILL
     if os.WIFSIGNALED(status):
-        _die_of(os.WTERMSIG(status))
+        die_of(os.WTERMSIG(status))
     os._exit(os.WEXITSTATUS(status))
 
 
@@ -263,7 +263,8 @@ def _receive(link: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
         raise
 
 
-def _die_of(number: int) -> None:
+def die_of(number: int) -> None:
+    """End this process by a signal, without a core file."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

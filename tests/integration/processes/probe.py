@@ -43,6 +43,10 @@ def hang_and_ignore_term():
     time.sleep(600)
 
 
+def ignore(number):
+    signal.signal(number, signal.SIG_IGN)
+
+
 def exit_in_silence():
     os._exit(0)
 

@@ -41,6 +41,18 @@ def test_what_fails_its_check_is_replaced_and_charged_to_its_last_user(pool: Eng
     assert charges == [("t1", (Leftover("process", "a"),))]
 
 
+def test_an_engine_that_a_test_has_signalled_is_replaced_although_it_works_and_is_held(pool: EnginePool) -> None:
+    signalled = acquire(pool, "a", "t1")
+    pool.hold("a")
+    signalled.spent = True
+    assert acquire(pool, "a", "t2") is not signalled
+    assert not signalled.alive
+    last = acquire(pool, "a", "t3")
+    last.spent = True
+    pool.give_up("a")
+    assert not last.alive
+
+
 def test_an_engine_that_does_not_stop_is_a_leftover(pool: EnginePool, charges: Charges) -> None:
     acquire(pool, "a", "t1").stubborn = True
     pool.clear()

@@ -24,6 +24,7 @@ class FakeEngine:
     stops: int = 0
     leaves: bool = False
     stubborn: bool = False
+    spent: bool = False
 
     def check(self) -> None:
         if not self.alive:

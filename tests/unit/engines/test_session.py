@@ -45,6 +45,7 @@ class FakeChild:
     loan: Loan | None = None
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
     noted: bool = False
+    end_expected: bool = False
 
     def request(self, operation: str, deadline: Deadline, **arguments: Any) -> Any:
         if operation != "start":

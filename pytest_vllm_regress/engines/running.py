@@ -1,0 +1,98 @@
+"""What engines and servers have in common: the loan to a test, and their processes: signals, exit codes and the log."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from typing import ClassVar
+
+import psutil
+
+from ..dialogue.script import ScriptWatch
+from ..errors import UsageError
+from ..processes import process_tree
+from ..processes.child_handle import Child, Loan
+from ..util.deadline import DeadlineFor
+from .process_list import ProcessInfo, Role, list_processes
+from .schema_filter import SchemaFilter
+from .spec import EngineSpec
+
+
+class Running:
+    """Base of engines and servers."""
+
+    front_role: ClassVar[Role]
+
+    def __init__(self, child: Child, spec: EngineSpec, deadline_for: DeadlineFor, scripts: ScriptWatch) -> None:
+        self.child = child
+        self.spec = spec
+        self.schemas = SchemaFilter()
+        self.scripts = scripts
+        self._deadline = deadline_for
+        self._processes: dict[psutil.Process, ProcessInfo] = {}
+
+    @contextlib.contextmanager
+    def lend(self, loan: Loan, schemas: SchemaFilter) -> Iterator[None]:
+        """Lend it to a test: ``loan`` applies to its process, ``schemas`` to the schemas of its requests."""
+        previous, self.schemas, self._processes = self.schemas, schemas, {}
+        try:
+            with self.child.lend(loan):
+                yield
+        finally:
+            self.schemas = previous
+
+    @property
+    def spent(self) -> bool:
+        """Whether no other test may use it, because a test has sent it a signal or waited for its end."""
+        return self.child.end_expected
+
+    def processes(self) -> list[ProcessInfo]:
+        """Return its processes, the front process first. Those that an earlier call of this test saw are listed after their end, too."""
+        core_in_front = self._core_in_front()
+        running = list_processes(self.child.processes(), self.child.pid, self.front_role, core_in_front=core_in_front)
+        ended = {process: info.ended() for process, info in self._processes.items() if process not in running}
+        self._processes = {**self._processes, **running, **ended}
+        return list(self._processes.values())
+
+    def signal(self, number: int, process: int | str | None = None) -> ProcessInfo:
+        """Send a signal (``signal.SIGTERM``) to one process and return which one. Another test never gets this engine or server.
+
+        ``process``: a pid, or a role (``"core"``, ``"worker"``, ...), which means the first process that has it (default: the front process).
+        From now on the end of a process is no failure by itself. Raises ``ChildDied`` if the front process had ended before any signal, and
+        ``UsageError`` for a number that is no signal and for a process that is not, or no longer, one of its own.
+        """
+        if number not in set(signal.Signals):
+            raise UsageError(
+                f"signal({number!r}): not a signal: use a name of the module signal, such as signal.SIGTERM"
+            )
+        if not self.child.end_expected:
+            self.child.check_alive(self._deadline("request", None))
+        wanted = self.front_role if process is None else process
+        listed = self.processes()
+        chosen = next((info for info in listed if info.alive and wanted in (info.pid, info.role)), None)
+        if chosen is None:
+            known = "; ".join(map(str, listed))
+            raise UsageError(f"signal(..., {wanted!r}): no running process has this pid or role; there are: {known}")
+        self.child.expect_end()
+        target = next(known for known, info in self._processes.items() if info == chosen)
+        process_tree.send_signal([target], signal.Signals(number))
+        return chosen
+
+    def wait_for_exit(self, timeout: float | None = None, *, all_processes: bool = False) -> int:
+        """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM killed it.
+
+        ``timeout`` in seconds replaces that of the stop phase. ``all_processes``: wait until every other process has ended, too, except helpers.
+        Raises ``DeadlineExceeded`` in phase stop, with the stacks of what still runs. Another test never gets this engine or server.
+        """
+        self.processes()
+        self.child.expect_end()
+        return self.child.wait_for_exit(self._deadline("stop", timeout), all_processes=all_processes)
+
+    def log(self) -> str:
+        """Return what all processes have logged since this test got the engine or server, also after their end. Secrets are masked."""
+        return self.child.logged()
+
+    def _core_in_front(self) -> bool:
+        """Return whether the front process runs the engine itself."""
+        return False

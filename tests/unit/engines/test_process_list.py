@@ -1,0 +1,84 @@
+"""Which part of vLLM a process is, by its title or by its place."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.engines.process_list import list_processes
+from pytest_vllm_regress.util import masking
+
+FRONT = 10
+PYTHON = "/usr/bin/python -m vllm_regress_target.agent 5"
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeProcess:
+    pid: int
+    parent: int
+    command: str = PYTHON
+    program: str = "python"
+    gone: bool = False
+
+    def name(self) -> str:
+        if self.gone:
+            raise psutil.NoSuchProcess(self.pid)
+        return self.program
+
+    def ppid(self) -> int:
+        return self.parent
+
+    def cmdline(self) -> list[str]:
+        return self.command.split()
+
+
+def roles(*processes: FakeProcess, core_in_front: bool = False) -> list[tuple[str, str]]:
+    listed = list_processes(processes, FRONT, "server", core_in_front=core_in_front)  # type: ignore[arg-type]
+    return [(info.role, info.name) for info in listed.values()]
+
+
+def test_titles_name_the_roles_whatever_the_parents() -> None:
+    titles = ("APIServer_1", "DPCoordinator", "EngineCore_DP0", "Worker_TP1_EP1")
+    processes = [FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)]
+    ray = FakeProcess(20, 1, "ray::RayWorkerWrapper.execute_method")
+    assert [role for role, _ in roles(FakeProcess(FRONT, 1, "VLLM::APIServer"), *processes, ray)] == [
+        *("server", "server", "coordinator", "core", "worker", "worker")
+    ]
+    assert roles(ray) == [("worker", "ray::RayWorkerWrapper.execute_method")]
+
+
+def test_without_titles_the_place_below_the_front_process_counts() -> None:
+    front, core, worker = FakeProcess(FRONT, 1), FakeProcess(11, FRONT), FakeProcess(12, 11)
+    assert roles(front, core, worker) == [("server", "python"), ("core", "python"), ("worker", "python")]
+    assert [role for role, _ in roles(front, core, worker, core_in_front=True)] == ["server", "worker", "worker"]
+
+
+def test_of_the_processes_that_our_fork_server_has_forked_the_first_is_the_core() -> None:
+    fork_server = FakeProcess(11, FRONT, program="fork-server")
+    launchers = [
+        FakeProcess(pid, FRONT, "/p/python -SEB /tmp/spawn-10.py -c x --multiprocessing-fork") for pid in (12, 14)
+    ]
+    forked = [FakeProcess(13, 11), FakeProcess(15, 11)]
+    assert [role for role, _ in roles(FakeProcess(FRONT, 1), fork_server, *launchers, *forked)] == [
+        *("server", "helper", "helper", "helper", "core", "worker")
+    ]
+
+
+def test_a_process_that_has_ended_meanwhile_is_left_out_and_command_lines_are_masked() -> None:
+    secret = masking.register("hf_" + "q9" * 17)
+    listed = list_processes(
+        [FakeProcess(11, 1, gone=True), FakeProcess(FRONT, 1, f"vllm serve --token {secret}")],  # type: ignore[list-item]
+        FRONT,
+        "server",
+        core_in_front=False,
+    )
+    (info,) = listed.values()
+    assert secret not in info.command
+    assert str(info.ended()) == "server 10 (python, ended)"
+
+
+@pytest.mark.parametrize("command", ["ray::IDLE", "/x/bin/python -c from multiprocessing.resource_tracker import main"])
+def test_helpers_are_told_apart(command: str) -> None:
+    assert [role for role, _ in roles(FakeProcess(11, FRONT, command))] == ["helper"]
