@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .engines.http.metrics import Metrics
     from .engines.http.pooling import Ranked
     from .engines.probe import AtWork, Probe
+    from .engines.process_list import ProcessInfo
     from .engines.server import Server
     from .engines.spec import EngineSpec
     from .engines.standalone import Engines, engine
@@ -80,6 +81,7 @@ _PUBLIC_NAMES = {
     "engines.http.metrics": ("Metrics",),
     "engines.http.pooling": ("Ranked",),
     "engines.probe": ("AtWork", "Probe"),
+    "engines.process_list": ("ProcessInfo",),
     "engines.server": ("Server",),
     "engines.spec": ("EngineSpec",),
     "engines.standalone": ("Engines", "engine"),
@@ -125,6 +127,7 @@ __all__ = [
     "Message",
     "Metrics",
     "Probe",
+    "ProcessInfo",
     "Profile",
     "Prompt",
     "ProtocolError",

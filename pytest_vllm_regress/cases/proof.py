@@ -3,7 +3,7 @@
 A proof has the fingerprint of its case and the id of each environment's lock. The fingerprint (``case_fingerprint``) covers
 
 - the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
-- every ``*.py`` below the case's folder;
+- every ``*.py`` below the case's folder, and every other file in its subfolders, which the target may import from (``import_path``);
 - the source of those built-in probe modules (``frontend``, ``grammars``, ``parsers``) that this code names as "module:function".
 
 It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
@@ -151,12 +151,20 @@ def claims_fingerprint(case: Case) -> str:
 
 
 def code_fingerprint(directory: Path) -> str:
-    """Return a hash of the case's tests and probe, and of the built-in probe modules they call."""
-    sources = {file.relative_to(directory).as_posix(): _read_code(file) for file in sorted(directory.rglob("*.py"))}
+    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules they call."""
+    files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+    names = {file.relative_to(directory): file for file in files}
+    sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
     called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}
     for module in sorted(called.intersection(BUILT_IN)):
         sources |= {f"{module}:{file.name}": _read_code(file) for file in built_in_sources(module)}
     return _digest(*(part for source in sources.items() for part in source))
+
+
+def _is_code(name: Path) -> bool:
+    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that is no cache."""
+    in_cache = name.suffix == ".pyc" or any(part.startswith(".") for part in name.parts)
+    return name.suffix == ".py" or (len(name.parts) > 1 and not in_cache)
 
 
 def _read_code(file: Path) -> bytes:

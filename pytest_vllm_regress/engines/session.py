@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -248,6 +249,11 @@ class Session:
                 f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
                 "for engine arguments"
             )
+        if relative := [folder for folder in spec.import_path if not Path(folder).is_absolute()]:
+            raise UsageError(
+                f"engine spec: import_path={relative}: relative folders mean something in the marker vllm_engine only, where they begin at the test "
+                "file; give absolute paths here"
+            )
         if target.device == "none":
             raise Unsupported(f"{target.name} has no engines", needs="vLLM")
         needed = needed_by(spec.model)
@@ -277,7 +283,8 @@ class Session:
             gpu=gpu,
         )
         scripts = ScriptWatch.of(request, self.run.logs / f"scripts-{secrets.token_hex(4)}")
-        child = self._start_child(agent, role, lease, {**spec.env, **scripts.environment}, timeout, label=front)
+        environment = {**spec.env, **scripts.environment}
+        child = self._start_child(agent, role, lease, environment, timeout, label=front, import_path=spec.import_path)
         return _Start(child, request, scripts, timeout, lambda: self._note(target, lease, child))
 
     def _note(self, target: Target, lease: GpuLease | None, child: Child) -> None:
@@ -297,6 +304,7 @@ class Session:
         environment: Mapping[str, str],
         timeout: float | None,
         label: str = "",
+        import_path: Sequence[str | Path] = (),
     ) -> Child:
         try:
             child = agent.start_child(
@@ -305,6 +313,7 @@ class Session:
                 environment={**environment, **(lease.environment if lease else {})},
                 start_method=self.settings.start_method,
                 label=label,
+                import_path=import_path,
                 loan=Loan(self._early_exit()),
             )
         except BaseException:

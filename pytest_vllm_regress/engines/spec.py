@@ -6,7 +6,8 @@ import dataclasses
 import difflib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,8 @@ class EngineSpec:
     ``tokenizer_pool_size``: None keeps vLLM's default. Its meaning depends on the version: a Ray actor pool up to 0.8.4, later accepted and
     ignored, then removed, then the thread pool ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
     ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``: environment variables of the engine's process.
+    ``import_path``: folders from which each of its processes imports modules, after our own and before those of the environment. In the marker
+    they are relative to the test file, elsewhere absolute.
     Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a value that is not allowed.
     """
 
@@ -48,6 +51,7 @@ class EngineSpec:
     max_model_len: int = 512
     dtype: str | None = None
     seed: int = 0
+    import_path: Sequence[str | Path] = ()
     env: Mapping[str, str] = _NOTHING
     extra: Mapping[str, Json] = _NOTHING
     server_options: Mapping[str, Json] = _NOTHING
@@ -62,6 +66,12 @@ class EngineSpec:
         _check_choice("generation", self.generation, ("auto", "V0", "V1"))
         for name in (*_MAPPINGS, "tokenizer_pool_extra_config"):
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        if "PYTHONPATH" in self.env:
+            raise UsageError(
+                "engine spec: env PYTHONPATH would hide the modules of this package from the engine: name the folders in import_path instead, "
+                'for example import_path=["plugins"]'
+            )
+        object.__setattr__(self, "import_path", _folders(self.import_path))
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
@@ -81,6 +91,14 @@ class EngineSpec:
             name: {**getattr(self, name), **value} if name in _MAPPINGS else value for name, value in changes.items()
         }
         return self.replace(**merged)
+
+    def relative_to(self, folder: Path) -> EngineSpec:
+        """Return a copy whose ``import_path`` is absolute. Raises ``UsageError`` for what is no folder below or beside ``folder``."""
+        folders = [folder / path for path in self.import_path]
+        for path in folders:
+            if not path.is_dir():
+                raise UsageError(f"engine spec: import_path: there is no folder {path}")
+        return self.replace(import_path=folders) if folders else self
 
     def as_request(
         self,
@@ -118,6 +136,8 @@ class EngineSpec:
 
 _SPECULATION = "speculative_config"
 _MAPPINGS = ("env", "extra", "server_options")
+_LISTS = ("import_path",)
+"""Fields whose value is a list. A marker has no axes of them."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(EngineSpec))
 SHORT = {
     "tp": "tensor_parallel_size",
@@ -154,13 +174,14 @@ def parse_axes(arguments: Mapping[str, Json]) -> tuple[dict[str, Json], tuple[Ax
         name = SHORT.get(argument, argument)
         if name not in _FIELDS:
             raise UsageError(_unknown_axis(argument))
-        if isinstance(value, list):
+        is_axis = isinstance(value, list) and name not in _LISTS
+        if is_axis:
             if not value:
                 raise UsageError(f"vllm_engine({argument}=[]): an axis needs at least one value")
             axes.append(Axis(name, tuple(value)))
         else:
             fixed[name] = value
-        for single in value if isinstance(value, list) else [value]:
+        for single in value if is_axis else [value]:
             EngineSpec.create(**{name: single})
     return fixed, tuple(axes)
 
@@ -196,6 +217,12 @@ def _frozen(name: str, value: Json) -> FrozenMapping | None:
         return FrozenMapping({key: str(text) for key, text in value.items()} if name == "env" else value)
     except TypeError as error:
         raise UsageError(f"engine spec: {name} must hold JSON values only: {error}") from None
+
+
+def _folders(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(folder, (str, Path)) for folder in value):
+        raise UsageError(f"engine spec: import_path={value!r} is not a list of folders")
+    return tuple(map(str, value))
 
 
 def _parsed(name: str, text: str) -> Json:

@@ -141,7 +141,8 @@ def engine_spec(request: pytest.FixtureRequest, vllm_env: Target) -> EngineSpec:
     from ..engines.spec import EngineSpec
     from .markers import engine_marker
 
-    return EngineSpec.create(**{**engine_marker(request.node).fixed, **getattr(request, "param", {})})
+    fields = {**engine_marker(request.node).fixed, **getattr(request, "param", {})}
+    return EngineSpec.create(**fields).relative_to(request.path.parent)
 
 
 @pytest.fixture
@@ -178,7 +179,7 @@ def _lent(
 
     session, evidence, marker = _session(request), evidence_of(request.node), engine_marker(request.node)
     evidence.phase = "start"
-    spec = evidence.changed_spec(spec)
+    spec = evidence.changed_spec(spec).relative_to(request.path.parent)  # the control leg may change its import_path
     fault = evidence.fault
     if fault is not None:
         fault.at_start()

@@ -143,11 +143,13 @@ class Agent:
         environment: Mapping[str, str] = MappingProxyType({}),
         start_method: str = "fork",
         label: str = "",
+        import_path: Sequence[str | Path] = (),
         loan: Loan | None = None,
     ) -> Child:
         """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and wait until it answers.
 
-        ``loan``: the terms that apply while nobody has borrowed the child.
+        ``import_path``: folders from which the child and its descendants import modules, before those of the environment. ``loan``: the terms
+        that apply while nobody has borrowed the child.
         """
         register_all(environment)
         number = next(self._numbers)
@@ -160,6 +162,7 @@ class Agent:
             "log": str(log),
             "cwd": str(folder),
             "env": dict(environment),
+            "import_path": list(map(str, import_path)),
             "limits": self._limits,
             "limit_options": self._limit_options,
             "start_method": start_method,

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from . import calls, spawning
 from .protocol import Frame, FrameSocket, PeerClosed, ProtocolViolation
@@ -99,11 +99,20 @@ def _set_up_process(request: Frame) -> None:
         os.register_at_fork(after_in_child=_stay_frozen)
     for name, value in request.get("env", {}).items():
         os.environ[name] = value
+    _import_from(request.get("import_path", []))
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(log, stream)
     os.close(log)
     os.chdir(request["cwd"])
+
+
+def _import_from(folders: List[str]) -> None:
+    """Let this process and those below it import modules from ``folders``: after our own modules, before those of the environment."""
+    own = os.environ.get("PYTHONPATH", "")
+    at = sys.path.index(own) + 1 if own in sys.path else 1
+    sys.path[at:at] = folders
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [own, *folders]))
 
 
 def _stay_frozen() -> None:

@@ -111,6 +111,19 @@ def test_an_engine_that_died_before_the_signal_is_a_failure(engine: Engine) -> N
     assert not engine.spent
 
 
+@pytest.mark.parametrize("start_method", ["fork", "spawn"])
+def test_a_folder_to_import_from_reaches_every_process_behind_our_own_modules(
+    agent: Agent, tmp_path: Path, start_method: str
+) -> None:
+    (tmp_path / "vllm_regress_target.py").write_text("raise RuntimeError('this one must not be imported')")
+    (tmp_path / "regress_plugin.py").write_text("NAME = 'ours'")
+    child = agent.start_child(
+        "probe", deadline_for("start", None), start_method=start_method, import_path=[str(tmp_path)]
+    )
+    assert call(child, "plugin_names") == ["ours", "ours"]
+    child.kill()
+
+
 @pytest.mark.parametrize(("arguments", "words"), [((0,), "not a signal"), ((15, 1), "no running process has this pid")])
 def test_a_wrong_signal_harms_nothing(engine: Engine, arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(UsageError, match=words):

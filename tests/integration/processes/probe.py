@@ -43,6 +43,14 @@ def hang_and_ignore_term():
     time.sleep(600)
 
 
+def plugin_names():
+    """Return what this process and an interpreter that it starts import."""
+    import regress_plugin
+
+    code = "import vllm_regress_target.nanny, regress_plugin; print(regress_plugin.NAME)"
+    return [regress_plugin.NAME, subprocess.check_output([sys.executable, "-c", code], text=True).strip()]
+
+
 def ignore(number):
     signal.signal(number, signal.SIG_IGN)
 

@@ -181,6 +181,19 @@ def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
     assert proof.code_fingerprint(case.directory) != code
 
 
+def test_what_the_target_may_import_from_the_case_s_folder_is_code(case: Case) -> None:
+    codes = {proof.code_fingerprint(case.directory)}
+    for name in ("plugins/slow.py", "plugins/slow-1.0.dist-info/entry_points.txt"):
+        (case.directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (case.directory / name).write_text("# 1")
+        codes.add(proof.code_fingerprint(case.directory))
+    assert len(codes) == 3
+    for name in ("README.md", "plugins/__pycache__/slow.cpython-311.pyc", ".pytest_cache/README.md"):
+        (case.directory / name).parent.mkdir(exist_ok=True)
+        (case.directory / name).write_text("1")
+    assert proof.code_fingerprint(case.directory) in codes
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "stale"),
     [

@@ -186,6 +186,13 @@ def test_an_environment_that_cannot_be_built_is_tried_once(monkeypatch: pytest.M
     ("spec", "on", "front", "error", "words"),
     [
         (ONE.replace(server_options={"a": 1}), target(), "offline", UsageError, "mean nothing to front='offline'"),
+        (
+            ONE.replace(import_path=["plugins"]),
+            target(),
+            "offline",
+            UsageError,
+            "begin at the test file; give absolute paths here",
+        ),
         (ONE, target("none"), "offline", Unsupported, "old has no engines"),
         (ONE.replace(model="vision"), target(), "offline", Unsupported, "cannot load the vision model"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +101,11 @@ def test_gpus_are_the_product(tp: int, pp: int, dp: int) -> None:
         ({"tokenizer_pool_size": -1}, "tokenizer_pool_size=-1 is not a whole number of at least 0"),
         ({"executor": "gpu"}, "executor='gpu' is not one of auto, uni, mp, ray"),
         ({"generation": "V2"}, "generation='V2' is not one of auto, V0, V1"),
+        (
+            {"env": {"PYTHONPATH": "plugins"}},
+            'name the folders in import_path instead, for example import_path=["plugins"]',
+        ),
+        ({"import_path": "plugins"}, "import_path='plugins' is not a list of folders"),
         ({"env": "A=1"}, "env must be a mapping, not str"),
         ({"extra": {"a": {1, 2}}}, "extra must hold JSON values only"),
         ({"tokenizer_pool_extra_config": "{"}, "tokenizer_pool_extra_config='{' is not JSON"),
@@ -129,6 +135,18 @@ def test_axes_and_fixed_fields() -> None:
     rows = combinations(axes)
     assert [combination_id(row) for row in rows] == ["tp1-pool0", "tp2-pool0"]
     assert combinations(()) == [{}]
+
+
+def test_folders_to_import_from_are_relative_to_the_test_file_and_no_axis(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    fixed, axes = parse_axes({"import_path": ["plugins"]})
+    assert axes == ()
+    spec = EngineSpec.create(**fixed).relative_to(tmp_path)
+    assert spec.import_path == (str(tmp_path / "plugins"),)
+    assert spec.relative_to(Path("/elsewhere")) == spec
+    assert spec.merged_with({"import_path": []}) == EngineSpec()
+    with pytest.raises(UsageError, match=r"there is no folder /elsewhere/plugins"):
+        EngineSpec.create(**fixed).relative_to(Path("/elsewhere"))
 
 
 @pytest.mark.parametrize(

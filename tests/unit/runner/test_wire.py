@@ -76,6 +76,8 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
     case = version_case(tmp_path / "cases", "one")
     (tmp_path / "cases" / "conftest.py").write_text("")
     (case.directory / proof.FILE).write_text("{}")
+    (case.directory / "plugins").mkdir()
+    (case.directory / "plugins" / "entry_points.txt").write_text("[a]")
     options = RunOptions("gpu", None, ("-x",))
     for name in ("vllm-0.8.4", "vllm-0.9.1+lm-format-enforcer==0.10.5"):
         request = packing.pack(Batch(name, (case,), {}), options, packing.needs_of(options, gpus=2))
@@ -94,6 +96,7 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
         assert proof.case_fingerprint(batch.cases[0]) == proof.case_fingerprint(case)
         assert (unpacked.device, unpacked.pytest_args, request.needs) == ("gpu", ("-x",), Needs(gpus=2))
         assert (folder / "cases" / "conftest.py").exists()
+        assert (folder / "cases" / "one" / "plugins" / "entry_points.txt").exists()
         assert not (folder / "cases" / "one" / proof.FILE).exists()
 
 
