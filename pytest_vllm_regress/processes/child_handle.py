@@ -210,13 +210,8 @@ class Child:
         self._wait_for_end(deadline, monitor, f"still alive after {deadline.allowed_s:g} s")
         if self.exit_status is None:
             raise self.died(deadline, "it ended, but its exit status is unknown")
-        while all_processes and (others := [p for p in self.processes() if not process_tree.is_helper(p)]):
-            if deadline.passed:
-                remaining = ", ".join(map(process_tree.describe, others))
-                raise self.hung(
-                    deadline, f"it has ended, but after {deadline.allowed_s:g} s these still run: {remaining}"
-                )
-            process_tree.wait_until_gone(others, min(deadline.left_s, monitor.pace))
+        if all_processes:
+            self._wait_for_others(deadline, monitor)
         self.replied(deadline.phase)
         return self.exit_status
 
@@ -258,6 +253,17 @@ class Child:
             # Not the channel: once the child is gone, that is always readable.
             if not wait_readable(deadline, self.life, at_most_s=monitor.pace):
                 self._end_early(monitor, deadline, self.life)
+
+    def _wait_for_others(self, deadline: Deadline, monitor: WaitMonitor) -> None:
+        while True:
+            expired = deadline.passed
+            others = [process for process in self.processes() if not process_tree.is_helper(process)]
+            if not others:
+                return
+            if expired:
+                still = ", ".join(map(process_tree.describe, others))
+                raise self.hung(deadline, f"it has ended, but after {deadline.allowed_s:g} s these still run: {still}")
+            process_tree.wait_until_gone(others, min(deadline.left_s, monitor.pace))
 
     def kill(self, grace_s: float = GRACE_S) -> None:
         """End all processes of the child now, ``grace_s`` seconds after TERM. Idempotent."""
