@@ -28,6 +28,7 @@ from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import cache_root, can_write, missing_home, writable_root
 from ..util.project import check_steps, check_writers, is_world_writable
+from ..util.signals import interruptible
 from ..util.sizes import GIB, MIB, disk_usage
 from . import overlay, uv
 from .install import fill_environment
@@ -97,7 +98,8 @@ class EnvironmentCache:
             if is_new:
                 logger.info("%s: building in %s: %s", recipe.name, folder, self._why_not_built(recipe, folder))
                 self._sweep(folder)
-                self._build(recipe, folder, base, progress)
+                with interruptible():
+                    self._build(recipe, folder, base, progress)
             else:
                 logger.info("%s: reusing %s", recipe.name, folder)
             lease = os.open(folder / _LEASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -130,7 +132,10 @@ class EnvironmentCache:
             except Timeout:
                 logger.info("%s: waiting for the lock %s, without a deadline", recipe.name, lock.lock_file)
                 progress(f"{recipe.name}: another process is building it; waiting")
-                lock.acquire()
+                while not lock.is_locked:
+                    uv.check_cancelled()
+                    with contextlib.suppress(Timeout):
+                        lock.acquire(timeout=uv.TICK_S)
         except OSError as error:
             raise UsageError(
                 f"the cache {self.root} cannot be written: {error.strerror}. Set VLLM_REGRESS_CACHE to a writable path"
@@ -242,6 +247,8 @@ class EnvironmentCache:
             write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, KeyboardInterrupt):
+                progress(f"{recipe.name}: the build was interrupted and its half-built environment removed")
             if isinstance(error, OSError):
                 raise BuildError(
                     uv.explain(f"{recipe.name}: building in {folder}", str(error), error.errno or 1)

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import re
 import resource
 import shlex
 import signal
 import subprocess
+import tempfile
+import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from ..errors import BuildError
+from ..util.deadline import Deadline, wait_readable
 from ..util.masking import mask, mask_log, without_secrets
 from ..util.paths import has_home, writable_root
 from ..util.sizes import GIB
 
 MAX_MEMORY = 16 * GIB
 """Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index may never end it."""
+TICK_S = 0.2
+"""Seconds between two looks at whether the build was cancelled."""
 Progress = Callable[[str], None]
 logger = logging.getLogger("vllm_regress.environments")
+_CHUNK = 1 << 16
 _NOT_INHERITED = (
     "VIRTUAL_ENV",
     "PYTHONPATH",
@@ -67,6 +75,26 @@ _KINDS = (
 )
 
 
+_cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
+
+
+@contextlib.contextmanager
+def cancelled_by(event: threading.Event) -> Iterator[None]:
+    """End a build in the block with ``KeyboardInterrupt`` when ``event`` is set. For threads: only the main thread gets signals."""
+    token = _cancelled.set(event)
+    try:
+        yield
+    finally:
+        _cancelled.reset(token)
+
+
+def check_cancelled() -> None:
+    """Raise ``KeyboardInterrupt`` if the build in this thread was cancelled."""
+    event = _cancelled.get()
+    if event is not None and event.is_set():
+        raise KeyboardInterrupt
+
+
 def program() -> str:
     """Return the uv that was installed with this package, or the one on the PATH."""
     from uv import find_uv_bin
@@ -82,46 +110,63 @@ def run(
 ) -> str:
     """Run uv, pass each line of its output to ``progress``, and return the output.
 
-    Runs in the root directory, so that uv ignores the settings of a project around the working directory. An interrupt ends uv first.
+    Runs in the root directory, so that uv ignores the settings of a project around the working directory. An interrupt, and a cancelled build
+    (``cancelled_by``), first ends uv with everything that it runs: they are a process group of their own.
     Raises ``BuildError`` with the step, the kind of failure, uv's message and advice.
     """
     command = [program(), *map(str, arguments)]
     logger.info("%s: uv %s (in %s)", doing, mask(shlex.join(command[1:])), os.sep)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=_environment(),
-        cwd=os.sep,
-        start_new_session=True,
-        umask=_umask(),
-    )
+    with tempfile.TemporaryFile() as given:
+        given.write((stdin or "").encode())
+        given.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            cwd=os.sep,
+            start_new_session=True,
+            umask=_umask(),
+        )
     lines: deque[str] = deque(maxlen=4000)
     try:
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            process.stdin.write(stdin or "")
-            process.stdin.close()
-        except BrokenPipeError:
-            pass
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            if line.strip() and not line.lstrip().startswith(("+ ", "- ")):  # the list of installed packages
-                progress(mask_log(line.rstrip()))
+        for line in _lines(process):
+            lines.append(line)
+            if line and not line.lstrip().startswith(("+ ", "- ")):  # the list of installed packages
+                progress(mask_log(line))
         status = process.wait()
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
+    finally:
+        if process.stdout is not None:
+            process.stdout.close()
     output = "\n".join(lines)
     if status:
         logger.info("%s: uv ended with status %s", doing, status)
         raise BuildError(explain(doing, output, status))
     return output
+
+
+def _lines(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Yield the lines of the output as they come, without blanks at their ends. Raises ``KeyboardInterrupt`` when the build is cancelled."""
+    assert process.stdout is not None
+    no_deadline, rest = Deadline.after("build", math.inf), b""
+    while True:
+        check_cancelled()
+        if not wait_readable(no_deadline, process.stdout, at_most_s=TICK_S):
+            continue
+        content = os.read(process.stdout.fileno(), _CHUNK)
+        *lines, rest = (rest + content).split(b"\n")
+        if not content:
+            lines = [rest] if rest else []
+        yield from (line.decode(errors="replace").rstrip() for line in lines)
+        if not content:
+            return
 
 
 def _umask() -> int:

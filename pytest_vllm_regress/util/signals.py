@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import threading
 from collections.abc import Iterator
 
 _PR_SET_PDEATHSIG = 1
@@ -31,6 +32,16 @@ def terminate_as_interrupt() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """As ``terminate_as_interrupt``, in the main thread of a process that SIGTERM would end at once, without cleaning up."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        with terminate_as_interrupt():
+            yield
+    else:
+        yield
 
 
 def end_with_parent(parent: int) -> None:

