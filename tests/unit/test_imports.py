@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections import Counter
@@ -36,12 +37,19 @@ def name_of(path: Path, root: Path = PACKAGE) -> str:
     return ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imports(path: Path, root: Path = PACKAGE) -> set[str]:
+@functools.cache
+def module_names(root: Path) -> frozenset[str]:
+    """Return the dotted names of all modules of the package."""
+    return frozenset(name_of(path, root) for path in root.rglob("*.py"))
+
+
+@functools.cache
+def imports(path: Path, root: Path = PACKAGE) -> frozenset[str]:
     """Modules of the package that the file imports: lazily too, for type checking too, and as names of their package (``from ..a import b``)."""
     package = root.name
-    known = {name_of(module_path, root) for module_path in root.rglob("*.py")}
+    known = module_names(root)
     own_parts = name_of(path, root).split(".") + (["__init__"] if path.name == "__init__.py" else [])
-    modules = set()
+    modules: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names if alias.name in known}
@@ -52,10 +60,10 @@ def imports(path: Path, root: Path = PACKAGE) -> set[str]:
             if stem.partition(".")[0] == package:
                 names = {f"{stem}.{alias.name}" for alias in node.names}
                 modules |= (names & known) | ({stem} if names - known else set())
-    return modules
+    return frozenset(modules)
 
 
-def cycle(graph: dict[str, set[str]]) -> list[str]:
+def cycle(graph: dict[str, frozenset[str]]) -> list[str]:
     """A cycle of imports, as the names on it; empty when there is none."""
     done: set[str] = set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,19 +67,20 @@ def test_importing_costs_nothing_that_is_not_used(statement: str, allowed: set[s
 def test_a_users_test_file_is_checked_strictly(tmp_path: Path) -> None:
     """The example of the reference passes `mypy --strict`; one wrong word in it does not."""
 
-    def checked(text: str) -> str:
-        (tmp_path / "test_mine.py").write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(ROOT / ".mypy_cache"), "test_mine.py"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
-        return done.stdout
-
-    assert "Success" in checked(USERS_TEST)
-    assert 'TypedDict "CompletionOutput" has no key "tokens"' in checked(
-        USERS_TEST.replace('["token_ids"]', '["tokens"]')
-    )
-    assert 'no attribute "chat"' in checked(USERS_TEST.replace("streamed[-1]", "vllm_engine.chat([])[-1]"))
+    files = {
+        "test_right.py": USERS_TEST,
+        "test_wrong_key.py": USERS_TEST.replace('["token_ids"]', '["tokens"]'),
+        "test_wrong_method.py": USERS_TEST.replace("streamed[-1]", "vllm_engine.chat([])[-1]"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", str(ROOT / ".mypy_cache"), *files],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert "test_right.py" not in done.stdout and "(checked 3 source files)" in done.stdout
+    assert re.search(r'^test_wrong_key.py:.* TypedDict "CompletionOutput" has no key "tokens"', done.stdout, re.M)
+    assert re.search(r'^test_wrong_method.py:.* no attribute "chat"', done.stdout, re.M)
 
 
 def test_results_have_the_keys_that_the_target_sends() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress.schemas import validator
@@ -16,6 +16,8 @@ from pytest_vllm_regress.schemas.scalars import SHAPES
 QUIET = settings(
     deadline=None, database=None, derandomize=True, max_examples=50, suppress_health_check=list(HealthCheck)
 )
+UNSHRUNK = settings(QUIET, phases=[Phase.generate])
+"""For a search whose result need not be minimal: shrinking takes most of the time."""
 NUMBERS = st.integers(-30, 30) | st.integers(-120, 120).map(lambda quarters: quarters / 4)
 BOUNDS = st.dictionaries(
     st.sampled_from(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")), NUMBERS, max_size=3
@@ -81,7 +83,7 @@ def test_patterns_are_matched_and_lengths_are_kept(shape: Any) -> None:
     lengths = (shape.shortest, shape.shortest + 4 if shape.longest is None else shape.longest)
     for length in lengths if "(ab)" not in shape.pattern else (2,):
         bounded = primitive_values({**schema, "minLength": length, "maxLength": length})
-        assert len(find(bounded, lambda value: True, settings=QUIET)) == length
+        assert len(find(bounded, lambda value: True, settings=UNSHRUNK)) == length
 
 
 @pytest.mark.parametrize("name", DRAWN_FORMATS)
@@ -95,7 +97,7 @@ def test_drawn_formats_pass_the_format_checker(name: str) -> None:
         assert checker.is_valid(value)
 
     valid()
-    assert find(primitive_values(schema), lambda value: len(value) > 4, settings=QUIET)
+    assert find(primitive_values(schema), lambda value: len(value) > 4, settings=UNSHRUNK)
 
 
 def test_every_drawn_format_has_values() -> None:

@@ -41,7 +41,7 @@ def depth(schema: Any) -> int:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_schemas_are_valid_and_stay_within_their_profile(name: str) -> None:
-    for schema in sample(150, profile=name):
+    for schema in sample(100, profile=name):
         assert features(schema) <= PROFILES[name].features, schema
         validator(schema).check_schema(schema)
         assert json.loads(json.dumps(schema)) == schema
@@ -49,13 +49,19 @@ def test_schemas_are_valid_and_stay_within_their_profile(name: str) -> None:
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_every_feature_of_a_profile_is_drawn(name: str) -> None:
-    drawn = frozenset().union(*(features(schema) for schema in sample(1500, profile=name, budget=16)))
+    """One or two hundred schemas have every feature; 1,500 are drawn before one counts as missing."""
+    drawn: set[Feature] = set()
+    for seed_value in range(15):
+        for schema in sample(100, profile=name, budget=16, seed_value=seed_value):
+            drawn |= features(schema)
+        if drawn == PROFILES[name].features:
+            break
     assert drawn == PROFILES[name].features
 
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_a_reference_never_leads_to_itself_at_the_same_value(name: str) -> None:
-    for schema in sample(400, profile=name, seed_value=1):
+    for schema in sample(150, profile=name, seed_value=1):
         simple: tuple[Any, ...] = (None, 1, "a", [], {})
         for value in simple:
             validator(schema).is_valid(value)  # no RecursionError
@@ -84,7 +90,7 @@ def test_the_budget_is_kept(schema: dict[str, Any]) -> None:
 
 def test_each_dialect_has_its_own_tuples_and_definitions() -> None:
     for name, tuple_of, shared in (("full", dict, "$defs"), ("full-draft-07", list, "definitions")):
-        drawn = sample(600, profile=name)
+        drawn = sample(150, profile=name)
         assert {key for schema in drawn for key in ("$defs", "definitions") if key in schema} == {shared}
         tuples = [node for schema in drawn for node in nodes(schema) if Feature.TUPLE in features(node)]
         old = [node for node in tuples if isinstance(node.get("items"), list)]
