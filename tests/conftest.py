@@ -72,6 +72,6 @@ def run_dir() -> Iterator[RunDir]:
 def agent(run_dir: RunDir) -> Iterator[Agent]:
     """An agent on the tests' own interpreter."""
     started = Agent(Path(sys.executable), run_dir)
-    started.start(Deadline.after("import", 20))
+    started.start(Deadline.after("import", 60))
     yield started
     started.stop()

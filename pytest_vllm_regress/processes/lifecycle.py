@@ -124,8 +124,9 @@ class Lifecycle:
         self.ended = True
         _LOG.debug("ending the processes below nanny %d, grace %g s", self.nanny_pid, grace_s)
         leftovers = self._end_processes(ended_by_itself, grace_s)
-        self._end_nanny()
-        leftovers += self._remove_shared_memory(report=ended_by_itself)
+        segments = [path for path in sorted(self._shared_memory) if Path(path).exists()]
+        self._end_nanny()  # it removes the shared memory that it has recorded
+        leftovers += self._remove_shared_memory(segments, report=ended_by_itself)
         for socket in self._sockets:
             socket.close()
         for release in self._at_end:
@@ -152,11 +153,10 @@ class Lifecycle:
             self._lifeline.send({"op": "end"}, timeout_s=1.0, clock=running_time)
         process_tree.terminate(process_tree.wait_until_gone(nanny, _NANNY_S), grace_s=0.0)
 
-    def _remove_shared_memory(self, *, report: bool) -> list[Leftover]:
-        existing = [path for path in sorted(self._shared_memory) if Path(path).exists()]
-        for path in existing:
+    def _remove_shared_memory(self, segments: list[str], *, report: bool) -> list[Leftover]:
+        for path in segments:
             Path(path).unlink(missing_ok=True)
-        return [Leftover("shared memory", path) for path in existing] if report else []
+        return [Leftover("shared memory", path) for path in segments] if report else []
 
     def _read_lifeline(self) -> None:
         while not self.ended:

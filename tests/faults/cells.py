@@ -15,8 +15,10 @@ from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers import shared_memory
 
 LATE_S = 3.0
-"""Maximum time (seconds) that a fault may delay a test beyond its deadline."""
-GONE_S = 10.0
+"""Maximum time (seconds) that a fault may delay a test beyond its deadline on an idle machine; checked when results are recorded."""
+BUSY_LATE_S = 30.0
+"""The same on any machine. Without the deadline it would be 600 s."""
+GONE_S = 60.0
 """Time (seconds) after the end in which processes may still be terminating."""
 
 
@@ -34,7 +36,7 @@ class Cell:
 
     @property
     def passed(self) -> bool:
-        return self.late_s <= LATE_S and not self.survivors and self.next_one == "passes"
+        return self.late_s <= BUSY_LATE_S and not self.survivors and self.next_one == "passes"
 
 
 @dataclasses.dataclass

@@ -53,6 +53,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     done = session.config.stash[CELLS]
     if not session.config.getoption("faults_record", False) or not done:
         return
+    if late := [cell for cell in done if cell.late_s > LATE_S]:
+        pytest.exit(f"not recorded, because these ended later than {LATE_S:g} s (is the machine idle?): {late}", 1)
     when, machine = time.strftime("%Y-%m-%d"), f"{platform.machine()}, Python {platform.python_version()}"
     rows = [
         f"| {cell.where} | {cell.fault} | {cell.phase} | {cell.outcome.replace('|', '/')} | {cell.late_s:g} |"

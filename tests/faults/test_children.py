@@ -55,7 +55,7 @@ SAMPLE = ("truncated", "oversized", "flood_stdout", "many_threads", "zombies", "
 def agent() -> Iterator[Agent]:
     run = RunDir.create()
     started = Agent(Path(sys.executable), run, limits=LIMITS)
-    started.start(Deadline.after("import", 20))
+    started.start(Deadline.after("import", 60))
     yield started
     started.stop()
     run.remove()
@@ -68,9 +68,9 @@ def ask(child: Child, function: str, seconds: float, **arguments: Any) -> Any:
 
 
 def run_child(agent: Agent) -> None:
-    child = agent.start_child("probe", Deadline.after("start", 20))
+    child = agent.start_child("probe", Deadline.after("start", 60))
     assert ask(child, "fine", 20) == 1
-    child.stop(Deadline.after("stop", 10))
+    child.stop(Deadline.after("stop", 60))
 
 
 CELLS = [
@@ -94,7 +94,7 @@ def test_a_misbehaving_child_ends_in_time_and_leaves_nothing(
     in_request, in_stop, seconds = FAULTS[fault]
     where = "child" if method == "fork" else "child, spawned"
     with cell(cells, agent.run, where, fault.replace("_", " "), phase, spared=lambda: spared) as recorder:
-        child = agent.start_child("probe", Deadline.after("start", 20), start_method=method)
+        child = agent.start_child("probe", Deadline.after("start", 60), start_method=method)
         if phase == "request":
             recorder.call(lambda: ask(child, fault, seconds), seconds)
             outcome = recorder.outcome

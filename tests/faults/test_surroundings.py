@@ -71,9 +71,9 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def run_child(agent: Agent) -> None:
-    child = agent.start_child("probe", Deadline.after("start", 20))
-    assert child.request("call", Deadline.after("request", 20), file=str(PROBE), function="fine", arguments={}) == 1
-    child.stop(Deadline.after("stop", 10))
+    child = agent.start_child("probe", Deadline.after("start", 60))
+    assert child.request("call", Deadline.after("request", 60), file=str(PROBE), function="fine", arguments={}) == 1
+    child.stop(Deadline.after("stop", 60))
 
 
 @pytest.mark.sample
@@ -81,21 +81,21 @@ def run_child(agent: Agent) -> None:
 def test_a_full_log_disk_harms_no_child(run: RunDir, cells: list[Cell], function: str) -> None:
     """Every write to the child's log fails because the disk is full."""
     agent = Agent(Path(sys.executable), run)
-    agent.start(Deadline.after("import", 20))
+    agent.start(Deadline.after("import", 60))
     (run.logs / "agent-probe-1.log").symlink_to("/dev/full")
     try:
         with cell(
             cells, run, "child", f"log disk full, {function.replace('_', ' ')}", "request", spared=lambda: pids(agent)
         ) as recorder:
-            child = agent.start_child("probe", Deadline.after("start", 20))
+            child = agent.start_child("probe", Deadline.after("start", 60))
             recorder.call(
                 lambda: child.request(
-                    "call", Deadline.after("request", 30), file=str(PROBE), function=function, arguments={}
+                    "call", Deadline.after("request", 60), file=str(PROBE), function=function, arguments={}
                 ),
-                30,
+                60,
             )
             outcome = recorder.outcome
-            recorder.call(lambda: child.stop(Deadline.after("stop", 10)), 10)
+            recorder.call(lambda: child.stop(Deadline.after("stop", 60)), 60)
             recorder.outcome = outcome
             recorder.run_next(lambda: run_child(agent))
     finally:
@@ -130,11 +130,11 @@ def test_a_clock_set_back_does_not_extend_a_deadline(
 ) -> None:
     """The wall clock is set back an hour while a child hangs."""
     agent = Agent(Path(sys.executable), run)
-    agent.start(Deadline.after("import", 20))
+    agent.start(Deadline.after("import", 60))
     real = time.time
     try:
         with cell(cells, run, "child", "clock set back, hang", "request", spared=lambda: pids(agent)) as recorder:
-            child = agent.start_child("probe", Deadline.after("start", 20))
+            child = agent.start_child("probe", Deadline.after("start", 60))
             timer = threading.Timer(0.3, lambda: monkeypatch.setattr(time, "time", lambda: real() - 3600))
             timer.start()
             recorder.call(
@@ -171,14 +171,14 @@ def test_an_environment_that_is_deleted_while_in_use_is_rebuilt(run: RunDir, cel
     cache = EnvironmentCache(tmp_path / "cache")
 
     def import_package(agent: Agent) -> None:
-        child = agent.start_child("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 60))
         try:
             assert (
-                child.request("call", Deadline.after("request", 30), file=str(probe), function="name", arguments={})
+                child.request("call", Deadline.after("request", 60), file=str(probe), function="name", arguments={})
                 == "lmformatenforcer"
             )
         finally:
-            child.stop(Deadline.after("stop", 10))
+            child.stop(Deadline.after("stop", 60))
 
     def import_in_rebuilt_environment() -> None:
         agent = Agent(cache.ensure(resolve(LIGHT)), run, name="second")
@@ -305,7 +305,7 @@ def test_rays_daemons_are_ended(
                 "call", Deadline.after("request", 60), file=str(probe), function=function, arguments=arguments
             )
         finally:
-            child.stop(Deadline.after("stop", 20))
+            child.stop(Deadline.after("stop", 60))
 
     fault = f"Ray left running, its driver {'asked to stop' if number is None else 'killed'}"
     with cell(cells, session.run, "probe with Ray", fault, "request", spared=lambda: agents(session)) as recorder:

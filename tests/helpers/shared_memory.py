@@ -7,7 +7,7 @@ import time
 
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
 
-GONE_S = 10.0
+GONE_S = 60.0
 
 
 def unmapped_files() -> frozenset[str]:

@@ -156,7 +156,7 @@ def test_slots_are_shared_and_given_back(tmp_path: Path) -> None:
         waiting = threading.Thread(target=second)
         waiting.start()
         assert not inside.wait(1.5 * slots.POLL_S)
-    waiting.join(10)
+    waiting.join(60)
     assert inside.is_set()
 
 

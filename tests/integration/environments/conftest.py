@@ -68,7 +68,7 @@ elif words[1] == "install":
         info.mkdir(exist_ok=True)
         (info / "METADATA").write_text("")
     if mode == "hang":
-        subprocess.run(["sleep", "60"])
+        subprocess.run(["sleep", "600"])
     if mode == "slow":
         time.sleep(0.4)
     (site / "whole").write_bytes(bytes(200_000))

@@ -33,14 +33,14 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
         "session": session,
     }
     started = Agent(Path(sys.executable), run_dir, limits=given)
-    started.start(Deadline.after("import", 20))
+    started.start(Deadline.after("import", 60))
     yield started
     started.stop()
 
 
 @pytest.fixture(params=["fork", "spawn"])
 def child(agent: Agent, request: pytest.FixtureRequest) -> Iterator[Child]:
-    started = agent.start_child("probe", Deadline.after("start", 20), start_method=request.param)
+    started = agent.start_child("probe", Deadline.after("start", 60), start_method=request.param)
     yield started
     started.kill()
 
@@ -50,9 +50,7 @@ def ask(child: Child, function: str, **arguments: Any) -> Any:
 
 
 def nothing_left(agent: Agent) -> bool:
-    return not process_tree.wait_until_gone(
-        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 5.0
-    )
+    return not process_tree.wait_until_gone([p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 60)
 
 
 def test_memory(agent: Agent, child: Child) -> None:
@@ -78,7 +76,7 @@ def test_a_fork_bomb(agent: Agent, child: Child) -> None:
 
 def test_a_long_log_keeps_head_and_tail(child: Child) -> None:
     assert ask(child, "flood", first="the first line", line="x" * 127, mib=20) == 20
-    small = Deadline.after("probe", 20)
+    small = Deadline.after("probe", 60)
     while "bytes left out" not in child.log.read_text() and not small.passed:
         child.pause(0.05)
     assert child.log.stat().st_size <= MIB
@@ -91,9 +89,9 @@ def test_a_long_log_keeps_head_and_tail(child: Child) -> None:
 
 def test_the_session_budget_ends_what_runs(run_dir: RunDir) -> None:
     agent = Agent(Path(sys.executable), run_dir, limits={"until": time.monotonic(), "session": 5})
-    agent.start(Deadline.after("import", 20))
+    agent.start(Deadline.after("import", 60))
     try:
-        child = agent.start_child("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 60))
         with pytest.raises(LimitExceeded, match=r"the session's budget of 5 s is used up \(--vllm-session-timeout\)"):
             ask(child, "sleep")
         assert nothing_left(agent)

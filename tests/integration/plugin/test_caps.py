@@ -22,13 +22,15 @@ def test_demo(vllm_probe, number):
 def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
     demo(test=BUDGET)
     ran = pytester.runpytest_subprocess(
-        "--vllm-session-timeout=8", "--vllm-report=out.json", f"--vllm-env={affected_target}"
+        "--vllm-session-timeout=15", "--vllm-report=out.json", f"--vllm-env={affected_target}"
     )
     assert ran.ret == 1
     first, *others = read_results(pytester.path / "out.json").results
     assert first.verdict.value == "UNEXPECTEDLY_FIXED"
     assert [result.verdict.value for result in others] == ["INCONCLUSIVE"] * 2
-    assert all("the session's budget of 8 s is used up (--vllm-session-timeout)" in result.dossier for result in others)
+    assert all(
+        "the session's budget of 15 s is used up (--vllm-session-timeout)" in result.dossier for result in others
+    )
     assert "nothing more is started" in others[1].dossier
 
 

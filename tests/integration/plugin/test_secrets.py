@@ -68,12 +68,15 @@ def test_without_a_case(vllm_probe, function):
     print("controller:", *TEXTS)
     logging.getLogger().warning("logged: %s", TEXTS)
     a_local = TEXTS
-    vllm_probe(function, timeout=1, texts=TEXTS)
+    vllm_probe(function, timeout=1 if function == "hangs" else 60, texts=TEXTS)
 
 @pytest.mark.vllm_case("demo-1")
 @pytest.mark.parametrize("function", ["raises", "hangs", "cannot"])
 def test_with_a_case(vllm_probe, vllm_leg, function):
-    vllm_probe(function if vllm_leg == "subject" else "environment", timeout=1, **({"texts": TEXTS} if vllm_leg == "subject" else {}))
+    if vllm_leg == "subject":
+        vllm_probe(function, timeout=1 if function == "hangs" else 60, texts=TEXTS)
+    else:
+        vllm_probe("environment")
 
 @pytest.mark.vllm_case("demo-1")
 def test_assertion(vllm_probe):
@@ -133,8 +136,8 @@ def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
             from pytest_vllm_regress.util.rundir import RunDir
             run = RunDir.create()
             agent = Agent(vllm_env.python, run)
-            agent.start(Deadline.after("import", 20))
-            child = agent.start_child("probe", Deadline.after("start", 20), environment={"MY_TOKEN": "".join(["handed-", "over"])})
+            agent.start(Deadline.after("import", 60))
+            child = agent.start_child("probe", Deadline.after("start", 60), environment={"MY_TOKEN": "".join(["handed-", "over"])})
             file = str(request.path.with_name("probe.py"))
             ask = lambda name: child.request("call", Deadline.after("probe", 20), file=file, function=name, arguments={})
             try:

@@ -118,7 +118,7 @@ def test_variant_that_is_never_affected(demo: Demo, pytester: pytest.Pytester, a
 
 
 def test_hang_ends_before_the_outer_timeout(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
-    demo("hangs", kind="hang", test=TEST.replace(", timeout=1", ""))
+    demo("hangs", kind="hang", test=TEST.replace(', timeout=1 if function == "hangs" else 60', ""))
     done, result = run(pytester, affected_target, "--timeout=16")
     done.assert_outcomes(xfailed=1)
     assert result.verdict is Verdict.REPRODUCED

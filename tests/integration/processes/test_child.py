@@ -25,34 +25,35 @@ from pytest_vllm_regress.util.deadline import Deadline
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 1.0
-SLACK_S = 3.0
+ENDED_S = 30.0
+"""Limit for what ends in a second or two on an idle machine. Without the deadline it would take 600 s."""
 
 
 @pytest.fixture(params=["fork", "spawn"])
 def child(agent: Agent, request: pytest.FixtureRequest) -> Child:
-    return agent.start_child("probe", Deadline.after("start", 20), start_method=request.param)
+    return agent.start_child("probe", Deadline.after("start", 60), start_method=request.param)
 
 
-def ask(child: Child, function: str, seconds: float = 20.0, **arguments: Any) -> Any:
+def ask(child: Child, function: str, seconds: float = 60.0, **arguments: Any) -> Any:
     return child.request(
         "call", Deadline.after("probe", seconds), file=str(PROBE), function=function, arguments=arguments
     )
 
 
 def gone(pid: int) -> bool:
-    return not process_tree.wait_until_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], 2.0)
+    return not process_tree.wait_until_gone([psutil.Process(pid)] if psutil.pid_exists(pid) else [], ENDED_S)
 
 
 def nothing_left(agent: Agent) -> bool:
     """Return whether the agent is the only live process of its run."""
     return not process_tree.wait_until_gone(
-        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], 2.0
+        [p for p in process_tree.with_tag(agent.run.tag) if p.pid != agent.pid], ENDED_S
     )
 
 
 def test_answers_and_stops(agent: Agent, child: Child) -> None:
     assert ask(child, "echo", value={"a": [1, "ü"]}) == {"a": [1, "ü"]}
-    assert child.stop(Deadline.after("stop", 10)) == ()
+    assert child.stop(Deadline.after("stop", 60)) == ()
     assert child.exit_status == 0
     assert nothing_left(agent)
 
@@ -64,7 +65,7 @@ def test_hang_ends_at_its_deadline_with_a_dossier(agent: Agent, child: Child, fu
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded) as caught:
         ask(child, function, DEADLINE_S)
-    assert time.monotonic() - started < DEADLINE_S + SLACK_S
+    assert time.monotonic() - started < ENDED_S
     assert caught.value.phase == "probe"
     assert function in caught.value.detail or "no stack" in caught.value.detail
     assert nothing_left(agent)
@@ -82,7 +83,7 @@ def test_a_death_already_reported_is_not_a_hang(child: Child) -> None:
     ask(child, "leave_grandchild", hold_output=True)
     assert child.pid is not None
     psutil.Process(child.pid).kill()
-    child.pause(10)
+    child.pause(60)
     assert not child.alive
     with pytest.raises(ChildDied, match="killed by SIGKILL"):
         ask(child, "echo", DEADLINE_S, value=1)
@@ -104,7 +105,7 @@ class Lifeline:
 nanny.watch(Lifeline(), lambda: os.write(1, b"it runs") and 0, set(), {"cwd": "/tmp/none", "log": "/dev/null"})
 """
     variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
-    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGKILL, b"", b"")
 
 
@@ -142,7 +143,7 @@ def test_a_flood_of_output_does_not_block(child: Child) -> None:
 @pytest.mark.parametrize("arguments", [{"hold_output": True}, {"hold_output": False}])
 def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, arguments: dict[str, bool]) -> None:
     grandchild = ask(child, "leave_grandchild", **arguments)
-    leftovers = child.stop(Deadline.after("stop", 10))
+    leftovers = child.stop(Deadline.after("stop", 60))
     assert any(str(grandchild) in leftover.name for leftover in leftovers)
     assert gone(grandchild)
     assert nothing_left(agent)
@@ -150,13 +151,17 @@ def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, ar
 
 def test_grandchild_of_another_program_is_named_and_ended(agent: Agent, child: Child) -> None:
     grandchild = ask(child, "leave_exec_grandchild")
-    assert any("sleep 600" in leftover.name for leftover in child.stop(Deadline.after("stop", 10)))
+    assert any("sleep 600" in leftover.name for leftover in child.stop(Deadline.after("stop", 60)))
     assert gone(grandchild)
 
 
-def test_shared_memory_left_behind_is_removed(child: Child) -> None:
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "new"])
+def test_shared_memory_left_behind_is_removed_and_reported(agent: Agent, child: Child, recorded: bool) -> None:
+    """Also if the nanny has recorded it already, and removes it at its end."""
     path = ask(child, "leave_shared_memory")
-    assert [leftover.name for leftover in child.stop(Deadline.after("stop", 10))] == [path]
+    while recorded and path not in map(str, agent.run.segments()):
+        child.pause(0.05)
+    assert [leftover.name for leftover in child.stop(Deadline.after("stop", 60))] == [path]
     assert not Path(path).exists()
 
 
@@ -174,7 +179,7 @@ def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> N
 def test_shared_memory_of_a_short_lived_process_is_removed(child: Child, map_it: bool) -> None:
     """The process is killed between two of the nanny's snapshots, like an engine core during its start."""
     segments = [Path(segment) for segment in ask(child, "lose_shared_memory", number=6, map_it=map_it)]
-    child.stop(Deadline.after("stop", 10))
+    child.stop(Deadline.after("stop", 60))
     assert not [segment for segment in segments if segment.exists()]
 
 
@@ -183,10 +188,10 @@ def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> N
     """For example a checkpoint in /dev/shm, which an engine maps."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
         file.truncate(4096)
-        child = agent.start_child("probe", Deadline.after("start", 20))
+        child = agent.start_child("probe", Deadline.after("start", 60))
         ask(child, "map_file", path=file.name)
         child.life.note_shared_memory()
-        child.stop(Deadline.after("stop", 10)) if end == "stop" else child.kill()
+        child.stop(Deadline.after("stop", 60)) if end == "stop" else child.kill()
         assert Path(file.name).exists()
 
 
@@ -249,7 +254,7 @@ def test_stopped_process_ends_at_the_deadline(agent: Agent, child: Child) -> Non
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded):
         ask(child, "echo", DEADLINE_S, value=1)
-    assert time.monotonic() - started < DEADLINE_S + SLACK_S + 1.0  # py-spy needs longer on a stopped process
+    assert time.monotonic() - started < ENDED_S
     assert nothing_left(agent)
 
 
@@ -257,25 +262,25 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
     assert agent._process is not None
     agent._process.kill()
     assert ask(child, "echo", value=1) == 1
-    child.stop(Deadline.after("stop", 10))
-    assert not process_tree.wait_until_gone(process_tree.with_tag(agent.run.tag), 3.0)
+    child.stop(Deadline.after("stop", 60))
+    assert not process_tree.wait_until_gone(process_tree.with_tag(agent.run.tag), ENDED_S)
 
 
 def test_logs_of_children_that_ended_long_ago_are_removed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_vllm_regress.processes.agent_client.KEPT_LOGS", 2)
-    living = agent.start_child("probe", Deadline.after("start", 20))
+    living = agent.start_child("probe", Deadline.after("start", 60))
     ended = []
     for _ in range(4):
-        child = agent.start_child("probe", Deadline.after("start", 20))
-        child.stop(Deadline.after("stop", 10))
+        child = agent.start_child("probe", Deadline.after("start", 60))
+        child.stop(Deadline.after("stop", 60))
         ended.append(child.log)
     assert living.log.exists()
     assert [log.exists() for log in ended] == [False, False, True, True]
-    living.stop(Deadline.after("stop", 10))
+    living.stop(Deadline.after("stop", 60))
 
 
 @pytest.mark.parametrize(("start_method", "thaws"), [("fork", False), ("spawn", True)])
 def test_what_a_forked_child_forks_stays_frozen(agent: Agent, start_method: str, thaws: bool) -> None:
     """Collecting the agent's frozen heap takes longer than the rest of an engine's shutdown. A spawned child shares no heap with it."""
-    child = agent.start_child("probe", Deadline.after("start", 20), start_method=start_method)
+    child = agent.start_child("probe", Deadline.after("start", 60), start_method=start_method)
     assert (ask(child, "thawed") > 0) is thaws

@@ -22,9 +22,9 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 run = RunDir.create()
 agent = Agent(Path(sys.executable), run)
-agent.start(Deadline.after("import", 20))
-child = agent.start_child("probe", Deadline.after("start", 20))
-deadline = Deadline.after("probe", 20)
+agent.start(Deadline.after("import", 60))
+child = agent.start_child("probe", Deadline.after("start", 60))
+deadline = Deadline.after("probe", 60)
 print(run.tag, run.path, child.request("call", deadline, file=sys.argv[1], function="leave_grandchild", arguments={"hold_output": False}), flush=True)
 time.sleep(600)
 """
@@ -39,7 +39,7 @@ def test_sigkill_of_the_controller_ends_everything() -> None:
         processes = [*process_tree.with_tag(tag), psutil.Process(int(grandchild))]
         assert len(processes) >= 4
         controller.kill()
-    assert not process_tree.wait_until_gone(processes, 10.0)
+    assert not process_tree.wait_until_gone(processes, 60)
     own = RunDir.create()
     assert any(path in line for line in sweep())
     assert not Path(path).exists()

@@ -182,7 +182,7 @@ def test_files_older_than_the_run_are_not_removed() -> None:
 
 @pytest.mark.parametrize("leave", ["leave_shared_memory", "leave_semaphore"])
 def test_nannies_note_mapped_shared_memory(agent: Agent, leave: str) -> None:
-    child = agent.start_child("probe", Deadline.after("start", 20))
+    child = agent.start_child("probe", Deadline.after("start", 60))
     probe = Path(__file__).with_name("probe.py")
     path = child.request("call", Deadline.after("probe", 20), file=str(probe), function=leave, arguments={})
     try:

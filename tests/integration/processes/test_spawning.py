@@ -73,16 +73,16 @@ if __name__ == "__main__":
     for name, target, value in (("status", leave, 3), ("signal", die, signal.SIGSEGV)):
         process = spawn.Process(target=target, args=(value,))
         process.start()
-        multiprocessing.connection.wait([process.sentinel], 20)
-        process.join(20)
+        multiprocessing.connection.wait([process.sentinel], 60)
+        process.join(60)
         found[name] = process.exitcode
     for name, end in (("terminated", "terminate"), ("killed", "kill")):
         process, pipe = ask(wait)
         pid = pipe.recv()
         getattr(process, end)()
-        process.join(20)
+        process.join(60)
         found[name] = process.exitcode
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while os.path.exists("/proc/%d" % pid) and time.monotonic() < until:
             time.sleep(0.01)
         found["gone " + name] = not os.path.exists("/proc/%d" % pid)
@@ -90,7 +90,7 @@ if __name__ == "__main__":
         process, pipe = ask(wait_in_c)
         pipe.recv()
         process.terminate()
-        process.join(20)
+        process.join(60)
         found["in C"] = process.exitcode
         process.kill()
     try:
@@ -117,7 +117,7 @@ def run(tmp_path: Path, *, quick: bool) -> dict[str, Any]:
         below = psutil.Process(process.pid).children(recursive=True)
         assert all(map(process_tree.is_helper, below))  # the fork server and the resource tracker are no engine
         process.kill()
-    assert below and not process_tree.wait_until_gone(below, 10)
+    assert below and not process_tree.wait_until_gone(below, 60)
     return report
 
 

@@ -58,7 +58,7 @@ def family(program: str) -> Iterator[list[psutil.Process]]:
 
 def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
     """Return the description of the first process once it sleeps."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while not wanted(text := Waits(processes).describe(processes[0])) and time.monotonic() < until:
         time.sleep(0.01)  # there is no event for another process falling asleep
     return text

@@ -85,15 +85,15 @@ def target(make_target: MakeTarget) -> Path:
 @pytest.fixture
 def warm(target: Path, run_dir: RunDir) -> Iterator[Agent]:
     agent = Agent(target, run_dir)
-    agent.start(Deadline.after("import", 20))
-    agent.warm(Deadline.after("import", 20), fronts=[])
+    agent.start(Deadline.after("import", 60))
+    agent.warm(Deadline.after("import", 60), fronts=[])
     assert agent.import_error is None
     yield agent
     agent.stop()
 
 
 def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
-    return ask_child(agent.start_child("probe", Deadline.after("start", 20)), file, function, **arguments)
+    return ask_child(agent.start_child("probe", Deadline.after("start", 60)), file, function, **arguments)
 
 
 def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
@@ -102,12 +102,12 @@ def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
             "call", Deadline.after("probe", 20), file=str(file), function=function, arguments=arguments
         )
     finally:
-        child.stop(Deadline.after("stop", 20))
+        child.stop(Deadline.after("stop", 60))
 
 
 def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) -> None:
     assert ask(warm, probe, "learned", architecture="Small") == "an interpreter of its own"
-    warm.inspect(Deadline.after("import", 20), architectures=["Small"])
+    warm.inspect(Deadline.after("import", 60), architectures=["Small"])
     first, second = (ask(warm, probe, "learned", architecture="Small") for _ in range(2))
     assert first["model"] == "small"
     assert first["by"] == second["by"] not in (first["here"], first["agent"])
@@ -116,7 +116,7 @@ def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) ->
 
 
 def test_a_class_that_cannot_be_inspected_is_left_to_the_engine(warm: Agent, probe: Path) -> None:
-    warm.inspect(Deadline.after("import", 20), architectures=["Broken", "Unheard of"])
+    warm.inspect(Deadline.after("import", 60), architectures=["Broken", "Unheard of"])
     assert ask(warm, probe, "learned", architecture="Broken") == "an interpreter of its own"
     assert warm.alive
 
@@ -140,7 +140,7 @@ def test_a_fork_returns_its_result_or_how_it_ended() -> None:
 def test_a_variable_read_at_import_still_counts(
     warm: Agent, probe: Path, variables: dict[str, str], start_method: str, patience: str
 ) -> None:
-    child = warm.start_child("probe", Deadline.after("start", 20), environment=variables)
+    child = warm.start_child("probe", Deadline.after("start", 60), environment=variables)
     assert child.start_method == start_method
     assert ask_child(child, probe, "patience") == patience
 
@@ -150,20 +150,20 @@ def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(ta
     with package.open("a") as file:
         file.write("\nimport threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n")
     agent = Agent(target, run_dir)
-    agent.start(Deadline.after("import", 20))
+    agent.start(Deadline.after("import", 60))
     try:
-        agent.warm(Deadline.after("import", 20), fronts=[])
+        agent.warm(Deadline.after("import", 60), fronts=[])
         assert agent.import_error is None
         assert agent.spawns == "importing vLLM started 1 thread"
-        assert agent.start_child("probe", Deadline.after("start", 20)).start_method == "spawn"
+        assert agent.start_child("probe", Deadline.after("start", 60)).start_method == "spawn"
     finally:
         agent.stop()
 
 
 def test_requested_spawn_uses_no_fork_server(warm: Agent, probe: Path) -> None:
-    spawned = warm.start_child("probe", Deadline.after("start", 20), start_method="spawn")
+    spawned = warm.start_child("probe", Deadline.after("start", 60), start_method="spawn")
     assert ask_child(spawned, probe, "variable", name=spawning.DISABLED) == "1"
-    needs_spawn = warm.start_child("probe", Deadline.after("start", 20), environment={"VLLM_PATIENCE": "3"})
+    needs_spawn = warm.start_child("probe", Deadline.after("start", 60), environment={"VLLM_PATIENCE": "3"})
     assert ask_child(needs_spawn, probe, "variable", name=spawning.DISABLED) is None
 
 
@@ -176,8 +176,8 @@ def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path
 
     def compiled() -> set[str]:
         agent = Agent(target, run_dir)
-        agent.start(Deadline.after("import", 20))
-        agent.warm(Deadline.after("import", 20), fronts=[])
+        agent.start(Deadline.after("import", 60))
+        agent.warm(Deadline.after("import", 60), fronts=[])
         ask(agent, probe, "variable", name="HOME")
         agent.stop()
         return {str(file.relative_to(place)) for file in place.rglob("*.pyc")}
@@ -200,7 +200,7 @@ def test_an_environment_that_cannot_be_written_gets_no_bytecode(target: Path, mo
 def test_a_changed_probe_file_is_read_again(target: Path, run_dir: RunDir, probe: Path) -> None:
     (target.parent.parent / "vllm-regress.json").write_text("{}")
     agent = Agent(target, run_dir)
-    agent.start(Deadline.after("import", 20))
+    agent.start(Deadline.after("import", 60))
     answers = []
     for number in range(2):  # as long as before, in the same second: bytecode would be taken for current
         probe.write_text(f"def answer():\n    return {number}\n")

@@ -54,7 +54,7 @@ def guard(around: dict[str, str]) -> psutil.Process:
     return next(process for process in guards if set(process.children()) & set(guards))
 
 
-def wait_for(met: Callable[[], object], description: str, seconds: float = 30.0) -> None:
+def wait_for(met: Callable[[], object], description: str, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < until, description
@@ -153,7 +153,7 @@ def test_everything_ends_when_the_guard_is_killed(
     reader.start()
     wait_for(note.exists, "the case waits")
     guard(around).kill()
-    reader.join(30)
+    reader.join(60)
     wait_for(lambda: not processes(around), "no process is left")
     assert not reader.is_alive()
 

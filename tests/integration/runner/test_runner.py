@@ -357,7 +357,7 @@ def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
         )
         _wait_for((place / "up").exists)
         process.send_signal(number)
-        process.wait(20)
+        process.wait(60)
         assert (place / "cleaned").exists() is (number == signal.SIGTERM)
         _wait_for(functools.partial(_ended, str(place)))
 
@@ -372,7 +372,7 @@ def _ended(word: str) -> bool:
     return True
 
 
-def _wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+def _wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

@@ -57,7 +57,7 @@ def test_an_address_that_nobody_listens_at_is_refused_before_ray_tries(
         raise AssertionError("connected")
     with pytest.raises(UsageError, match="no cluster answers at "):
         leftovers(address, remove=False)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     assert ray == []
 
 

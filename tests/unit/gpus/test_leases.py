@@ -123,7 +123,7 @@ def test_gpus_are_leased_all_or_none(card: Card, run: Callable[[], GpuLeases]) -
         take(run(), card, count=2)
     take(run(), card).release(soon())  # the refused lease holds nothing
     threading.Timer(0.3, lease.release, (soon(),)).start()
-    assert indices(take(run(), card, count=2, seconds=10)) == [0, 1]
+    assert indices(take(run(), card, count=2, seconds=60)) == [0, 1]
 
 
 def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases], tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases
     holder, waiter = run(), GpuLeases(tmp_path, query_usage=card.look, report=reports.append, same_pids=True)
     held = take(holder, card)
     leases: list[GpuLease] = []
-    waiting = threading.Thread(target=lambda: leases.append(take(waiter, card, seconds=20)))
+    waiting = threading.Thread(target=lambda: leases.append(take(waiter, card, seconds=60)))
     assert not holder.requested_by_others()
     waiting.start()
     while not holder.requested_by_others():

@@ -34,7 +34,7 @@ def test_a_slow_pattern_does_not_delay_the_wait(tmp_path: Path, monkeypatch: pyt
         with log.open("a") as stream:
             stream.write("x" * 30_000)
         logs.read()
-    assert logs.matches == 0 and time.monotonic() - began < 10
+    assert logs.matches == 0 and time.monotonic() - began < 30
 
 
 def test_a_repeated_line_of_a_raylet_is_not_progress(tmp_path: Path) -> None:

@@ -78,12 +78,12 @@ class FakePytest:
             self.now += 1
             self.most_at_once = max(self.most_at_once, self.now)
         if "together" in name:
-            self.meeting.wait(10)
+            self.meeting.wait(60)
         test_results = tuple(TestResult(case, f"{case}::test", Verdict.FIXED, "passed", "sim", name) for case in ids)
         if name == self.interrupt_in:
             results.append_results(report, RunResult(test_results[:1]))
             os.kill(os.getpid(), signal.SIGINT)
-            assert self.stopping.wait(10)  # a real pytest has engines to end first
+            assert self.stopping.wait(60)  # a real pytest has engines to end first
             return 2
         results.append_results(report, RunResult(test_results))
         with self.lock:
@@ -288,7 +288,7 @@ def test_a_killed_matrix_is_resumed(
     assert below
     first.kill()
     first.wait()
-    assert psutil.wait_procs(below, timeout=30)[1] == []
+    assert psutil.wait_procs(below, timeout=60)[1] == []
     flag.unlink()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, textwrap.indent(done.stdout + done.stderr, "  ")

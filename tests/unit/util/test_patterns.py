@@ -34,7 +34,7 @@ def test_a_catastrophic_pattern_exceeds_its_time(pattern: str, text: str) -> Non
     began = time.monotonic()
     with pytest.raises(PatternTooSlow, match=r"the search for the pattern .* exceeded 0\.3 s"):
         search(pattern, text, 0.3)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize(

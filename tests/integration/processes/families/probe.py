@@ -96,6 +96,11 @@ def sleep_and_answer():
     return "awake"
 
 
+def sleep_for_ever():
+    while True:
+        time.sleep(600)
+
+
 def swap_lines():
     say()
     for number, _ in enumerate(_until_late()):
