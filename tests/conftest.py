@@ -16,6 +16,7 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 
 pytest_plugins = ["pytester"]
+SLOW_FOLDERS = ("hostile", "cluster")
 settings.register_profile("project", deadline=None)  # how long one example takes says how busy the machine is
 settings.load_profile("project")
 
@@ -25,6 +26,15 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # a job in the background of a shell: what tests start must be interruptible
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests in some folders as slow, before ``-m`` selects."""
+    folders = tuple(Path(__file__).with_name(name) for name in SLOW_FOLDERS)
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in folders):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

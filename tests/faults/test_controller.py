@@ -19,6 +19,7 @@ from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.faults.cells import GONE_S, Cell, cell
+from tests.helpers import FEWER_PLUGINS
 
 pytestmark = pytest.mark.faults
 PROBE = """
@@ -72,7 +73,8 @@ def command(project: Path, target: Path, *arguments: str) -> list[str]:
 
 
 def environment(project: Path) -> dict[str, str]:
-    return {**os.environ, "ARMED": str(project / "armed"), "VLLM_REGRESS_CACHE": str(project / "cache")}
+    variables = {"ARMED": project / "armed", "VLLM_REGRESS_CACHE": project / "cache", "PYTEST_ADDOPTS": FEWER_PLUGINS}
+    return os.environ | {name: str(value) for name, value in variables.items()}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -79,6 +80,35 @@ def test_every_python_of_the_classifiers_is_tested() -> None:
     assert {f"py3{minor}" for minor in named} <= set(jobs["tests"]["strategy"]["matrix"]["env"]) & sections()
 
 
+def test_the_commands_for_tests_leave_nothing_out_and_repeat_nothing() -> None:
+    """``full`` is everything; ``.ci/run`` runs the README's selection and then its complement."""
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    readme = (ROOT / "README.md").read_text().partition("<!-- test-command -->")[2].partition("<!-- end -->")[0]
+    fast = 'pytest tests -n 2 -m "not engine and not slow"'
+    assert f"&& .venv/bin/{fast}\n" in readme
+    assert tox["testenv:tests"]["commands"] == f"{fast} {{posargs}}"
+    assert tox["testenv:full"]["commands"] == "pytest tests -n 2 {posargs}"
+    assert (ROOT / ".ci" / "run").read_text().endswith('\n.venv/bin/pytest tests -n 2 -m "engine or slow"\n')
+
+
+@pytest.mark.parametrize(("command", "status", "ran"), [("true", 0, True), ("false && true", 1, False)])
+def test_ci_runs_the_rest_only_after_the_readme_s_command(tmp_path: Path, command: str, status: int, ran: bool) -> None:
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    (tmp_path / "README.md").write_text(f"<!-- test-command -->\n```sh\n{command}\n```\n<!-- end -->\n")
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    for program in (tmp_path / ".venv" / "bin" / "pytest", tmp_path / "chromedriver"):
+        program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > rest\n')
+        program.chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([tmp_path / ".ci" / "run"], env=variables, check=False)
+    assert done.returncode == status
+    assert (tmp_path / "rest").exists() is ran
+    assert not ran or (tmp_path / "rest").read_text().splitlines()[-2:] == ["-m", "engine or slow"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["tox first", "venv first"])
 def test_tox_leaves_the_virtual_environment_of_the_readme_alone(tmp_path: Path, order: str) -> None:
     """Both commands run in either order, twice."""

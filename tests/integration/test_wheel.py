@@ -18,6 +18,8 @@ from tests.helpers import ROOT, interpreters
 from tests.helpers.environments import require_environment
 from tests.integration.plugin.conftest import DEMO, PROBE, TEST
 
+pytestmark = pytest.mark.slow
+
 NO_TESTS = 5
 NEWEST = "vllm-0.33.0"
 OPTIONS = ("--help", "--version", "--fixtures", "--markers", "--collect-only", "--setup-plan")

@@ -18,6 +18,8 @@ from tests.helpers.fake_gpus import H100, MACHINES
 
 from .test_run import Speak, speak  # noqa: F401  # a fixture
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = ROOT / "benchmarks" / "gpu_first.py"
 ON_A_GPU = ("facts", "fork", "release", "core-killed", "pytest-killed", "tenant", "two-at-once")
 

@@ -15,6 +15,8 @@ from pytest_vllm_regress.environments import uv
 from tests.helpers import ROOT
 from tests.integration.plugin.conftest import DEMO, PROBE
 
+pytestmark = pytest.mark.slow
+
 PLUGINS = ("rerunfailures", "asyncio", "cov", "randomly", "html", "subtests", "benchmark")
 TESTS = """
 import asyncio

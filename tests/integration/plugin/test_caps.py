@@ -19,6 +19,7 @@ def test_demo(vllm_probe, number):
 """
 
 
+@pytest.mark.slow
 def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
     demo(test=BUDGET)
     ran = pytester.runpytest_subprocess(

@@ -10,6 +10,8 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import TEST, Demo
 from tests.integration.plugin.test_verdicts import run
 
+pytestmark = pytest.mark.slow
+
 HANG = """
 import threading
 

@@ -10,6 +10,8 @@ from pytest_vllm_regress.cases.impostors import MIN_REJECTED, Impostor, Trial, r
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
 
+pytestmark = pytest.mark.slow
+
 WEAK = """
 import pytest
 

@@ -71,6 +71,7 @@ def test_newer_version_than_any_tried_runs_with_a_warning(
     done.stdout.fnmatch_lines(["*warning: vLLM 99.1 is newer than*"])
 
 
+@pytest.mark.slow
 def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo(test=TWO.replace("{", "{{").replace("}", "}}"))
     option = f"--vllm-env={affected_target}"

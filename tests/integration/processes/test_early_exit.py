@@ -23,6 +23,8 @@ from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHa
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.integration.processes.test_stillness import FAMILIES, PATIENT_S, SETTLE_S
 
+pytestmark = pytest.mark.slow
+
 HANG = EarlyExitPolicy(DocumentedHang("the documented text", ("request",), SETTLE_S), deaths=False)
 SHORT_S = 4.5
 

@@ -15,6 +15,8 @@ from pytest_vllm_regress.processes.early_exit import DocumentedHang, EarlyExitPo
 from pytest_vllm_regress.processes.stillness import SNAPSHOT_INTERVAL_S
 from pytest_vllm_regress.util.deadline import Deadline
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = Path(__file__).with_name("families") / "probe.py"
 SETTLE_S, PATIENT_S = 3.0, 120.0
 HANG = DocumentedHang("the documented text", ("probe",), SETTLE_S)
