@@ -17,16 +17,22 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
-from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.processes import lifecycle, process_tree
 from pytest_vllm_regress.processes.agent_client import TARGET_SITE, Agent
 from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
 
 PROBE = Path(__file__).with_name("probe.py")
-DEADLINE_S = 1.0
+DEADLINE_S = 0.5
 ENDED_S = 30.0
 """Limit for what ends in a second or two on an idle machine. Without the deadline it would take 600 s."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs on after its child counts as left behind at once."""
+    monkeypatch.setattr(lifecycle, "_LEAVE_S", 0.1)
 
 
 @pytest.fixture(params=["fork", "spawn"])
@@ -78,6 +84,7 @@ def test_death_without_a_reply_is_a_crash(agent: Agent, child: Child, function: 
     assert nothing_left(agent)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_death_already_reported_is_not_a_hang(child: Child) -> None:
     """A leftover of the child holds its channel open, and its lifeline is silent."""
     ask(child, "leave_grandchild", hold_output=True)
@@ -140,6 +147,7 @@ def test_a_flood_of_output_does_not_block(child: Child) -> None:
     child.kill()
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("arguments", [{"hold_output": True}, {"hold_output": False}])
 def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, arguments: dict[str, bool]) -> None:
     grandchild = ask(child, "leave_grandchild", **arguments)
@@ -149,6 +157,7 @@ def test_daemonised_grandchild_is_named_and_ended(agent: Agent, child: Child, ar
     assert nothing_left(agent)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_grandchild_of_another_program_is_named_and_ended(agent: Agent, child: Child) -> None:
     grandchild = ask(child, "leave_exec_grandchild")
     assert any("sleep 600" in leftover.name for leftover in child.stop(Deadline.after("stop", 60)))
@@ -183,6 +192,7 @@ def test_shared_memory_of_a_short_lived_process_is_removed(child: Child, map_it:
     assert not [segment for segment in segments if segment.exists()]
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_file_older_than_the_child_is_not_removed(agent: Agent, end: str) -> None:
     """For example a checkpoint in /dev/shm, which an engine maps."""
