@@ -74,7 +74,7 @@ def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
 
         def end() -> None:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
@@ -100,9 +100,9 @@ def started_by(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def wait_for(condition: Callable[[], bool], description: str) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, f"waited 10 s for {description}"
+        assert time.monotonic() < end, f"waited 60 s for {description}"
         time.sleep(0.01)
 
 
@@ -122,7 +122,7 @@ class TestInterruption:
         said = until(process, "interrupted and its half-built environment removed")
         assert len([line for line in said if "interrupted" in line]) == 1
         assert not place.exists()
-        process.wait(10)
+        process.wait(60)
         assert psutil.wait_procs(family, 2)[1] == []
 
     def test_an_interrupt_ends_the_wait_for_another_build(
@@ -135,7 +135,7 @@ class TestInterruption:
         waiting = start(BUILDER_THREAD)
         until(waiting, "another process is building it")
         waiting.send_signal(signal.SIGTERM)
-        waiting.wait(10)
+        waiting.wait(60)
         assert place.exists()
 
     def test_remains_of_a_killed_build_are_removed_at_the_next_use(
@@ -146,13 +146,13 @@ class TestInterruption:
         half = cache.place(RECIPE) / "lib/python3.11/site-packages/half"
         wait_for(half.exists, "the build to be half done")
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert cache.built(RECIPE) is None
         assert cache.listing() == ()
         fake.mode("")
         before = time.monotonic()
         python = cache.ensure(RECIPE)
-        assert time.monotonic() - before < 10
+        assert time.monotonic() - before < 30
         assert (python.parent.parent / "lib/python3.11/site-packages/whole").exists()
         orphans = subprocess.run(
             ["pgrep", "-f", f"{cache.place(RECIPE)}/bin/python --directory"],
@@ -206,7 +206,7 @@ class TestTwoProcesses:
         assert not cache.remove(built)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(10)
+        process.wait(60)
         assert cache.remove(built)
         assert not built.path.exists()
 
@@ -214,6 +214,6 @@ class TestTwoProcesses:
         process = start()
         until(process, "leased")
         process.kill()
-        process.wait(10)
+        process.wait(60)
         (built,) = cache.listing()
         assert cache.remove(built)
