@@ -92,6 +92,22 @@ def most_runs(count: int) -> int:
     return math.ceil(math.log2(max(count, 1))) + 2
 
 
+def runs_left(count: int, known: Mapping[int, State], probes: int | None = None) -> int:
+    """Return how many more candidates are tried at most, if none of them is skipped and no other change shows."""
+    if next_candidate(count, known, probes) is None:
+        return 0
+    ends = sum(_untried_end(order, known) is not None for order in (range(count), range(count - 1, -1, -1)))
+    if ends:
+        return min(ends, count) + max(0, count - len(known) - ends).bit_length()
+    if known_changes := changes(count, known):
+        between = (sum(index not in known for index in range(c.low + 1, c.high)) for c in known_changes)
+        return sum(untried.bit_length() for untried in between)
+    clear = [index for index, state in known.items() if state is not State.SKIPPED]
+    budget = most_runs(count) if probes is None else probes
+    tried = sum(index not in (min(clear), max(clear)) for index in known)
+    return min(budget - tried, count - len(known))
+
+
 def _untried_end(order: range, known: Mapping[int, State]) -> int | None:
     """Return the first candidate in ``order`` that is not skipped, unless it has been tried."""
     first = next((index for index in order if known.get(index) is not State.SKIPPED), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import re
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from ..cases.results import TestResult
 from ..cases.verdict import Verdict, excerpt
 from ..errors import BuildError, RegressError
 from ..runner.batch import Batch, RunOutcome
-from ..runner.progress import Say
+from ..runner.progress import Say, about
 from . import algorithm
 from .algorithm import State
 from .search_log import CandidateResult, SearchLog
@@ -109,7 +110,17 @@ class Search:
 
     def _record(self, candidate: str, result: CandidateResult) -> None:
         self._log.add(candidate, result)
-        self._runner.say(f"{candidate}: {result.state.value}{result.rate} ({result.why})")
+        self._runner.say(
+            f"{candidate}: {result.state.value}{result.rate} in {result.seconds:.0f} s{self._steps_left()} ({result.why})"
+        )
+
+    def _steps_left(self) -> str:
+        """Return how many steps are left, and how long they take if they take as long as the others did."""
+        left = algorithm.runs_left(len(self._plan.candidates), self.known(), self._plan.probes)
+        if not left:
+            return ""
+        mean = statistics.mean(result.seconds for result in self._log.results.values())
+        return f"; at most {left} step{'s' if left > 1 else ''} left, {about(left * mean)}"
 
     def _try(self, environment: str, trials: int) -> CandidateResult:
         """Run the case ``trials`` times. Stop early if further runs cannot give another result."""

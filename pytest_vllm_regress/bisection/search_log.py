@@ -34,6 +34,11 @@ class CandidateResult:
         return f" {self.bad} of {self.runs}" if self.runs > 1 else ""
 
 
+def output_file(case_id: str) -> Path:
+    """Return the file with the output of builds and pytest of the last bisection of a case."""
+    return writable_root() / "bisect" / f"{case_id}.log"
+
+
 class SearchLog:
     """Results by candidate. The file is rewritten after every candidate; ``key`` identifies the search that it belongs to.
 

@@ -128,7 +128,8 @@ def root(
             count=True,
             show_default=False,
             metavar="",
-            help="Log to standard error what is started, where and with which arguments; -vv also waits and deadlines.",
+            help="Log to standard error what is started, where and with which arguments, and show pytest's output; "
+            "-vv also waits and deadlines.",
         ),
     ] = 0,
     log_file: Annotated[
@@ -142,7 +143,7 @@ def root(
     own_args, pytest_args = context.obj
     context.with_resource(logging_to(verbose, log_file))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
-    context.obj = Invocation(cases, pytest_args)
+    context.obj = Invocation(cases, pytest_args, verbose > 0)
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from packaging.utils import canonicalize_name
@@ -15,12 +16,16 @@ from packaging.utils import canonicalize_name
 from ..bisection.algorithm import Direction
 from ..bisection.run import RACY_TRIALS, BisectReport, BisectRequest, run
 from ..bisection.search import CandidateRunner
+from ..bisection.search_log import output_file
 from ..errors import UsageError
 from ..runner.batch import RunOptions
 from ..runner.build import build_with_cache
+from ..runner.progress import Say
 from ..runner.pytest_run import run_command
 from ..runner.run import BatchRunner, ExecutorRunner, SequentialRunner
+from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
+from ..util.text import printable
 from .context import (
     HELP,
     INTERRUPTED,
@@ -112,6 +117,7 @@ def bisect(
 ) -> None:
     """Find the releases between which a failure was fixed or introduced, and the commit. Both ends are tried first; the case's range is ignored.
 
+    Each candidate is one line, with the steps and the estimated time left; the output of builds and pytest goes to a file.
     With --on each candidate runs on the cluster. With --commits or --source the search continues to the commit, which is confirmed by further runs.
     Exit codes: 0 found; 1 no such change among these candidates; 2 usage; 3 no release gave a clear verdict; 130 interrupted (repeat the command
     to resume).
@@ -147,9 +153,15 @@ def bisect(
         state_file=state,
         restart=restart,
     )
-    options = RunOptions(device, None, command.pytest_args, command.cases_dir)
-    with terminate_as_interrupt(), _resumable(), cluster(on):
-        report = run(request, _candidate_runner(options, on, gpus, prefetch=prefetch, as_json=as_json))
+    options = command.run_options(device)
+    show = warn if as_json else say
+    with (
+        terminate_as_interrupt(),
+        _resumable(),
+        cluster(on),
+        _output(options, case.id, show, as_json=as_json) as output,
+    ):
+        report = run(request, _candidate_runner(options, on, gpus, output, show, prefetch=prefetch))
     if as_json:
         print_json(report.to_json())
     else:
@@ -158,20 +170,46 @@ def bisect(
     raise typer.Exit(_exit_code(report))
 
 
+@dataclasses.dataclass(frozen=True)
+class _Output:
+    """Where builds and pytest write: ``say`` their lines, ``stream`` the rest (None: standard output)."""
+
+    say: Say
+    stream: TextIO | None
+    to_file: bool
+
+
+@contextlib.contextmanager
+def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> Iterator[_Output]:
+    """Write output to the case's file, or with live output to our own terminal. With ``as_json``, only the answer goes to standard output."""
+    if options.live:
+        yield _Output(show, sys.stderr if as_json else None, to_file=False)
+        return
+    path = output_file(case_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    show(f"output of builds and pytest: {path} (vllm-regress -v bisect shows it)")
+    with path.open("w", encoding="utf-8", errors="replace") as stream:
+
+        def say_to_file(line: str) -> None:
+            print(printable(mask(line)), file=stream, flush=True)
+
+        yield _Output(say_to_file, stream, to_file=True)
+
+
 def _candidate_runner(
-    options: RunOptions, on: str | None, gpus: int | None, *, prefetch: bool, as_json: bool
+    options: RunOptions, on: str | None, gpus: int | None, output: _Output, show: Say, *, prefetch: bool
 ) -> CandidateRunner:
-    """Run candidates here or on the cluster ``on``. With ``as_json``, only the answer goes to standard output."""
-    progress = warn if as_json else say
+    """Run candidates here or on the cluster ``on``. ``show`` tells the user about each."""
     build: Callable[[str], None] | None = None
     runner: BatchRunner
     if on is None:
-        build = build_with_cache(progress)
-        runner = SequentialRunner(build, options, progress, functools.partial(run_command, to_stderr=as_json))
+        build = build_with_cache(output.say)
+        start = functools.partial(run_command, output=output.stream.buffer if output.stream else None)
+        runner = SequentialRunner(build, options, output.say, start, bar=output.to_file)
     else:
-        output = sys.stderr if as_json else None
-        runner = ExecutorRunner(make_executor(on, gpus, None, progress), options, progress, output)
-    return CandidateRunner(runner.run, build if prefetch else None, progress)
+        executor = make_executor(on, gpus, None, output.say)
+        runner = ExecutorRunner(executor, options, output.say, output.stream, bar=output.to_file)
+    return CandidateRunner(runner.run, build if prefetch else None, show)
 
 
 def _exit_code(report: BisectReport) -> int:

@@ -28,8 +28,9 @@ from ..util.validation import format_value
 if TYPE_CHECKING:
     from ..cases.loading import LoadedCases
     from ..cases.model import Case
+    from ..runner.batch import RunOptions
     from ..runner.executor import Executor
-    from ..runner.progress import Say
+    from ..runner.progress import CaseLines, Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -117,6 +118,13 @@ class Invocation:
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]
+    verbose: bool = False
+
+    def run_options(self, device: str | None, workers: str | None = None) -> RunOptions:
+        """Return the options of a run of batches."""
+        from ..runner.batch import RunOptions
+
+        return RunOptions(device, workers, self.pytest_args, self.cases_dir, self.verbose)
 
     def command(self, name: str, *arguments: str) -> str:
         """Return a command line for the user to copy, with --cases if it was given."""
@@ -230,15 +238,21 @@ def end_if_idle(batches: Sequence[object], shard: str | None, destination: Path 
         raise typer.Exit(OK)
 
 
-def make_executor(on: str | None, gpus: int | None, jobs: int | None, say: Say) -> Executor:
-    """Return the executor that the options ask for: a cluster, or threads on this machine. Raises ``UsageError`` for options that contradict."""
+def make_executor(
+    on: str | None, gpus: int | None, jobs: int | None, say: Say, progress: CaseLines | None = None
+) -> Executor:
+    """Return the executor that the options ask for: a cluster, or threads on this machine. Raises ``UsageError`` for options that contradict.
+
+    ``progress`` shows what is built on this machine.
+    """
     from ..runner.build import build_with_cache
     from ..runner.executors.threads import ThreadsExecutor
     from ..runner.slots import machine_room
 
     if on is None:
         check_gpus(gpus)
-        return ThreadsExecutor(build_with_cache(say), jobs or machine_room(), say)
+        build = build_with_cache(say)
+        return ThreadsExecutor(progress.watching(build) if progress else build, jobs or machine_room(), say)
     from ..runner.executors.ray import RayExecutor
 
     if jobs is not None:

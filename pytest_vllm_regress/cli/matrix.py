@@ -12,11 +12,11 @@ import typer
 
 from ..errors import UsageError
 from ..reporting.table import print_to_console
-from ..runner.batch import Batch, RunOptions
+from ..runner.batch import Batch
 from ..runner.build import check_environments
 from ..runner.journal import Journal
 from ..runner.plan import named_environments, plan_batches
-from ..runner.progress import UpdateLines
+from ..runner.progress import CaseLines
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import RunRequest, run_batches
 from ..runner.shards import MAX_SHARDS, CiSystem, ci_job_matrix, take_shard
@@ -156,7 +156,8 @@ def matrix(
     check_destination(destination)
     if html is not None:
         check_writable(html)
-    options = RunOptions(device, None, shared.pytest_args, shared.cases_dir)
+    progress = CaseLines(say, logs=False, bar=not shared.verbose)
+    options = shared.run_options(device)
     key = [
         *(case.id for case in cases),
         *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),
@@ -172,13 +173,12 @@ def matrix(
         if limit is not None:
             batches, executor = _sweep(sweep, batches, journal, limit, jobs, yes=yes, dry_run=dry_run)
         else:
-            executor = make_executor(on, gpus, jobs, say)
+            executor = make_executor(on, gpus, jobs, say, progress)
             if on is None:
                 check_environments(batches)
                 confirm_downloads([batch.environment for batch in batches], yes=yes)
         with terminate_as_interrupt():
-            outcome = run_batches(RunRequest(batches, executor, options, UpdateLines(say), journal))
-    print_to_console(outcome.run)
+            outcome = run_batches(RunRequest(batches, executor, options, progress, journal))
     written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
@@ -186,6 +186,7 @@ def matrix(
         from ..reporting.html import write_page
 
         say(f"page: {write_page(html, outcome.run, cases_now := shared.cases(), releases_of(cases_now))}")
+    print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: repeat the command to resume")
     else:

@@ -49,10 +49,6 @@ def report(
     from ..util.files import write_atomically
 
     merged = merge_results([read_results(path) for path in result_files(paths or [])])
-    if as_json:
-        print_json(merged.to_json())
-    elif markdown != Path("-"):
-        print_to_console(merged)
     if html is not None:
         from ..reporting.html import write_page
 
@@ -70,6 +66,10 @@ def report(
         cases = invocation(context).cases()
         place = cases[0].directory.parent
         say(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
+    if as_json:
+        print_json(merged.to_json())
+    elif markdown != Path("-"):
+        print_to_console(merged)
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 
 

@@ -60,17 +60,16 @@ def run(
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
 
-    Environments run side by side (with -n: one at a time), and one is built while others run. Their output is printed in order.
+    Environments run side by side (with -n: one at a time), and one is built while others run. Each case that ends is one line. pytest's output
+    is shown of environments in which something is unexpected; with `vllm-regress -v run` all of it is.
     Environments that do not exist yet are built; on a terminal you are asked before anything is downloaded.
     Without --env each case must be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else is unexpected.
     """
     from ..reporting.table import print_to_console
-    from ..runner.batch import RunOptions
     from ..runner.build import build_with_cache, check_environments
     from ..runner.plan import plan_batches
-    from ..runner.progress import OutputInOrder
     from ..runner.result_files import check_destination, save_results
-    from ..runner.run import LocalMachine, RunRequest, local_request, run_batches
+    from ..runner.run import LocalMachine, RunRequest, batch_progress, local_request, run_batches
     from ..runner.shards import take_shard
     from ..runner.slots import Spare, machine_room
     from ..util.paths import writable_root
@@ -86,19 +85,19 @@ def run(
     if on is None:
         check_environments(batches)
         confirm_downloads([batch.environment for batch in batches], yes=yes)
-    options = RunOptions(device, workers, shared.pytest_args, shared.cases_dir)
+    options = shared.run_options(device, workers)
     if on is None:
         at_once = jobs or (1 if workers else machine_room())
         spare = None if jobs else Spare.of_machine()
         request = local_request(batches, LocalMachine(build_with_cache(say), at_once, spare), options, say)
     else:
-        request = RunRequest(batches, executor, options, OutputInOrder(say))
+        request = RunRequest(batches, executor, options, batch_progress(options, say))
     with terminate_as_interrupt():
         outcome = run_batches(request)
-    print_to_console(outcome.run)
     written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
+    print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: not everything was run")
     raise typer.Exit(outcome.exit_code)

@@ -11,11 +11,10 @@ import typer
 from ..bisection.patch import CaseEffect, Effect
 from ..bisection.trial import TrialRequest, plan_trial
 from ..cases.results import RunResult
-from ..runner.batch import RunOptions
 from ..runner.build import build_with_cache
 from ..runner.executors.threads import ThreadsExecutor
 from ..runner.journal import Journal
-from ..runner.progress import Say, UpdateLines
+from ..runner.progress import CaseLines, Say
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import RunRequest, run_batches
 from ..runner.slots import machine_room
@@ -65,10 +64,11 @@ def try_patch(
         f"{len(trial.cases)} cases, over {trial.base_environment}"
     )
     journal = Journal(writable_root() / "try", [*trial.key, *shared.pytest_args])
-    options = RunOptions(None, None, shared.pytest_args, shared.cases_dir)
-    executor = ThreadsExecutor(build_with_cache(show), jobs or machine_room(), show)
+    options = shared.run_options(None)
+    progress = CaseLines(show, logs=False, bar=not shared.verbose)
+    executor = ThreadsExecutor(progress.watching(build_with_cache(show)), jobs or machine_room(), show)
     with terminate_as_interrupt():
-        outcome = run_batches(RunRequest(trial.batches, executor, options, UpdateLines(show), journal))
+        outcome = run_batches(RunRequest(trial.batches, executor, options, progress, journal))
     if outcome.interrupted:
         _save(outcome.run, destination, show)
         warn("interrupted: repeat the command to resume")

@@ -18,9 +18,8 @@ from ..errors import UsageError
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.impostors import try_impostors
-from ..runner.progress import OutputInOrder
 from ..runner.result_files import check_destination, save_results
-from ..runner.run import LocalMachine, RunRequest, SequentialRunner, local_request, run_batches
+from ..runner.run import LocalMachine, RunRequest, SequentialRunner, batch_progress, local_request, run_batches
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
@@ -121,7 +120,7 @@ def validate(
         raise UsageError("--env and --branch are for --commits")
     command = invocation(context)
     cases = command.select(case_ids or [])
-    options = RunOptions(device, None, command.pytest_args, command.cases_dir)
+    options = command.run_options(device)
     if commits:
         raise typer.Exit(_trace(cases, command, TraceOptions(env, branch), trials, options))
     if check or stale:
@@ -161,7 +160,7 @@ def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results
             check_environments(batches)
             outcome = run_here(batches, full_options)
         else:
-            outcome = run_batches(RunRequest(batches, executor, full_options, OutputInOrder(say)))
+            outcome = run_batches(RunRequest(batches, executor, full_options, batch_progress(full_options, say)))
         try:
             save_results(outcome.run, results, writable_root() / "results", say)
         except UsageError as error:  # the disk filled up; the proof goes on

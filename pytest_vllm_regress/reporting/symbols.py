@@ -1,4 +1,4 @@
-"""The symbol of each verdict, in Unicode and in ASCII."""
+"""The symbol of each verdict, in Unicode and in ASCII, and its short word."""
 
 from __future__ import annotations
 
@@ -25,5 +25,15 @@ ASCII_SYMBOLS: Mapping[Verdict, str] = MappingProxyType(
         Verdict.UNEXPECTEDLY_FIXED: "!",
         Verdict.NOT_APPLICABLE: "-",
         Verdict.INCONCLUSIVE: "?",
+    }
+)
+SHORT_WORDS: Mapping[Verdict, str] = MappingProxyType(
+    {
+        Verdict.REPRODUCED: "repro",
+        Verdict.FIXED: "fixed",
+        Verdict.REGRESSED: "regressed",
+        Verdict.UNEXPECTEDLY_FIXED: "unexp. fixed",
+        Verdict.NOT_APPLICABLE: "n/a",
+        Verdict.INCONCLUSIVE: "unclear",
     }
 )

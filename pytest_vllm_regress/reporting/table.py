@@ -1,32 +1,38 @@
-"""The verdict table: cases by environments, with the reasons for every unexpected cell below."""
+"""The verdict table: one line per case, and what is not as expected at the end, where it stays on the screen.
+
+Verdicts are shown as symbols with short words. If that is too wide, environments are numbered and verdicts are symbols only. If that is too
+wide, too, or most of the table would be empty, each case lists the environments in which it has a verdict.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable, Iterator, Mapping
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, cells_by_place, group_into_cells
+from ..cases.cells import Cell, group_into_cells
 from ..cases.results import RunResult
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
-from .symbols import ASCII_SYMBOLS, SYMBOLS
+from .symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
 
 _STYLES = {Verdict.REPRODUCED: "yellow", Verdict.FIXED: "green", Verdict.NOT_APPLICABLE: "dim"}
 _UNEXPECTED = "bold red"
 _NARROWEST = 7
-"""Minimum width of a column of verdicts, in characters."""
+"""Minimum width of a column of verdicts with words, in characters."""
+_HEADER = 18
+"""Greatest width of one line of an environment's name above a column."""
 
 
 def print_table(run: RunResult, console: Console) -> None:
-    """Print the table: with frame and colours on a terminal, as plain text elsewhere."""
+    """Print the table, with colours on a terminal."""
     ascii_only = _ascii_only(console.encoding)
     if console.is_terminal:
-        console.print(_render(run, console.width, plain=False, ascii_only=ascii_only))
+        console.print(_render(run, console.width, ascii_only=ascii_only))
     else:
         for line in lines(run, console.width, ascii_only=ascii_only):
             console.print(Text(line), soft_wrap=True)
@@ -42,92 +48,130 @@ def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[
     """Return the table as lines of plain text, at most ``width`` characters wide."""
     stream = io.StringIO()
     console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    console.print(_render(run, width, plain=True, ascii_only=ascii_only))
+    console.print(_render(run, width, ascii_only=ascii_only))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
-def _render(run: RunResult, width: int, *, plain: bool, ascii_only: bool) -> RenderableType:
+def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:
     all_cells = group_into_cells(run.results)
     if not all_cells:
         return Group(Text("no verdicts"), *_problems(run))
-    notes = {_key(cell): number for number, cell in enumerate((c for c in all_cells if not c.expected), start=1)}
-    style = _Style(plain, ascii_only, notes)
-    narrow = _NARROWEST * len({cell.environment for cell in all_cells}) <= width
-    table = _matrix(all_cells, style) if narrow else None
-    if table is None or _natural_width(table) > width:
-        table = _list(all_cells, style)
-    return Group(table, *_footer(all_cells, style), *_problems(run))
+    cells = _Cells(all_cells, ASCII_SYMBOLS if ascii_only else SYMBOLS)
+    table = next((table for table in _tables(cells, width) if _natural_width(table[0]) <= width), None)
+    return Group(*(table or _list(cells)), *_footer(run, cells))
 
 
 @dataclasses.dataclass(frozen=True)
-class _Style:
-    plain: bool
-    ascii_only: bool
-    notes: dict[tuple[str, str, str], int]
-
-    def table(self) -> Table:
-        frame = None if self.plain else box.ASCII if self.ascii_only else box.ROUNDED
-        return Table(
-            box=frame, pad_edge=not self.plain, show_lines=not self.plain, header_style="" if self.plain else "bold"
-        )
-
-    def verdict(self, cell: Cell) -> Text:
-        symbol = (ASCII_SYMBOLS if self.ascii_only else SYMBOLS)[cell.verdict]
-        note = f" [{self.notes[_key(cell)]}]" if _key(cell) in self.notes else ""
-        style = _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
-        return Text(f"{symbol} {cell.verdict.value}{note}", style=style, no_wrap=True)
+class _Column:
+    environment: str
+    device: str
 
 
-def _matrix(all_cells: tuple[Cell, ...], style: _Style) -> Table:
-    environments = list(dict.fromkeys(cell.environment for cell in all_cells))
-    by_place = cells_by_place(all_cells)
-    table = style.table()
+class _Cells:
+    """The cells of a table by case and column. Cases with an unexpected cell come last; unexpected cells are numbered."""
+
+    def __init__(self, cells: tuple[Cell, ...], symbols: Mapping[Verdict, str]) -> None:
+        self.all = cells
+        self.symbols = symbols
+        self.unexpected = [cell for cell in cells if not cell.expected]
+        self.devices = tuple(dict.fromkeys(cell.device for cell in cells))
+        self.columns = tuple(dict.fromkeys(_column(cell) for cell in cells))
+        last = {cell.case_id for cell in self.unexpected}
+        self.rows: dict[str, dict[_Column, Cell]] = {}
+        for case_id in sorted(dict.fromkeys(cell.case_id for cell in cells), key=last.__contains__):
+            self.rows[case_id] = {}
+        for cell in cells:
+            self.rows[cell.case_id][_column(cell)] = cell
+        self._notes = {id(cell): f" [{number}]" for number, cell in enumerate(self.unexpected, start=1)}
+
+    def symbol(self, cell: Cell) -> Text:
+        return Text(self.symbols[cell.verdict], style=_style(cell), no_wrap=True)
+
+    def words(self, cell: Cell) -> Text:
+        """Return the symbol, the short word and, for an unexpected cell, its number."""
+        return self.symbol(cell).append(f" {SHORT_WORDS[cell.verdict]}{self._notes.get(id(cell), '')}")
+
+    def name(self, column: _Column) -> str:
+        """Return the environment, with the device if the run has several."""
+        return column.environment if len(self.devices) == 1 else f"{column.environment} ({column.device})"
+
+
+def _tables(cells: _Cells, width: int) -> Iterator[tuple[Table, ...]]:
+    """Yield the layouts with a column for each environment that may fit, the clearest first; none in numbers that would be mostly empty."""
+    columns = len(cells.columns)
+    if columns * _NARROWEST <= width:
+        yield (_matrix(cells, [_folded(cells.name(column)) for column in cells.columns], cells.words),)
+    if columns * 2 <= width and len(cells.all) > len(cells.rows) * columns / 2:
+        numbers = [str(number) for number in range(1, columns + 1)]
+        yield _matrix(cells, numbers, cells.symbol, spaces=1), _legend(cells, numbers)
+
+
+def _matrix(cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], spaces: int = 2) -> Table:
+    table = _table(spaces)
     table.add_column("case", no_wrap=True)
-    for environment in environments:
-        table.add_column(Text("\n".join(_pieces(one_line(environment), 18)), no_wrap=True))
-    for case_id in dict.fromkeys(cell.case_id for cell in all_cells):
-        row: list[RenderableType] = [*_texts(case_id)]
-        for environment in environments:
-            cells = by_place.get((case_id, environment), [])
-            row.append(Text("\n").join(style.verdict(c).append(f"\n  on {c.device}", "dim") for c in cells))
-        table.add_row(*row)
+    for header in headers:
+        table.add_column(Text(header, no_wrap=True))
+    for case_id, by_column in cells.rows.items():
+        row = (verdict(by_column[column]) if column in by_column else Text() for column in cells.columns)
+        table.add_row(_text(case_id), *row)
     return table
 
 
-def _list(all_cells: tuple[Cell, ...], style: _Style) -> Table:
-    table = style.table()
+def _legend(cells: _Cells, numbers: list[str]) -> Table:
+    """Return the environments by number, as many beside each other as fit into 80 columns."""
+    names = [_text(cells.name(column)) for column in cells.columns]
+    beside = max(1, 80 // (max(map(len, names)) + 5))
+    table = Table.grid(padding=(0, 1))
+    entries = [(Text(number, justify="right"), name) for number, name in zip(numbers, names, strict=True)]
+    for start in range(0, len(entries), beside):
+        table.add_row(*(text for entry in entries[start : start + beside] for text in entry))
+    return table
+
+
+def _list(cells: _Cells) -> tuple[Table]:
+    """Return a table with the environments of each case, by verdict."""
+    table = _table()
     table.add_column("case", overflow="fold")
-    table.add_column("environment", overflow="fold")
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("device", no_wrap=True)
-    order = {case_id: number for number, case_id in enumerate(dict.fromkeys(cell.case_id for cell in all_cells))}
-    for cell in sorted(all_cells, key=lambda cell: order[cell.case_id]):
-        table.add_row(*_texts(cell.case_id, cell.environment), style.verdict(cell), *_texts(cell.device))
-    return table
+    table.add_column("verdicts", overflow="fold")
+    for case_id, by_column in cells.rows.items():
+        entries: dict[str, Text] = {}
+        for column, cell in by_column.items():
+            words = cells.words(cell)
+            entry = entries.setdefault(words.plain, words)
+            entry.append(f"{' ' if entry is words else ', '}{one_line(cells.name(column))}", "")
+        table.add_row(_text(case_id), Text("; ").join(entries.values()))
+    return (table,)
 
 
-def _footer(all_cells: tuple[Cell, ...], style: _Style) -> list[Text]:
-    counts = [f"{sum(c.verdict is verdict for c in all_cells)} {verdict.value}" for verdict in Verdict]
-    total = ", ".join(text for text in counts if not text.startswith("0 "))
-    absent = [cell for cell in all_cells if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
-    if not style.notes:
+def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
+    """Return the counts, which also explain the symbols, and the details. What is not as expected comes last."""
+    absent = [cell for cell in cells.all if cell.expected and cell.verdict is Verdict.NOT_APPLICABLE]
+    details = [*_absent(absent), *_problems(run)]
+    if not cells.unexpected:
         note = f", {len(absent)} of them did not run" if absent else ""
-        return [Text(f"\n{total}: all as expected{note}"), *_absent(absent)]
-    footer = [Text(f"\n{total}: {len(style.notes)} not as expected", style="bold")]
-    for cell in all_cells:
-        if _key(cell) in style.notes:
-            footer.append(Text(f"[{style.notes[_key(cell)]}] {_place(cell)}", style=_UNEXPECTED))
-            footer += [Text(f"    {one_line(line)}") for line in cell.why()]
-            command = next((r.command for r in cell.results if not r.expected and r.command), "")
-            if command:
-                footer.append(Text(f"    repeat: {one_line(command)}"))
-    return [*footer, *_absent(absent)]
+        return [Text(), *details, Text(f"{_counts(cells)}: all as expected{note}")]
+    footer: list[RenderableType] = [Text(), Text(_counts(cells)), *details]
+    for number, cell in enumerate(cells.unexpected, start=1):
+        footer += [Text(f"[{number}] {one_line(line)}") for line in cell.why()]
+        if command := next((r.command for r in cell.results if not r.expected and r.command), ""):
+            footer.append(Text(f"    repeat: {one_line(command)}"))
+    footer.append(Text(f"{len(cells.unexpected)} of {len(cells.all)} not as expected:", style="bold"))
+    for number, cell in enumerate(cells.unexpected, start=1):
+        line = f"[{number}] {cells.symbols[cell.verdict]} {cell.verdict.value} {_place(cell)}"
+        footer.append(Text(line, style=_UNEXPECTED))
+    return footer
+
+
+def _counts(cells: _Cells) -> str:
+    counts = {verdict: sum(cell.verdict is verdict for cell in cells.all) for verdict in Verdict}
+    total = ", ".join(f"{cells.symbols[verdict]} {count} {verdict.value}" for verdict, count in counts.items() if count)
+    return f"{total} on {', '.join(map(one_line, cells.devices))}"
 
 
 def _absent(absent_cells: list[Cell]) -> list[Text]:
     """Return a line for each cell in which no test ran, with the reason: it proves nothing."""
     return [
-        Text(f"    not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason, 200))}", "dim")
+        Text(f"not run: {_place(cell)}: {one_line(excerpt(cell.results[0].reason, 200))}", "dim")
         for cell in absent_cells
     ]
 
@@ -142,27 +186,35 @@ def _place(cell: Cell) -> str:
     return one_line(f"{cell.case_id} in {cell.environment} on {cell.device}")
 
 
-def _key(cell: Cell) -> tuple[str, str, str]:
-    return (cell.case_id, cell.environment, cell.device)
+def _column(cell: Cell) -> _Column:
+    return _Column(cell.environment, cell.device)
 
 
-def _texts(*names: str) -> list[Text]:
-    """Return names as rich texts: rich interprets markup in plain strings."""
-    return [Text(one_line(name)) for name in names]
+def _style(cell: Cell) -> str:
+    return _STYLES.get(cell.verdict, _UNEXPECTED) if cell.expected else _UNEXPECTED
+
+
+def _table(spaces: int = 2) -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, spaces, 0, 0), header_style="bold")
+
+
+def _text(name: str) -> Text:
+    """Return a name as rich text: rich interprets markup in plain strings."""
+    return Text(one_line(name))
 
 
 def _natural_width(table: Table) -> int:
     return Console(width=10_000).measure(table).maximum
 
 
-def _pieces(name: str, width: int) -> list[str]:
-    """Split ``name`` into pieces of at most ``width`` characters, after a hyphen or slash where possible."""
+def _folded(name: str) -> str:
+    """Split ``name`` into lines of at most ``_HEADER`` characters, after a hyphen or slash where possible."""
     pieces = [""]
-    for part in name.replace("/", "/\0").replace("-", "-\0").split("\0"):
-        if pieces[-1] and len(pieces[-1]) + len(part) > width:
+    for part in one_line(name).replace("/", "/\0").replace("-", "-\0").split("\0"):
+        if pieces[-1] and len(pieces[-1]) + len(part) > _HEADER:
             pieces.append("")
         pieces[-1] += part
-    return [piece[at : at + width] for piece in pieces for at in range(0, len(piece), width)]
+    return "\n".join(piece[at : at + _HEADER] for piece in pieces for at in range(0, len(piece), _HEADER))
 
 
 def _ascii_only(encoding: str) -> bool:

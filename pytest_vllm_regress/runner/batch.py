@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from ..cases.results import RunResult
 
 
+_NEEDS_TERMINAL = frozenset({"--pdb", "--trace", "-s", "--capture=no"})
+"""Arguments for pytest with which its output must be seen at once."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Cases that run in one environment, in one pytest process.
@@ -78,12 +82,19 @@ class RunOptions:
     """Options that all batches of a run share. ``pytest_args`` come last on pytest's command line.
 
     ``cases_dir``: the directory of cases if the user named one, for commands that repeat a run.
+    ``verbose``: show all of pytest's output as it is written.
     """
 
     device: str | None = None
     workers: str | None = None
     pytest_args: tuple[str, ...] = ()
     cases_dir: Path | None = None
+    verbose: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether pytest's output is shown as it is written: with -v, or if an argument for pytest needs the terminal."""
+        return self.verbose or not _NEEDS_TERMINAL.isdisjoint(self.pytest_args)
 
     @property
     def asks_for_gpu(self) -> bool:

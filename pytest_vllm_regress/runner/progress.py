@@ -1,4 +1,4 @@
-"""Show what happens during a run: headers on our own terminal, the output of batches in order, or a line for each update.
+"""Show what happens during a run: a line for each case with a progress bar, or pytest's own output.
 
 Batches that run side by side write to files, and one place copies these to the terminal in order. A batch that runs alone has the terminal
 itself, so that ``-- --pdb`` works.
@@ -7,18 +7,26 @@ itself, so that ``-- --pdb`` works.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ..cases.cells import group_into_cells
-from ..util.text import printable_output, split_output
-from .batch import Batch, BatchState
+from ..cases.results import RunResult
+from ..errors import UsageError
+from ..util.text import one_line, printable_output, split_output
+from .batch import Batch, BatchState, RunOptions
 from .executor import BatchUpdate
 from .journal import BatchFiles
+from .judge import judge
+from .pytest_run import ReportReader
+
+if TYPE_CHECKING:
+    import rich.progress
 
 Say = Callable[[str], None]
 """Shows a line to the user."""
@@ -42,6 +50,10 @@ class Progress(Protocol):
         """An update came, or (None) some time has passed."""
         ...
 
+    def end(self) -> None:
+        """The run has ended or was interrupted."""
+        ...
+
 
 class BatchHeaders:
     """A line above each batch, for batches that use our own terminal one after the other."""
@@ -62,6 +74,9 @@ class BatchHeaders:
             self._started += 1
             self._say(f"[{self._started}/{self._total}] {update.batch}")
 
+    def end(self) -> None:
+        """As ``Progress``."""
+
 
 class OutputInOrder:
     """The output of batches that run side by side, copied from their log files to ``out`` one batch after the other,
@@ -79,8 +94,8 @@ class OutputInOrder:
 
     @property
     def pytest_args(self) -> tuple[str, ...]:
-        """Colours, which pytest would leave out because it writes to a file."""
-        return ("--color=yes",) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ()
+        """Colours."""
+        return _colours()
 
     def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
         """As ``Progress``."""
@@ -100,6 +115,9 @@ class OutputInOrder:
             self._at += 1
             self._begin_batch()
 
+    def end(self) -> None:
+        """As ``Progress``."""
+
     def _begin_batch(self) -> None:
         self._offset, self._held, self._decoder = 0, "", codecs.getincrementaldecoder("utf-8")("replace")
         if self._at < len(self._logs):
@@ -117,41 +135,175 @@ class OutputInOrder:
         self._out.flush()
 
 
-class UpdateLines:
-    """A line with the verdicts of each update and the estimated time left. Output stays in the log files."""
+class CaseLines:
+    """A line for each case as it ends, with its seconds and the estimated time left. On a terminal a progress bar below.
 
-    pytest_args: tuple[str, ...] = ()
+    A case's line comes when its batch's report has it. ``logs``: print pytest's output of a batch in which something is unexpected.
+    """
 
-    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, say: Say, *, logs: bool = True, bar: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._say = say
+        self._logs = logs
         self._clock = clock
         self._started_at = 0.0
         self._total = 0
-        self._done: set[tuple[str, str]] = set()
+        self._cells: dict[tuple[str, int], dict[tuple[str, str], bool]] = {}
+        self._running: dict[tuple[str, int], tuple[Batch, ReportReader, Path]] = {}
+        self._building: dict[str, None] = {}
+        self._bar = Bar() if bar else None
+
+    @property
+    def pytest_args(self) -> tuple[str, ...]:
+        """Colours, as ``OutputInOrder``."""
+        return _colours() if self._logs else ()
+
+    def watching(self, build: Callable[[str], None]) -> Callable[[str], None]:
+        """Return ``build`` so that the bar names the environment while it is built."""
+
+        def watched(name: str) -> None:
+            self._building[name] = None
+            try:
+                build(name)
+            finally:
+                self._building.pop(name, None)
+
+        return watched
 
     def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
         """As ``Progress``."""
         self._started_at = self._clock()
         self._total = sum(len(batch.cases) for batch in remaining)
+        self._running = {batch.key: (batch, ReportReader(files.report(batch)), files.log(batch)) for batch in remaining}
         if finished := sum(len(batch.cases) for batch in batches) - self._total:
             are = "cell is" if finished == 1 else "cells are"
             self._say(f"{finished} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
+        if self._bar:
+            self._bar.start(self._total)
 
     def show(self, update: BatchUpdate | None) -> None:
         """As ``Progress``."""
-        if update is None or not update.run.results:
-            return
-        self._done |= {(update.batch.environment, result.case_id) for result in update.run.results}
-        cells = group_into_cells(update.run.results)
-        verdicts = ", ".join(
-            f"{cell.case_id} {cell.verdict.value}{'' if cell.expected else ' (not expected)'}" for cell in cells
-        )
-        node = f" on {update.node['node']}" if "node" in update.node else ""
-        done = len(self._done)
-        self._say(f"[{done}/{self._total}] {update.batch.environment}{node}: {verdicts}{self._time_left(done)}")
+        for batch, report, _ in self._running.values():
+            with contextlib.suppress(UsageError):  # the runner judges a damaged report
+                self._show_cases(batch, report.read())
+        if update is not None:
+            node = f" on {update.node['node']}" if "node" in update.node else ""
+            self._show_cases(update.batch, update.run, node)
+            if update.last:
+                self._end_batch(update)
+        if self._bar:
+            self._bar.show(self._doing(), self._done)
+
+    def end(self) -> None:
+        """As ``Progress``."""
+        if self._bar:
+            self._bar.stop()
+
+    def _show_cases(self, batch: Batch, run: RunResult, node: str = "") -> None:
+        for cell in group_into_cells(judge(run, batch, RunOptions()).results):
+            shown = self._cells.setdefault(batch.key, {})
+            if (cell.case_id, cell.device) in shown:
+                continue
+            shown[cell.case_id, cell.device] = cell.expected
+            done = self._done
+            seconds = sum(result.duration_s for result in cell.results)
+            note = "" if cell.expected else " (not expected)"
+            self._say(
+                f"[{done}/{self._total}] {cell.verdict.value} {cell.case_id} in {batch.environment}{node}, "
+                f"{seconds:.0f} s{note}{self._time_left(done)}"
+            )
+
+    def _end_batch(self, update: BatchUpdate) -> None:
+        batch, _, log = self._running.pop(update.batch.key)
+        expected = all(self._cells.get(batch.key, {}).values())
+        if self._logs and log.exists() and not (expected and update.run.as_expected):
+            sys.stdout.write(printable_output(log.read_text(errors="replace").rstrip("\n") + "\n"))
+            sys.stdout.flush()
+
+    @property
+    def _done(self) -> int:
+        return sum(len({case_id for case_id, _ in shown}) for shown in self._cells.values())
+
+    def _doing(self) -> str:
+        running = [name for (name, _), (*_, log) in self._running.items() if log.exists()]
+        doing = [("building", list(self._building)), ("running", list(dict.fromkeys(running)))]
+        return "; ".join(f"{what} {', '.join(names)}" for what, names in doing if names)
 
     def _time_left(self, done: int) -> str:
         if done >= self._total:
             return ""
-        seconds = (self._clock() - self._started_at) / done * (self._total - done)
-        return f"; about {seconds:.0f} s left" if seconds < 90 else f"; about {seconds / 60:.0f} min left"
+        return f"; {about((self._clock() - self._started_at) / done * (self._total - done))} left"
+
+
+class WithBar:
+    """Another progress with a bar on the terminal that names the batch that is running."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._bar = Bar()
+
+    @property
+    def pytest_args(self) -> tuple[str, ...]:
+        """As ``Progress``."""
+        return self._progress.pytest_args
+
+    def begin(self, batches: Sequence[Batch], remaining: Sequence[Batch], files: BatchFiles) -> None:
+        """As ``Progress``."""
+        self._progress.begin(batches, remaining, files)
+        self._bar.start(None)
+        self._bar.show("; ".join(map(str, remaining)), 0)
+
+    def show(self, update: BatchUpdate | None) -> None:
+        """As ``Progress``."""
+        self._progress.show(update)
+
+    def end(self) -> None:
+        """As ``Progress``."""
+        self._bar.stop()
+        self._progress.end()
+
+
+class Bar:
+    """A progress bar at the bottom of the terminal, with the elapsed time; nothing unless all our output goes to one.
+
+    It is drawn on standard error by a thread of its own. What is printed meanwhile appears above it.
+    """
+
+    def __init__(self) -> None:
+        self._progress: rich.progress.Progress | None = None
+
+    def start(self, total: int | None) -> None:
+        """Show the bar. ``total``: number of cases; None: unknown."""
+        if not (sys.stdout.isatty() and sys.stderr.isatty()):
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
+        doing = TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True))
+        columns = (SpinnerColumn(), doing, TimeElapsedColumn())
+        counts = () if total is None else (BarColumn(20), MofNCompleteColumn())
+        self._progress = Progress(*columns, *counts, console=Console(stderr=True), transient=True, expand=True)
+        self._progress.add_task("", total=total)
+        self._progress.start()
+
+    def show(self, doing: str, done: int) -> None:
+        """Update what is being done, and the number of finished cases."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], description=one_line(doing), completed=done)
+
+    def stop(self) -> None:
+        """Remove the bar."""
+        if self._progress is not None:
+            self._progress.stop()
+
+
+def about(seconds: float) -> str:
+    """Return an estimated duration for people."""
+    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+def _colours() -> tuple[str, ...]:
+    """Return pytest's option for colours, which it would leave out because it writes to a file."""
+    return ("--color=yes",) if sys.stdout.isatty() and "NO_COLOR" not in os.environ else ()

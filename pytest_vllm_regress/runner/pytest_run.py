@@ -76,14 +76,12 @@ def run_batch(batch: Batch, options: RunOptions, start: StartCommand, report: Re
         return with_missing_cases(batch, report.results, status, unreadable)
 
 
-def run_command(command: Sequence[str], environment: Mapping[str, str], *, to_stderr: bool = False) -> int:
-    """Run ``command`` on our own terminal until it ends; return its exit status.
+def run_command(command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None) -> int:
+    """Run ``command`` on our own terminal until it ends; return its exit status. ``output``: where its output goes (default: ours).
 
-    ``to_stderr``: all its output goes to standard error, because our standard output is read by a program.
     When we are interrupted it has time to clean up before it is killed.
     """
     own_group = not sys.stdin.isatty()  # a terminal interrupts the whole group; without one only we are interrupted
-    output = sys.stderr.buffer if to_stderr else None
     process = start_command(command, environment, own_group=own_group, output=output)
     try:
         return process.wait()

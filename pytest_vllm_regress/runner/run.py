@@ -17,7 +17,7 @@ from .executors.threads import ThreadsExecutor
 from .journal import BatchFiles, Journal
 from .judge import judge
 from .plan import assign_workers, split_batches
-from .progress import BatchHeaders, OutputInOrder, Progress, Say
+from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say, WithBar
 from .pytest_run import StartCommand, run_command
 from .unfinished import interruption_note
 
@@ -63,14 +63,23 @@ def run_batches(request: RunRequest) -> RunOutcome:
 def local_request(batches: Sequence[Batch], machine: LocalMachine, options: RunOptions, say: Say) -> RunRequest:
     """Return the request to run batches on this machine.
 
-    Long batches are split when several may run side by side. A batch that runs alone uses this process's terminal, so that ``--pdb`` works.
+    Long batches are split when several may run side by side. With live output a batch that runs alone uses this process's terminal, so that
+    ``--pdb`` works.
     """
     if machine.at_once > 1:
         batches = assign_workers([part for _, part in split_batches(batches, machine.at_once)])
-    if machine.at_once == 1 or len(batches) == 1:
+    if options.live and (machine.at_once == 1 or len(batches) == 1):
         return RunRequest(batches, SequentialExecutor(machine.build), options, BatchHeaders(say))
-    executor = ThreadsExecutor(machine.build, machine.at_once, say, spare=machine.spare)
-    return RunRequest(batches, executor, options, OutputInOrder(say))
+    progress, build = batch_progress(options, say), machine.build
+    if isinstance(progress, CaseLines):
+        build = progress.watching(build)
+    executor = ThreadsExecutor(build, machine.at_once, say, spare=machine.spare)
+    return RunRequest(batches, executor, options, progress)
+
+
+def batch_progress(options: RunOptions, say: Say) -> OutputInOrder | CaseLines:
+    """Return what shows batches that write to log files: a line for each case, or pytest's output if it is to be live."""
+    return OutputInOrder(say) if options.live else CaseLines(say)
 
 
 class BatchRunner(Protocol):
@@ -83,31 +92,40 @@ class BatchRunner(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class SequentialRunner:
-    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready, ``start`` runs pytest's command."""
+    """Runs batches one after the other on our own terminal. ``build`` makes an environment ready, ``start`` runs pytest's command.
+
+    ``bar``: show a progress bar, because output goes elsewhere.
+    """
 
     build: Callable[[str], None]
     options: RunOptions
     say: Say
     start: StartCommand = run_command
+    bar: bool = False
 
     def run(self, batches: Sequence[Batch]) -> RunOutcome:
         """As ``BatchRunner``."""
         executor = SequentialExecutor(self.build, self.start)
-        return run_batches(RunRequest(batches, executor, self.options, BatchHeaders(self.say)))
+        progress: Progress = BatchHeaders(self.say)
+        return run_batches(RunRequest(batches, executor, self.options, WithBar(progress) if self.bar else progress))
 
 
 @dataclasses.dataclass(frozen=True)
 class ExecutorRunner:
-    """Runs batches with any executor and copies their output to ``out`` (default: standard output) in order."""
+    """Runs batches with any executor and copies their output to ``out`` (default: standard output) in order. ``bar``: as ``SequentialRunner``."""
 
     executor: Executor
     options: RunOptions
     say: Say
     out: TextIO | None = None
+    bar: bool = False
 
     def run(self, batches: Sequence[Batch]) -> RunOutcome:
         """As ``BatchRunner``."""
-        return run_batches(RunRequest(batches, self.executor, self.options, OutputInOrder(self.say, self.out)))
+        progress: Progress = OutputInOrder(self.say, self.out)
+        return run_batches(
+            RunRequest(batches, self.executor, self.options, WithBar(progress) if self.bar else progress)
+        )
 
 
 @contextlib.contextmanager
@@ -149,6 +167,8 @@ class _Run:
                     request.progress.show(update)
         except KeyboardInterrupt:
             return self._outcome(self._finished_before_interruption, interrupted=True)
+        finally:
+            request.progress.end()
         return self._outcome(lambda batch: self._results[batch.key])
 
     def _keep(self, update: BatchUpdate) -> None:

@@ -8,8 +8,10 @@ import datetime
 import functools
 import json
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -227,10 +229,12 @@ def test_the_command_continues_from_releases_to_the_commit(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bisection, "releases", lambda package: tuple(map(Version, ("0.1", "0.2"))))
     monkeypatch.setattr(answer.Answer, "_day", lambda self, version: "2025-03-01")
-    started: list[functools.partial[int]] = []
+    started: list[Any] = []
+    bars: list[bool] = []
 
-    def runner(build: object, options: object, say: object, start: functools.partial[int]) -> Both:
+    def runner(build: object, options: object, say: object, start: functools.partial[int], bar: bool) -> Both:
         started.append(start)
+        bars.append(bar)
         return Both(builder)
 
     monkeypatch.setattr("pytest_vllm_regress.cli.bisect.SequentialRunner", runner)
@@ -241,11 +245,21 @@ def test_the_command_continues_from_releases_to_the_commit(
     assert "Merge pull request #7 from mend; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in output
     assert cli.main([*ran, "--source", str(builder.place), "--find-break"]) == 1
     assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
-    assert [start.keywords["to_stderr"] for start in started] == [False, False, False]
+    file = tmp_path / "cache" / "bisect" / "demo.log"
+    assert f"output of builds and pytest: {file}" in output
+    assert "0.1: bad in 0 s; at most 1 step left, about 0 s (REPRODUCED: as seen)" in output
+    assert [start.keywords["output"].name for start in started] == [str(file)] * 3
+    capsys.readouterr()
+    assert cli.main(["-v", *ran, "--source", str(builder.place), "--find-fix"]) == 0
+    assert started[-1].keywords == {"output": None}  # our own terminal
+    assert bars == [True, True, True, False]
     capsys.readouterr()
     assert cli.main([*ran, "--source", str(builder.place), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["commits"][0]["candidates"] == 5
-    assert started[-1].keywords["to_stderr"]
+    assert started[-1].keywords["output"].name == str(file)
+    assert cli.main(["-v", *ran, "--source", str(builder.place), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert started[-1].keywords["output"] is sys.stderr.buffer
 
 
 @pytest.mark.parametrize("at", [1, 2, 100, 255, 256, 318, 319])

@@ -39,7 +39,7 @@ from pytest_vllm_regress.runner.batch import Batch, RunOptions
 from pytest_vllm_regress.runner.executors.sweep import DiskBudget, plan_sweep
 from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
 from pytest_vllm_regress.runner.journal import Journal
-from pytest_vllm_regress.runner.progress import UpdateLines
+from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.run import RunRequest, run_batches
 from pytest_vllm_regress.util.sizes import disk_usage
 

@@ -329,7 +329,7 @@ def test_an_unknown_interpreter_is_refused(make_case: MakeCase) -> None:
 
 def test_output_goes_to_standard_error_where_ours_is_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     command = [sys.executable, "-c", "import sys; print('said'); print('warned', file=sys.stderr)"]
-    assert run_command(command, os.environ, to_stderr=True) == 0
+    assert run_command(command, os.environ, output=sys.stderr.buffer) == 0
     assert capfd.readouterr() == ("", "said\nwarned\n")
 
 

@@ -223,3 +223,18 @@ def test_bad_input_ends_with_2(
 def test_most_runs_is_logarithmic() -> None:
     assert [bisection.most_runs(count) for count in (1, 2, 3, 12, 64)] == [2, 3, 4, 6, 8]
     assert CandidateResult(State.BAD, "x").state is State.BAD
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 100])
+@pytest.mark.parametrize("at", [0, 1, 2, 50, 99])
+def test_the_steps_left_are_never_too_few_and_reach_zero(count: int, at: int) -> None:
+    known: dict[int, State] = {}
+    left = bisection.runs_left(count, known)
+    assert left == min(count, bisection.most_runs(count))
+    while (index := bisection.next_candidate(count, known)) is not None:
+        assert left > 0
+        known[index] = State.BAD if index < at else State.GOOD
+        if 0 < at < count or len(known) < 2:
+            assert bisection.runs_left(count, known) < left
+        left = bisection.runs_left(count, known)
+    assert left == 0

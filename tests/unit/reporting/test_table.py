@@ -11,6 +11,7 @@ from rich.console import Console
 from pytest_vllm_regress.cases.cells import group_into_cells
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.reporting.symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
 from pytest_vllm_regress.reporting.table import lines, print_table
 from pytest_vllm_regress.util.text import one_line
 
@@ -41,9 +42,9 @@ ALL = RunResult(
 def test_matrix() -> None:
     shown = lines(GREEN)
     assert shown[1].split() == ["case", "0.10.3", "vllm-0.8.5", "vllm-0.8.4"]
-    assert shown[2].split() == ["lmfe-124", "●", "REPRODUCED", "✓", "FIXED"]
-    assert shown[3].split() == ["on", "sim", "on", "sim"]
-    assert shown[-1] == "2 REPRODUCED, 2 FIXED: all as expected"
+    assert shown[2].split() == ["lmfe-124", "●", "repro", "✓", "fixed"]
+    assert shown[3].split() == ["vllm-17173", "✓", "fixed", "●", "repro"]
+    assert shown[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: all as expected"
 
 
 @pytest.mark.parametrize("width", [80, 100, 300])
@@ -54,12 +55,76 @@ def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
     assert max(map(len, shown)) <= width
     for verdict in Verdict:
         assert verdict.value in text
+        assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[verdict] in text
         has_reason = not verdict.expected or verdict is Verdict.NOT_APPLICABLE  # a cell where nothing ran says why
         assert (f"why {verdict.value}" in text) is has_reason
     if ascii_only:
         text.encode("ascii")
     assert text.count("repeat: vllm-regress run case-") == 3
-    assert "3 not as expected" in " ".join(text.split())
+    assert "3 of 6 not as expected" in " ".join(text.split())
+
+
+def dense(environments: int, unexpected: tuple[str, str] = ("", "")) -> RunResult:
+    """Return ten cases in each environment, one of them with an unexpected verdict."""
+    names = [f"vllm-0.{8 + number // 4}.{number % 4}" for number in range(environments)]
+    return RunResult(
+        tuple(
+            result(case_id, name, Verdict.REGRESSED if (case_id, name) == unexpected else Verdict.REPRODUCED)
+            for case_id in (f"vllm-1717{number}" for number in range(10))
+            for name in names
+        )
+    )
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("environments", [2, 4, 20])
+def test_a_case_takes_one_line(environments: int, width: int) -> None:
+    shown = lines(dense(environments), width)
+    assert max(map(len, shown)) <= width
+    rows = [line for line in shown if line.startswith("vllm-")]
+    assert [line.split()[0] for line in rows] == [f"vllm-1717{number}" for number in range(10)]
+    assert {line.count("●") for line in rows} == {environments}
+    assert all(f"vllm-0.{8 + number // 4}.{number % 4}" in " ".join(shown) for number in range(environments))
+    assert len(shown) <= 24, "a screen"
+
+
+def test_environments_without_room_for_words_are_numbered_and_explained() -> None:
+    shown = lines(dense(20))
+    assert shown[0].split() == ["case", *map(str, range(1, 21))]
+    assert "20 vllm-0.12.3" in "\n".join(shown)
+
+
+def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case() -> None:
+    run = RunResult(
+        tuple(
+            result(f"case-{number}", f"environment-{number + other}", Verdict.FIXED)
+            for number in range(20)
+            for other in (0, 1)
+        )
+    )
+    shown = lines(run)
+    assert shown[1] == "case-0   ✓ fixed environment-0, environment-1"
+    assert shown[20] == "case-19  ✓ fixed environment-19, environment-20"
+
+
+@pytest.mark.parametrize("environments", [2, 20, 60])
+def test_what_is_not_expected_is_in_the_last_row_and_named_in_the_last_line(environments: int) -> None:
+    shown = lines(dense(environments, ("vllm-17173", "vllm-0.8.1")), 80)
+    rows = [line.split()[0] for line in shown if line.startswith("vllm-")]
+    assert rows[-1] == "vllm-17173"
+    assert shown[-2:] == [
+        f"1 of {10 * environments} not as expected:",
+        "[1] ✗ REGRESSED vllm-17173 in vllm-0.8.1 on sim",
+    ]
+
+
+def test_several_devices_have_columns_of_their_own() -> None:
+    run = RunResult((result("a", "e", Verdict.FIXED), result("a", "e", Verdict.REPRODUCED, device="cpu")))
+    assert [line.split() for line in lines(run)[:2]] == [
+        ["case", "e", "(sim)", "e", "(cpu)"],
+        ["a", "✓", "fixed", "●", "repro"],
+    ]
+    assert lines(run)[-1] == "● 1 REPRODUCED, ✓ 1 FIXED on sim, cpu: all as expected"
 
 
 def test_not_expected_by_evidence() -> None:
@@ -67,8 +132,8 @@ def test_not_expected_by_evidence() -> None:
         (result("a", "e", Verdict.NOT_APPLICABLE, "no pool", "e is evidence of REPRODUCED"),), ("pytest failed",)
     )
     text = "\n".join(lines(run))
-    assert "NOT_APPLICABLE [1]" in text
-    assert "NOT_APPLICABLE: e is evidence of REPRODUCED - no pool" in text
+    assert "n/a [1]" in text
+    assert "[1] NOT_APPLICABLE: e is evidence of REPRODUCED - no pool" in text
     assert "problem: pytest failed" in text
 
 

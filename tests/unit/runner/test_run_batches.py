@@ -27,7 +27,7 @@ from pytest_vllm_regress.runner.executor import Executor
 from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.plan import named_environments
-from pytest_vllm_regress.runner.progress import UpdateLines
+from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.run import LocalMachine, RunRequest, local_request, run_batches
 from tests.helpers.cases import CaseFile
 
@@ -96,7 +96,7 @@ def batch(name: str, cases: tuple[Case, ...]) -> Batch:
 
 
 def run_with(executor: Executor, batches: Sequence[Batch], journal: Journal) -> RunOutcome:
-    return run_batches(RunRequest(batches, executor, RunOptions(), UpdateLines(lambda line: None), journal))
+    return run_batches(RunRequest(batches, executor, RunOptions(), CaseLines(lambda line: None, logs=False), journal))
 
 
 def run(
@@ -161,6 +161,12 @@ def test_long_cases_of_one_environment_run_side_by_side(
     outcome = run_batches(local_request([batch("together", cases)], machine, RunOptions(), lines.append))
     assert built == ["together"]
     assert fake.most_at_once == 2 and sorted(fake.ran) == [("together", ("one",)), ("together", ("two",))]
+    assert sorted(line.split(" ", 1)[1].partition(";")[0] for line in lines) == [
+        "FIXED one in together, 0 s",
+        "FIXED two in together, 0 s",
+    ]
+    lines.clear()
+    run_batches(local_request([batch("together", cases)], machine, RunOptions(verbose=True), lines.append))
     assert lines == ["[1/2] together: one", "[2/2] together: two"]
     assert [(result.case_id, result.verdict) for result in outcome.run.results] == [
         ("one", Verdict.FIXED),

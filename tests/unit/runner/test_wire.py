@@ -18,7 +18,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner.batch import Batch, BatchState, Needs, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.executor import BatchUpdate
 from pytest_vllm_regress.runner.journal import BatchFiles, Journal
-from pytest_vllm_regress.runner.progress import UpdateLines
+from pytest_vllm_regress.runner.progress import CaseLines
 from pytest_vllm_regress.runner.remote import packing
 from pytest_vllm_regress.runner.remote.wire import (
     MAX_LOG,
@@ -139,7 +139,7 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     lines: list[str] = []
 
     def run(executor: FakeExecutor) -> RunOutcome:
-        return run_batches(RunRequest([batch], executor, RunOptions(), UpdateLines(lines.append), journal))
+        return run_batches(RunRequest([batch], executor, RunOptions(), CaseLines(lines.append, logs=False), journal))
 
     outcome = run(
         FakeExecutor(
