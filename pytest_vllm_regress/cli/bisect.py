@@ -191,7 +191,8 @@ def _output(options: RunOptions, case_id: str, show: Say, *, as_json: bool) -> I
     with path.open("w", encoding="utf-8", errors="replace") as stream:
 
         def say_to_file(line: str) -> None:
-            print(printable(mask(line)), file=stream, flush=True)
+            stream.write(f"{printable(mask(line))}\n")
+            stream.flush()
 
         yield _Output(say_to_file, stream, to_file=True)
 

@@ -138,7 +138,7 @@ def _list(cells: _Cells) -> tuple[Table]:
         for column, cell in by_column.items():
             words = cells.words(cell)
             entry = entries.setdefault(words.plain, words)
-            entry.append(f"{' ' if entry is words else ', '}{one_line(cells.name(column))}", "")
+            entry.append(f"{' ' if entry is words else ', '}{_name(cells.name(column))}", "")
         table.add_row(_text(case_id), Text("; ").join(entries.values()))
     return (table,)
 
@@ -200,7 +200,12 @@ def _table(spaces: int = 2) -> Table:
 
 def _text(name: str) -> Text:
     """Return a name as rich text: rich interprets markup in plain strings."""
-    return Text(one_line(name))
+    return Text(_name(name))
+
+
+def _name(name: str) -> str:
+    """Return a name for a table's cell, which may be wrapped anywhere: so that no line of it becomes a command of GitHub Actions."""
+    return one_line(name).replace("::", ":\\x3a")
 
 
 def _natural_width(table: Table) -> int:
@@ -210,7 +215,7 @@ def _natural_width(table: Table) -> int:
 def _folded(name: str) -> str:
     """Split ``name`` into lines of at most ``_HEADER`` characters, after a hyphen or slash where possible."""
     pieces = [""]
-    for part in one_line(name).replace("/", "/\0").replace("-", "-\0").split("\0"):
+    for part in _name(name).replace("/", "/\0").replace("-", "-\0").split("\0"):
         if pieces[-1] and len(pieces[-1]) + len(part) > _HEADER:
             pieces.append("")
         pieces[-1] += part

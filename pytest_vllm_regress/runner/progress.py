@@ -218,8 +218,9 @@ class CaseLines:
         batch, _, log = self._running.pop(update.batch.key)
         expected = all(self._cells.get(batch.key, {}).values())
         if self._logs and log.exists() and not (expected and update.run.as_expected):
-            sys.stdout.write(printable_output(log.read_text(errors="replace").rstrip("\n") + "\n"))
-            sys.stdout.flush()
+            out = sys.stdout
+            out.write(printable_output(log.read_text(errors="replace").rstrip("\n") + "\n"))
+            out.flush()
 
     @property
     def _done(self) -> int:

@@ -63,7 +63,7 @@ def start(log, command, environment):
 with DiskBudget(limit, planned, cache, journal.directory / "uv", say).opened() as budget:
     executor = ThreadsExecutor(budget.build, 1, say, start, seconds=None, release=budget.release)
     batches = [Batch(entry.name, cases, {}) for entry in planned]
-    outcome = run_batches(RunRequest(batches, executor, RunOptions(), UpdateLines(say), journal))
+    outcome = run_batches(RunRequest(batches, executor, RunOptions(), CaseLines(say, logs=False), journal))
 say(json.dumps({"results": len(outcome.run.results), "code": outcome.exit_code}))
 """
 

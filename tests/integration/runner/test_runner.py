@@ -305,7 +305,7 @@ def test_ctrl_c_in_the_second_case_keeps_the_first(make_case: MakeCase, tmp_path
         process.kill()
     assert process.returncode == 130
     assert [(r.case_id, r.verdict.value) for r in read_results(tmp_path / "out.json").results] == [("a", "FIXED")]
-    assert re.search(r"^a .*FIXED", output, re.M)
+    assert re.search(r"^a .*fixed", output, re.M)
 
 
 def test_results_are_saved_and_old_copies_removed(make_case: MakeCase, tmp_path: Path) -> None:

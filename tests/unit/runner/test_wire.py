@@ -151,7 +151,7 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     )
     assert outcome.interrupted
     assert [result.case_id for result in outcome.run.results] == ["one"]
-    assert lines[0].startswith("[1/3] a on n1: one FIXED; about ")
+    assert lines[0].startswith("[1/3] FIXED one in a on n1, 0 s; about ")
     lines.clear()
     again = FakeExecutor(
         BatchUpdate(batch, lost, BatchState.LOST, last=False), BatchUpdate(batch, lost, BatchState.LOST)
@@ -163,4 +163,6 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
         "two": Verdict.INCONCLUSIVE,
     }
     assert outcome.exit_code == 1
-    assert [line.partition("]")[0] for line in lines[1:]] == ["[1/2", "[1/2"]  # a cell that comes twice counts once
+    assert [line.partition("]")[0] for line in lines[1:]] == [
+        "[1/2"
+    ]  # a cell that comes twice is shown and counted once
