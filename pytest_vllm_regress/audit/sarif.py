@@ -22,7 +22,7 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
     rules: dict[str, dict[str, Any]] = {}
     results = []
     for audit in audits:
-        for finding in audit.findings:
+        for finding in audit.counted:
             rules.setdefault(finding.case.id, _rule(finding.case))
             results.append(
                 _result(

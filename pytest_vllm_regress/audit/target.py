@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from ..cases.model import Case
+from ..deployments.configuration import Deployment
+from ..deployments.relevance import Reach, Relevance, relevance
 from ..environments.installed import is_environment, open_environment, scan
+from ..environments.recipes import find_file, load
 from ..errors import UsageError
 from ..util.validation import did_you_mean, format_value
+from ..util.versions import requirement_of
 from .boundaries import observation
 from .inventory import Inventory, inventory_of
 from .matching import Finding, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .preflight import Concern, Host, preflight
-from .releases import UpgradeAdvice, better, by_severity
+from .releases import UpgradeAdvice, better, by_severity, release
 from .verdict_table import read_table
 
 STDIN = "-"
@@ -33,6 +40,7 @@ class Audit:
     ``notes``: what could not be decided.
     ``ignored``: ids that were found and do not count.
     ``better``: which release to switch to.
+    ``relevance``: by id, whether a deployment can show the failure; empty if none was given.
     """
 
     source: str
@@ -42,27 +50,42 @@ class Audit:
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
     better: UpgradeAdvice | None = None
+    relevance: Mapping[str, Relevance] = dataclasses.field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
-        """Whether there are no findings and no concerns that count."""
-        return not self.findings and not any(concern.counts for concern in self.concerns)
+        """Whether there are no findings that the deployment can show, and no concerns that count."""
+        return not self.counted and not any(concern.counts for concern in self.concerns)
+
+    @property
+    def counted(self) -> tuple[Finding, ...]:
+        """The findings without those that the deployment cannot show."""
+        return tuple(finding for finding in self.findings if self.reach_of(finding) is not Reach.NOT_REACHABLE)
+
+    def reach_of(self, finding: Finding) -> Reach:
+        """Return whether the deployment can show the failure; unknown without a deployment."""
+        answer = self.relevance.get(finding.case.id)
+        return answer.reach if answer else Reach.UNKNOWN
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return {
             "source": self.source,
             "versions": self.versions,
-            "findings": [finding.to_json() for finding in self.findings],
+            "findings": [{**finding.to_json(), **self._relevance_of(finding)} for finding in self.findings],
             "better": self.better.to_json() if self.better else None,
             "preflight": [concern.to_json() for concern in self.concerns],
             "notes": list(self.notes),
             "ignored": list(self.ignored),
         }
 
+    def _relevance_of(self, finding: Finding) -> dict[str, Any]:
+        answer = self.relevance.get(finding.case.id)
+        return {"relevance": {"reach": answer.reach.value, "reason": answer.reason}} if answer else {}
+
 
 def read_target(target: str) -> Inventory:
-    """Read an environment's directory (or its bin/python), a directory of packages, a list of packages, or standard input (``-``).
+    """Read an environment's directory (or its bin/python), a directory or list of packages, a pinned requirement, or standard input (``-``).
 
     Nothing is started; ``read_interpreter`` starts an interpreter.
     """
@@ -70,9 +93,11 @@ def read_target(target: str) -> Inventory:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
     path = Path(target).expanduser()
     if not os.path.exists(path):
+        if pinned := _pinned(target):
+            return pinned
         raise UsageError(
-            f"{target}: no such file. Give an environment's directory, a list of packages, or - for standard input; "
-            "an interpreter with --python"
+            f"{target}: no such file. Give an environment's directory, a list of packages, a requirement such as vllm==0.8.4, "
+            "or - for standard input; an interpreter with --python"
         )
     environment = path.absolute().parent.parent
     if path.parent.name == "bin" and path.name.startswith(("python", "pypy")) and is_environment(environment):
@@ -92,23 +117,49 @@ def read_interpreter(python: Path) -> Inventory:
     return inventory_of(python.expanduser().absolute(), str(python))
 
 
-def audit(inventory: Inventory, cases: Sequence[Case], host: Host | None, ignore: Collection[str]) -> Audit:
-    """Match ``inventory`` with ``cases``. With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages."""
+def _pinned(target: str) -> Inventory | None:
+    """Return the packages of ``name==version``; for a release of vLLM with those of its lock, if there is one."""
+    requirement = requirement_of(target)
+    if requirement is None or not re.fullmatch(r"==[^*,]+", str(requirement.specifier)):
+        return None
+    version = str(requirement.specifier).removeprefix("==")
+    if canonicalize_name(requirement.name) == "vllm":
+        return dataclasses.replace(release(version, load(find_file()).locks), source=target)
+    return parse_list(f"{requirement.name}=={version}\n".encode(), target)
+
+
+def audit(
+    inventory: Inventory,
+    cases: Sequence[Case],
+    host: Host | None,
+    ignore: Collection[str],
+    deployments: Sequence[Deployment] = (),
+) -> Audit:
+    """Match ``inventory`` with ``cases``, and rank the findings by what ``deployments`` can show, if there are any.
+
+    With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
+    """
     if host is not None and inventory.interpreter is None:
         raise UsageError(f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages")
     concerns = preflight(inventory.interpreter, host) if inventory.interpreter and host else ()
     findings = with_observations(by_severity(find(inventory, cases)))
     all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
-    counted = tuple(finding for finding in findings if finding.case.id not in ignore)
-    return Audit(
+    result = Audit(
         inventory.source,
         relevant(inventory, cases),
-        counted,
+        tuple(finding for finding in findings if finding.case.id not in ignore),
         tuple(concern for concern in concerns if concern.id not in ignore),
         notes(inventory, cases),
         tuple(found_id for found_id in all_ids if found_id in ignore),
-        better(counted, [case for case in cases if case.id not in ignore]),
     )
+    if deployments:
+        answers = {
+            finding.case.id: relevance(finding.case, finding.versions, deployments) for finding in result.findings
+        }
+        result = dataclasses.replace(result, relevance=answers)
+    ranked = tuple(sorted(result.findings, key=lambda finding: result.reach_of(finding).rank))
+    advice = better(result.counted, [case for case in cases if case.id not in ignore])
+    return dataclasses.replace(result, findings=ranked, better=advice)
 
 
 def with_observations(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..audit.severity import severity
 from ..errors import UsageError
 from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from ..audit.target import Audit
 
 SCHEMA_VERSION = 1
-EPILOG = "Exit codes: 0 nothing found; 1 something found; 2 usage or bad input; 4 internal error."
+MAX_LINE = 100
+"""Characters of a line for one failure."""
+EPILOG = "Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or bad input; 4 internal error."
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
@@ -30,8 +33,8 @@ def audit(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[DIR|LOCK|LIST|SBOM|-]...",
-            help="Environment directories, lock files, lists of packages, SBOMs. They are read, not run (default: this interpreter).",
+            metavar="[DIR|LOCK|LIST|SBOM|vllm==VERSION|-]...",
+            help="Environment directories, lock files, lists of packages, SBOMs, a requirement. They are read, not run (default: this interpreter).",
         ),
     ] = None,
     python: Annotated[
@@ -49,11 +52,23 @@ def audit(
     releases: Annotated[
         bool, typer.Option("--releases", help="Summarize all releases that have a lock instead, one line each.")
     ] = False,
+    serve: Annotated[
+        str | None,
+        typer.Option(
+            "--serve",
+            metavar="COMMAND|FILE",
+            help="Rank the failures by whether this deployment can show them: a command line with `vllm serve`, a Dockerfile, a compose file, a "
+            "Kubernetes manifest, or Helm values. It is read, not run.",
+        ),
+    ] = None,
     preflight: Annotated[bool, typer.Option("--preflight", help="Also check the environment itself.")] = False,
     ignore: Annotated[
         list[str] | None,
         typer.Option(metavar="ID", help="Id of a case or preflight check that does not count; repeatable."),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print everything about each failure, not one line.")
+    ] = False,
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
 ) -> None:
@@ -62,9 +77,10 @@ def audit(
     from ..audit.checks import CHECKS
     from ..audit.preflight import inspect_host
     from ..audit.releases import overview, release, table
+    from ..deployments.configuration import read_deployments
     from ..environments.recipes import find_file, load
 
-    if releases and (targets or vllm or python or preflight or ignore or as_sarif):
+    if releases and (targets or vllm or python or preflight or ignore or as_sarif or serve):
         raise UsageError("--releases summarizes all releases: the only other option it takes is --json")
     if as_json and as_sarif:
         raise UsageError("--json and --sarif contradict each other: give one of them")
@@ -85,7 +101,8 @@ def audit(
         *map(audit_target.read_interpreter, interpreters),
     ]
     host = inspect_host() if preflight else None
-    audits = [audit_target.audit(inventory, cases, host, ignored) for inventory in inventories]
+    deployments = read_deployments(serve) if serve is not None else ()
+    audits = [audit_target.audit(inventory, cases, host, ignored, deployments) for inventory in inventories]
     if as_sarif:
         from ..audit.sarif import to_sarif
 
@@ -94,13 +111,13 @@ def audit(
         print_json({"schema": SCHEMA_VERSION, "targets": [result.to_json() for result in audits]})
     else:
         for result in audits:
-            _print(result)
+            _print(result, verbose)
     for note in [note for result in audits for note in result.notes]:
         warn(f"note: {note}")
     raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
 
 
-def _print(result: Audit) -> None:
+def _print(result: Audit, verbose: bool) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     say(f"{result.source}: {versions or 'no package that a case is about'}")
     ignored = f"; ignored: {', '.join(result.ignored)}" if result.ignored else ""
@@ -108,10 +125,41 @@ def _print(result: Audit) -> None:
     say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}{ignored}")
     if result.better is not None:
         _field("what to do", _advice(result.better))
-    for finding in result.findings:
-        _print_finding(finding)
+    if verbose:
+        for finding in result.findings:
+            _print_finding(finding, result)
+    else:
+        _print_lines(result)
     for concern in result.concerns:
         _print_concern(concern)
+
+
+def _print_lines(result: Audit) -> None:
+    """Print a line for each failure, below the reason why the deployment can or cannot show it."""
+    width = max((len(finding.case.id) for finding in result.findings), default=0)
+    group = ""
+    for finding in _grouped(result):
+        relevance = result.relevance.get(finding.case.id)
+        if relevance is not None and (heading := f"{relevance.reach}: {relevance.reason}") != group:
+            group = heading
+            say(f"\n{_cut(heading)}")
+        say(_cut(f"  {severity(finding.case):12}  {finding.case.id:{width}}  {finding.case.title}"))
+    if result.findings:
+        say("\nAll about them: -v, or `vllm-regress show CASE`")
+
+
+def _grouped(result: Audit) -> list[Finding]:
+    """Return the findings in their order, those with the same reason together, the reason of the worst first."""
+    reasons: dict[tuple[int, str], list[Finding]] = {}
+    for finding in result.findings:
+        relevance = result.relevance.get(finding.case.id)
+        key = (relevance.reach.rank, relevance.reason) if relevance else (0, "")
+        reasons.setdefault(key, []).append(finding)
+    return [finding for findings in reasons.values() for finding in findings]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3].rstrip()}..."
 
 
 def _advice(better: UpgradeAdvice) -> str:
@@ -127,11 +175,11 @@ def _advice(better: UpgradeAdvice) -> str:
     return f"{text} ({better.other or 'no'} other documented failure{'' if better.other == 1 else 's'})"
 
 
-def _print_finding(finding: Finding) -> None:
-    from ..audit.severity import severity
-
+def _print_finding(finding: Finding, result: Audit) -> None:
     case = finding.case
     say(f"\n{case.id}: {case.title}")
+    if relevance := result.relevance.get(case.id):
+        _field("here", f"{relevance.reach}: {relevance.reason}")
     _field("severity", severity(case))
     _field("shows as", f"{case.symptom.kind} ({' or '.join(case.symptom.phases)}), text like {case.symptom.pattern}")
     _field("because", finding.reason.removeprefix("affected: "))

@@ -20,7 +20,18 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
     *("util", "checkpoints", "dialogue", "environments", "gpus", "processes", "engines"),
-    *("cases", "reporting", "runner", "bisection", "validation", "audit", "explain", "conformance", "fuzz"),
+    *(
+        "cases",
+        "reporting",
+        "runner",
+        "bisection",
+        "validation",
+        "deployments",
+        "audit",
+        "explain",
+        "conformance",
+        "fuzz",
+    ),
     *("plugin", "cli"),
 )
 """The folders of the package in import order: each may import only folders before it."""

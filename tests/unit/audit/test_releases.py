@@ -141,7 +141,7 @@ def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[
     releases = {release["vllm"]: release for release in json.loads(capsys.readouterr().out)["releases"]}
     assert len(releases) >= 10
     assert "vllm-17173" in releases["0.8.4"]["gone_in_next"]
-    assert cli.main([*cases, "audit", "--vllm", "0.8.4"]) == 1
+    assert cli.main([*cases, "audit", "--vllm", "0.8.4", "-v"]) == 1
     shown = capsys.readouterr().out
     assert "what to do:  " in shown
     assert shown.index("severity:    engine death") < shown.index("severity:    leak")

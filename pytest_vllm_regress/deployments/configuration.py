@@ -1,0 +1,212 @@
+"""The configuration of a deployment: a command line of ``vllm serve``, or a file that has one (Dockerfile, compose, Kubernetes, Helm values)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UsageError
+from ..util.files import read_bounded
+from ..util.validation import format_value
+
+MAX_BYTES = 1024 * 1024
+_MAX_NODES = 100_000
+_SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization"}
+_MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@]|$)")
+_KEYS = ("entrypoint", "command", "args", "extraArgs")
+_ALLOWED = "a command line with `vllm serve`, a Dockerfile, or YAML: a compose file, a Kubernetes manifest, Helm values"
+UNSET = "?"
+"""The value of an option that the file leaves to a variable."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Deployment:
+    """Options of one ``vllm serve``, by their names with underscores, and variables of its process.
+
+    ``complete``: whether an option that is not named has its default. It may not if a configuration file or a variable adds options.
+    """
+
+    source: str
+    options: Mapping[str, Any] = dataclasses.field(hash=False)
+    variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    complete: bool = True
+
+
+def read_deployments(text: str) -> tuple[Deployment, ...]:
+    """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
+    path = Path(text).expanduser()
+    if " " in text.strip() and not os.path.exists(path):
+        found = tuple(_of_words(_split(text), "--serve", {}))
+    elif os.path.exists(path):
+        found = tuple(_of_file(path))
+    else:
+        raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
+    if not found:
+        raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
+    return found
+
+
+def _of_file(path: Path) -> Iterator[Deployment]:
+    text = read_bounded(path, MAX_BYTES, what="a deployment").decode("utf-8", "replace")
+    if path.suffix in (".yaml", ".yml"):
+        for document in _yaml_documents(text, path):
+            yield from _of_document(document, str(path))
+    elif re.search(r"^\s*FROM\s", text, re.MULTILINE | re.IGNORECASE):
+        yield from _of_dockerfile(text, str(path))
+    else:
+        for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+            if "vllm" in line:
+                yield from _of_words(_split(line), str(path), {})
+
+
+def _yaml_documents(text: str, path: Path) -> list[Any]:
+    import yaml
+
+    try:
+        return list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"{path}: not valid YAML: {reason}. For a Helm chart give its values, or the output of `helm template`"
+        ) from None
+
+
+def _of_document(document: Any, source: str) -> Iterator[Deployment]:
+    """Yield the deployments of the mappings in a document. Aliases are followed once."""
+    seen: set[int] = set()
+    waiting = [document]
+    while waiting and len(seen) < _MAX_NODES:
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, (dict, list)):
+            continue
+        seen.add(id(node))
+        if isinstance(node, dict):
+            yield from _of_mapping(node, source)
+        waiting += reversed(list(node.values()) if isinstance(node, dict) else node)
+
+
+def _of_mapping(node: Mapping[Any, Any], source: str) -> Iterator[Deployment]:
+    variables = _variables(node.get("environment", node.get("env")))
+    words = [word for key in _KEYS for word in _words(node.get(key))]
+    image = node.get("image")
+    of_vllm = isinstance(image, str) and _IMAGE.search(image) is not None
+    label = next((str(node[key]) for key in ("name", "container_name") if isinstance(node.get(key), str)), "")
+    place = f"{source} ({label})" if label else source
+    config = node.get("vllmConfig")
+    if isinstance(config, dict):
+        options = {re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower(): value for key, value in config.items()}
+        yield Deployment(place, {**options, **_options(_words(config.get("extraArgs")))}, variables)
+    elif words or of_vllm:
+        deployments = tuple(_of_words(words, place, variables))
+        if not deployments and of_vllm:
+            yield _deployment(words, place, variables)
+        yield from deployments
+
+
+def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
+    variables: dict[str, str] = {}
+    base, entrypoint, command = "", [], []  # type: str, list[str], list[str]
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        name, _, rest = line.strip().partition(" ")
+        match name.upper():
+            case "FROM":
+                base, entrypoint, command = rest, [], []
+            case "ENV":
+                variables |= _variables(_split(rest) if "=" in rest else ["=".join(rest.split(None, 1))])
+            case "ENTRYPOINT":
+                entrypoint, command = _exec_form(rest), []
+            case "CMD":
+                command = _exec_form(rest)
+    deployments = tuple(_of_words([*entrypoint, *command], source, variables))
+    if not deployments and not entrypoint and _IMAGE.search(base.split()[0] if base.split() else ""):
+        yield _deployment(command, source, variables)
+    yield from deployments
+
+
+def _exec_form(text: str) -> list[str]:
+    if text.lstrip().startswith("["):
+        try:
+            return [str(word) for word in json.loads(text)]
+        except ValueError:
+            return []
+    return _split(text)
+
+
+def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -> Iterator[Deployment]:
+    """Yield the deployments that a command starts, also through a shell."""
+    assigned = dict(variables)
+    for index, word in enumerate(words):
+        if "=" in word and _VARIABLE.fullmatch(word.partition("=")[0]):
+            assigned[word.partition("=")[0]] = word.partition("=")[2]
+        elif (" " in word or "\n" in word) and "vllm" in word:
+            for line in re.sub(r"\\\r?\n", " ", word).splitlines():
+                yield from _of_words(_split(line), source, assigned)
+        elif (word.rpartition("/")[2] == "vllm" and "serve" in words[index + 1 : index + 2]) or _MODULE.fullmatch(word):
+            arguments = words[index + (1 if _MODULE.fullmatch(word) else 2) :]
+            end = next(
+                (at for at, other in enumerate(arguments) if other in ("&&", ";", "|", "||", "&")), len(arguments)
+            )
+            yield _deployment(arguments[:end], source, assigned)
+            return
+
+
+def _deployment(arguments: Sequence[str], source: str, variables: Mapping[str, str]) -> Deployment:
+    options = _options(arguments)
+    open_ended = any(re.fullmatch(r"\"?\$[\w@*{].*", word) for word in arguments if not word.startswith("-"))
+    return Deployment(source, options, dict(variables), complete="config" not in options and not open_ended)
+
+
+def _options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the options among ``arguments``: a text, a list of texts, or True for an option without a value."""
+    options: dict[str, Any] = {}
+    name = "model"
+    for word in arguments:
+        if match := re.fullmatch(r"--([A-Za-z][\w.-]*)(?:=(.*))?", word, re.DOTALL):
+            name = match[1].replace("-", "_")
+            options[name] = True if match[2] is None else _known(match[2])
+        elif (match := re.fullmatch(r"-([a-z]{1,3})(?:=(.*))?", word)) and match[1] in _SHORT:
+            name = _SHORT[match[1]]
+            options[name] = True if match[2] is None else _known(match[2])
+        elif options.get(name, True) is True:
+            options[name] = _known(word)
+    for negated in [name for name in options if name.startswith("no_") and options[name] is True]:
+        options[negated.removeprefix("no_")] = False
+    return options
+
+
+def _known(value: str) -> str:
+    return UNSET if "$" in value or "{{" in value else value
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return _split(value)
+    return [str(word) for word in value if word is not None] if isinstance(value, list) else []
+
+
+def _variables(value: Any) -> dict[str, str]:
+    """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name and value."""
+    if isinstance(value, dict):
+        return {str(name): _known(str(text)) for name, text in value.items()}
+    variables = {}
+    for entry in value if isinstance(value, list) else []:
+        if isinstance(entry, str) and "=" in entry:
+            variables[entry.partition("=")[0]] = _known(entry.partition("=")[2])
+        elif isinstance(entry, dict) and "name" in entry:
+            variables[str(entry["name"])] = _known(str(entry.get("value", UNSET)))
+    return variables
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()

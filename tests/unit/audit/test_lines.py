@@ -1,0 +1,58 @@
+"""The lines of an audit: one for each failure, ranked by what a deployment can show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import cli
+from tests.helpers import ROOT
+
+SERVE = "vllm serve MODEL --tensor-parallel-size 2 --enable-auto-tool-choice --tool-call-parser hermes"
+
+
+def audit(*arguments: str) -> int:
+    return cli.main(["--cases", str(ROOT / "cases"), "audit", "vllm==0.8.4", *arguments])
+
+
+def test_a_failure_is_one_line_of_at_most_100_characters_worst_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit() == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "  vllm-" in line and "to do" not in line]
+    assert len(lines) > 30
+    assert max(map(len, lines)) <= 100
+    assert lines[0].split("  ")[1] == "engine death"
+    assert lines[-1].split("  ")[1] == "leak"
+
+
+def test_verbose_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit("-v") == 1
+    shown = capsys.readouterr().out
+    assert "  workaround:  --tokenizer-pool-size 0; or an environment" in shown
+
+
+def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit("--serve", SERVE) == 1
+    shown = capsys.readouterr().out
+    headings = [line.partition(":")[0] for line in shown.splitlines() if line.startswith(("reach", "unknown", "not"))]
+    assert sorted(headings, key=["reachable", "unknown", "not reachable"].index) == headings
+    assert "\nreachable: --tool-call-parser is hermes\n" in shown
+    assert "\nnot reachable: --pipeline-parallel-size is 1, it needs 2 or more\n" in shown
+    assert audit("--serve", SERVE, "--json") == 1
+    (target,) = json.loads(capsys.readouterr().out)["targets"]
+    reach = {finding["case"]: finding["relevance"]["reach"] for finding in target["findings"]}
+    assert (reach["vllm-31501"], reach["vllm-7557"], reach["vllm-15080"]) == ("reachable", "not reachable", "unknown")
+
+
+def test_failures_that_cannot_show_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = [finding for finding in _findings(capsys, SERVE) if finding["relevance"]["reach"] != "not reachable"]
+    ignored = [word for finding in shown for word in ("--ignore", finding["case"])]
+    assert audit("--serve", SERVE, *ignored) == 0
+    assert audit(*ignored) == 1
+
+
+def _findings(capsys: pytest.CaptureFixture[str], serve: str) -> list[dict[str, Any]]:
+    audit("--serve", serve, "--json")
+    findings: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["targets"][0]["findings"]
+    return findings
