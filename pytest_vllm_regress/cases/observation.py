@@ -14,6 +14,8 @@ MAX_PART = 40_000
 """Maximum characters of a part; the middle of a longer one is cut out."""
 MAX_SUMMARY = 2_000
 MAX_AT_WORK = 50
+TEST = "test"
+"""Phase of an error in the test's own code."""
 FAILURES = (Kind.EXCEPTION, Kind.WRONG_RESULT, Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH)
 """The kinds of failure that a case may document."""
 

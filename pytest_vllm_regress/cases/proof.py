@@ -258,10 +258,8 @@ def _control_outcome(results: Iterable[TestResult]) -> str:
     return "passed" if any(result.control == "passed" for result in results) else ""
 
 
-def with_impostor_trials(
-    case: Case, proof: Proof, trials: Sequence[Trial], *, command: str = ""
-) -> tuple[Proof, list[str]]:
-    """Add the rejected impostors to a proof, and list what is wrong with it. ``command``: as in ``check_proof``."""
+def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[Trial]) -> tuple[Proof, list[str]]:
+    """Add the rejected impostors to a proof, and list what is wrong with it."""
     rejected = count_rejected(trials, case.id)
     environments = tuple(
         dataclasses.replace(evidence, impostors=rejected.get(evidence.environment, 0))
@@ -269,7 +267,7 @@ def with_impostor_trials(
     )
     proof = dataclasses.replace(proof, environments=environments)
     accepted = [trial.fault for trial in trials if trial.case == case.id and trial.fault]
-    return proof, accepted or _too_few(case, proof, command or f"vllm-regress validate {case.id}")
+    return proof, accepted or _too_few(case, proof)
 
 
 def check_proof(case: Case, lock: LockId = lock_id, *, command: str = "", commits: bool = True) -> list[str]:
@@ -280,10 +278,14 @@ def check_proof(case: Case, lock: LockId = lock_id, *, command: str = "", commit
     command = command or f"vllm-regress validate {case.id}"
     path = case.directory / FILE
     if not path.exists():
-        return [f"{path}: missing. `{command}` writes it"]
+        return [
+            f"{path}: missing, so nothing is proven. `{command}` writes it once each environment shows what it must"
+        ]
     proof = read_proof(path)
     stale = [
-        f"{path}: {line}" for line in _proof_problems(case, proof, lock, command) or _too_few(case, proof, command)
+        f"{path}: {line}"
+        for line in _proof_problems(case, proof, lock, command)
+        or [f"{few}; run `{command}`" for few in _too_few(case, proof)]
     ]
     unnamed = [commit.problem(case) for commit in proof.commits] if commits else []
     return stale or [f"{case.path}: {problem}" for problem in unnamed if problem]
@@ -363,12 +365,12 @@ def _needs_leg(case: Case) -> bool:
     return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
 
 
-def _too_few(case: Case, proof: Proof, command: str) -> list[str]:
+def _too_few(case: Case, proof: Proof) -> list[str]:
     """Return a message for each side that rejected too few impostors."""
     firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
     rejected = {evidence.environment: evidence.impostors for evidence in proof.environments}
     return [
-        f"{name}: {rejected.get(name, 0)} impostors were rejected, {MIN_REJECTED} are needed; run `{command}`"
+        f"{name}: {rejected.get(name, 0)} impostors were rejected, {MIN_REJECTED} are needed"
         for name in firsts
         if rejected.get(name, 0) < MIN_REJECTED
     ]

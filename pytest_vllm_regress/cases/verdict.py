@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from ..errors import Kind
 from ..util.patterns import PatternError
 from .model import Case
-from .observation import Observation
+from .observation import TEST, Observation
 from .symptom import Match, Symptom
 
 MAX_EXCERPT = 200
+START_PHASES = ("import", "start", "ready")
 
 
 class Verdict(enum.Enum):
@@ -73,8 +74,13 @@ def decide(
         )
     if observed.absent:
         return Decision(Verdict.INCONCLUSIVE, f"the mechanism of the case was not at work: {observed.absent}")
+    if observed.kind is Kind.EXCEPTION and observed.phase == TEST:
+        return Decision(Verdict.INCONCLUSIVE, f"the test itself failed: {excerpt(observed.summary)}")
     if control is not None and control.kind is not Kind.PASSED:
-        return Decision(Verdict.INCONCLUSIVE, f"the control leg failed too: {_seen(control)}")
+        started = "" if observed.phase not in START_PHASES else "nothing was ready for the test: "
+        return Decision(
+            Verdict.INCONCLUSIVE, f"{started}{_seen(observed)}; the control leg failed too: {_seen(control)}"
+        )
     if observed.kind is Kind.PASSED:
         if affected:
             return Decision(Verdict.UNEXPECTEDLY_FIXED, "an affected installation passed")

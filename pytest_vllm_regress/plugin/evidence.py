@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .fault_injection import FaultInjection
 
 SUBJECT, CONTROL = "subject", "control"
+MAX_REPLIES = 3
 
 
 def _all_schemas() -> SchemaFilter:
@@ -29,9 +31,10 @@ def _all_schemas() -> SchemaFilter:
 
 @dataclasses.dataclass
 class Evidence:
-    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target.
+    """Collected by the fixtures and hooks during one leg. ``replies`` counts answers of the target; ``last_replies`` keeps some.
 
     ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it changes; ``spec``: the engine that it had.
+    ``line``: file and line of the test in which ``error`` was raised.
     ``engine``: what the engine logged and which of its processes were gone when a failed test gave it back; ``dead``: it was dead then.
     ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the leg runs on a smaller engine; it keeps the
     engine's ``dossier`` if it works, and the engine is not used again. ``gpu``: what a record says of the GPU. ``early_exit``: what may end its
@@ -40,8 +43,10 @@ class Evidence:
 
     leg: str = SUBJECT
     replies: int = 0
+    last_replies: deque[object] = dataclasses.field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
     phase: str = "probe"
     error: BaseException | None = None
+    line: str = ""
     skipped: str | None = None
     at_work: list[Mechanism] = dataclasses.field(default_factory=list)
     engine: Parts = dataclasses.field(default_factory=dict)
@@ -87,9 +92,11 @@ class Evidence:
         self.control_used |= any(arguments[name] != value for name, value in changed.items())
         return {**arguments, **changed}
 
-    def replied(self, phase: str) -> None:
-        """Record that the target answered in ``phase``."""
+    def replied(self, phase: str, reply: object = None) -> None:
+        """Record that the target answered in ``phase``, and what, if that can be shown."""
         self.replies += 1
+        if reply is not None:
+            self.last_replies.append(reply)
         self.phase = phase
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,8 @@ def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.Test
             evidence.error = error.__cause__  # names the unsupported feature
     elif evidence.error is None:
         evidence.error = error
+        entry = next((entry for entry in reversed(call.excinfo.traceback) if Path(entry.path) == item.path), None)
+        evidence.line = f"{item.path.name}:{entry.lineno + 1}" if entry else ""
 
 
 def check_applicable(item: pytest.Item) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 
 from ..cases.model import Case
-from ..cases.observation import FAILURES, Observation
+from ..cases.observation import FAILURES, TEST, Observation
+from ..cases.proof import FILE as PROOF
 from ..cases.proof import code_fingerprint
 from ..cases.results import TestResult
-from ..cases.verdict import Decision, Verdict, judge_observation
+from ..cases.verdict import Decision, Verdict, excerpt, judge_observation
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask
@@ -22,6 +24,7 @@ from .session import environment_of, session_of
 from .stash import settings_of
 
 MAX_SHOWN = 4000
+MAX_REPLY = 150
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,7 @@ def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) 
         marked.case.control.declared
         and observed.kind in FAILURES
         and not observed.absent
+        and observed.phase != TEST
         and target_of(item) is not None
     )
 
@@ -62,7 +66,20 @@ def decide_leg(
         decision = Decision(Verdict.INCONCLUSIVE, why)
     else:
         decision = judge_observation(marked.case, marked.variant, target.versions, observed, control_observed)
+        if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (marked.case.directory / PROOF).exists():
+            decision = dataclasses.replace(decision, reason=f"{_never_shown(subject)}; {decision.reason}")
     return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
+
+
+def _never_shown(subject: Evidence) -> str:
+    """Return why a case without a proof may have passed on an affected installation, with what the target answered last."""
+    replies = [excerpt(_in_words(reply), MAX_REPLY) for reply in subject.last_replies]
+    answered = f"; the last answers: {' | '.join(replies)}" if replies else ""
+    return f"the test does not show the failure here, or the range is wrong{answered}"
+
+
+def _in_words(reply: Any) -> str:
+    return f"HTTP {reply.status_code}: {reply.text}" if hasattr(reply, "status_code") else repr(reply)
 
 
 def observe(evidence: Evidence) -> Observation:
@@ -80,7 +97,7 @@ def _seen(evidence: Evidence) -> Observation:
     if isinstance(error, ChildError):
         return Observation(error.kind, error.phase, _first_line(str(error)), error.parts)
     if isinstance(error, (UsageError, pytest.UsageError)):
-        return Observation(Kind.USAGE, "test", str(error))
+        return Observation(Kind.USAGE, TEST, str(error))
     if isinstance(error, (AssertionError, pytest.fail.Exception)):
         # A wrong answer of an engine that has died meanwhile is its death, not what the test asserts.
         kind = Kind.ENGINE_DEATH if evidence.dead else Kind.WRONG_RESULT
@@ -88,12 +105,13 @@ def _seen(evidence: Evidence) -> Observation:
         return Observation(kind, evidence.phase, _first_line(str(error)), parts)
     if error is not None:
         text = f"{type(error).__name__}: {error}"
-        return Observation(Kind.EXCEPTION, "test", _first_line(text), {Part.EXCEPTION: mask(text)})
+        where = f"{evidence.line}: " if evidence.line else ""
+        return Observation(Kind.EXCEPTION, TEST, where + _first_line(text), {Part.EXCEPTION: mask(text)})
     if evidence.skipped is not None:
         return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
     if evidence.replies == 0:
         why = "the test passed without one reply from the target: that proves nothing"
-        return Observation(Kind.USAGE, "test", why)
+        return Observation(Kind.USAGE, TEST, why)
     return Observation(Kind.PASSED, evidence.phase, f"{evidence.replies} replies")
 
 

@@ -37,7 +37,7 @@ class Loan:
 
     early_exit: EarlyExitPolicy = NO_EARLY_EXIT
     interceptor: Interceptor | None = None
-    on_reply: Callable[[str], None] | None = None
+    on_reply: Callable[[str, object], None] | None = None
 
 
 class Child:
@@ -103,7 +103,7 @@ class Child:
 
     def listen(self, on_reply: Callable[[str], None]) -> None:
         """Tell ``on_reply`` the phase of each reply while nobody has borrowed the child."""
-        self._loans[0] = dataclasses.replace(self._loans[0], on_reply=on_reply)
+        self._loans[0] = dataclasses.replace(self._loans[0], on_reply=lambda phase, reply: on_reply(phase))
 
     @property
     def _loan(self) -> Loan:
@@ -130,14 +130,14 @@ class Child:
         if self.life.ended:
             raise ChildDied(f"{self.name} has already ended ({self.life.describe_end()})", phase=deadline.phase)
         value = self.channel.request({"op": operation, **arguments}, deadline, self.monitor_wait(deadline))
-        self.replied(deadline.phase)
+        self.replied(deadline.phase, value)
         return value
 
-    def replied(self, phase: str) -> None:
+    def replied(self, phase: str, reply: object = None) -> None:
         """Record that the target answered in ``phase``, and tell the borrower."""
         self._failures.note_reply(phase)
         if self._loan.on_reply is not None:
-            self._loan.on_reply(phase)
+            self._loan.on_reply(phase, reply)
 
     def wait_ready(self, deadline: Deadline) -> None:
         """Wait until the child answers."""

@@ -55,7 +55,10 @@ class CaseReport:
     def lines(self) -> list[str]:
         """Return the text for people."""
         if self.path is None:
-            return [f"NOT PROVEN  {self.case.id}", *(f"    {problem}" for problem in self.problems)]
+            return [
+                f"NOT PROVEN  {self.case.id}: nothing was written",
+                *(f"    {problem}" for problem in self.problems),
+            ]
         return [f"PROVEN      {self.case.id}: {self.path}"]
 
 
@@ -103,9 +106,7 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
     for case in cases:
         evidence, problems = proofs[case.id]
         if not problems:
-            evidence, problems = proof.with_impostor_trials(
-                case, evidence, impostor_trials, command=request.command(case.id)
-            )
+            evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
         if problems:
             reports.append(CaseReport(case, tuple(problems)))
         else:

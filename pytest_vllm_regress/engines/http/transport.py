@@ -166,7 +166,7 @@ class Transport(Running):
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
             raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
-        self.child.replied(deadline.phase)
+        self.child.replied(deadline.phase, response)
         self.scripts.check()
         return response
 

@@ -46,7 +46,7 @@ def engine(agent: Agent) -> Engine:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGINT, -2), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_front_process_with_its_exit_code(engine: Engine, number: signal.Signals, code: int) -> None:
     replies: list[str] = []
-    with engine.lend(Loan(on_reply=replies.append), SchemaFilter()):
+    with engine.lend(Loan(on_reply=lambda phase, reply: replies.append(phase)), SchemaFilter()):
         assert engine.signal(number).role == "engine"
         assert engine.wait_for_exit() == code
         assert not engine.processes()[0].alive

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,6 +139,16 @@ def remembered(item: Any, *outcomes: tuple[str, BaseException | None]) -> Eviden
 def test_the_first_error_of_a_leg_counts(make_item: MakeItem) -> None:
     first, later = ValueError("first"), KeyError("in the teardown")
     assert remembered(make_item(), ("passed", None), ("failed", first), ("failed", later)).error is first
+
+
+def test_the_line_of_an_error_is_that_of_the_test(make_item: MakeItem) -> None:
+    item = make_item()
+    item.path = Path(__file__)
+    line = remembered(item, ("failed", ValueError("first"))).line
+    assert re.fullmatch(r"test_protocol\.py:\d+", line)
+    assert "raise error" in Path(__file__).read_text().splitlines()[int(line.partition(":")[2]) - 1]
+    item.path = Path("elsewhere.py")
+    assert remembered(item, ("failed", ValueError("first"))).line == ""
 
 
 def test_a_skip_keeps_what_it_claims(make_item: MakeItem) -> None:

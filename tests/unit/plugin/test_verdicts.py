@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from pytest_vllm_regress.cases.observation import Mechanism
@@ -148,3 +149,40 @@ def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> No
     assert getattr(shown, ATTRIBUTE).control == "failed"
     ((title, text),) = shown.sections
     assert title == "control leg" and "password=" in text and "hunter2222" not in text
+
+
+@pytest.mark.parametrize("proven", [False, True])
+def test_a_case_without_a_proof_that_passes_shows_what_the_target_answered(make_item: MakeItem, proven: bool) -> None:
+    item = make_item(version="0.8.4")
+    if proven:
+        (item.marked.case.directory / "evidence.json").touch()
+    subject = Evidence()
+    for reply in ({"dropped": 1}, None, httpx.Response(200, text="fine"), [1, 2], "x" * 1000):
+        subject.replied("request", reply)
+    decision = judged(item, subject).decision
+    assert decision.verdict is Verdict.UNEXPECTEDLY_FIXED
+    assert decision.reason.endswith("an affected installation passed (affected: vllm 0.8.4 is in <0.8.5)")
+    words = "the test does not show the failure here, or the range is wrong; the last answers: HTTP 200: fine | [1, 2] | 'xxx"
+    assert decision.reason.startswith(words) is not proven
+    assert len(decision.reason) < 500
+
+
+def test_an_error_in_the_tests_own_code_says_so(make_item: MakeItem) -> None:
+    item = make_item(HANG)
+    subject = Evidence(error=KeyError("choices"), line="test_demo.py:12", replies=1)
+    assert not verdicts.needs_control(item, item.marked, verdicts.observe(subject))
+    decision = judged(item, subject).decision
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert decision.reason.startswith("the test itself failed: test_demo.py:12: KeyError: 'choices'")
+
+
+def test_a_failure_to_start_is_named_before_the_control_leg(make_item: MakeItem) -> None:
+    item = make_item(HANG)
+    control = Evidence(CONTROL, error=UsageError("the control leg did the same as the subject"))
+    reason = judged(item, Evidence(error=RemoteError("no such model", phase="start")), control).decision.reason
+    words = (
+        "nothing was ready for the test: exception in phase start: [start] no such model; the control leg failed too"
+    )
+    assert reason.startswith(words)
+    later = judged(item, Evidence(error=RemoteError("refused", phase="request")), control).decision.reason
+    assert later.startswith("exception in phase request: [request] refused; the control leg failed too")
