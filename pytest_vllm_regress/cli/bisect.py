@@ -19,7 +19,7 @@ from ..bisection.search import CandidateRunner
 from ..bisection.search_log import output_file
 from ..errors import UsageError
 from ..runner.batch import RunOptions
-from ..runner.build import build_with_cache
+from ..runner.build import build_with_cache, check_gpu_fits
 from ..runner.progress import Say
 from ..runner.pytest_run import run_command
 from ..runner.run import BatchRunner, ExecutorRunner, SequentialRunner
@@ -154,6 +154,8 @@ def bisect(
         restart=restart,
     )
     options = command.run_options(device)
+    if on is None and options.asks_for_gpu:
+        check_gpu_fits((*case.evidence.affected, *case.evidence.fixed))
     show = warn if as_json else say
     with (
         terminate_as_interrupt(),

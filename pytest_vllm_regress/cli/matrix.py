@@ -175,7 +175,7 @@ def matrix(
         else:
             executor = make_executor(on, gpus, jobs, say, progress)
             if on is None:
-                check_environments(batches)
+                check_environments(batches, gpu=options.asks_for_gpu)
                 confirm_downloads([batch.environment for batch in batches], yes=yes)
         with terminate_as_interrupt():
             outcome = run_batches(RunRequest(batches, executor, options, progress, journal))

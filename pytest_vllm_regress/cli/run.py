@@ -82,10 +82,10 @@ def run(
     end_if_idle(batches, shard, destination)
     check_destination(destination)
     executor = make_executor(on, gpus, jobs, say)
-    if on is None:
-        check_environments(batches)
-        confirm_downloads([batch.environment for batch in batches], yes=yes)
     options = shared.run_options(device, workers)
+    if on is None:
+        check_environments(batches, gpu=options.asks_for_gpu)
+        confirm_downloads([batch.environment for batch in batches], yes=yes)
     if on is None:
         at_once = jobs or (1 if workers else machine_room())
         spare = None if jobs else Spare.of_machine()

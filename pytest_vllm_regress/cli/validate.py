@@ -157,7 +157,7 @@ def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results
 
     def run(batches: Sequence[Batch]) -> RunOutcome:
         if on is None:
-            check_environments(batches)
+            check_environments(batches, gpu=full_options.asks_for_gpu)
             outcome = run_here(batches, full_options)
         else:
             outcome = run_batches(RunRequest(batches, executor, full_options, batch_progress(full_options, say)))

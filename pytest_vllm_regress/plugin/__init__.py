@@ -41,8 +41,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
+    """Prepare a worker of pytest-xdist. Refuse unusable GPUs here: a worker cannot end the run with a message."""
+    config = node.config
+    if SESSION not in config.stash and options.any_set(config) and settings_of(config).device == "gpu":
+        from . import session as harness
+
+        harness.header(config)
     tell_worker(node.workerinput)
-    _collect_verdicts(node.config)
+    _collect_verdicts(config)
 
 
 @pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all

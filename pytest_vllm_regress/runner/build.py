@@ -25,8 +25,11 @@ def build_with_cache(say: Say) -> Callable[[str], None]:
     return build
 
 
-def check_environments(batches: Sequence[Batch]) -> None:
-    """Raise ``UsageError`` for an unknown name, a release that does not exist, or an interpreter without a package that cases are about."""
+def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
+    """Raise ``UsageError`` for an unknown name, a release that does not exist, or an interpreter without a package that cases are about.
+
+    ``gpu``: real GPUs are asked for; see ``check_gpu_fits``.
+    """
     from ..engines.target import inspect
     from ..environments.names import resolve, unavailable_reason
     from ..environments.sources import names_interpreter
@@ -42,3 +45,24 @@ def check_environments(batches: Sequence[Batch]) -> None:
             resolve(batch.environment)
             if why := unavailable_reason(batch.environment):
                 raise UsageError(why)
+    if gpu:
+        check_gpu_fits([batch.environment for batch in batches])
+
+
+def check_gpu_fits(environments: Sequence[str]) -> None:
+    """Raise ``UsageError`` if driver and GPUs of this machine are too old for all of the environments, which need not be built."""
+    from ..engines.resources.placement import Placement
+    from ..engines.target import built_target
+
+    placement = Placement(lambda line: None)
+    problems = []
+    for name in dict.fromkeys(environments):
+        target = built_target(name, "gpu")
+        try:
+            placement.check_unbuilt(name) if target is None else placement.devices(target)
+        except UsageError as error:
+            problems.append(error)
+        else:
+            return
+    if problems:
+        raise problems[0]

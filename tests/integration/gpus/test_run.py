@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import itertools
 import json
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner.build import check_gpu_fits
 from tests.conftest import MakeTarget
 from tests.helpers import fake_gpus
 from tests.helpers.cases import CaseFile
@@ -141,6 +145,48 @@ def test_an_old_driver_or_gpu_is_a_usage_error_before_anything_is_built(
     done = run(pytester, Path("vllm-0.8.5"))
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize("old", OLD)
+def test_an_old_driver_or_gpu_is_a_usage_error_with_workers(
+    old: str, speak: Speak, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    machine, words = OLD[old]
+    speak(machine)
+    pytester.makepyfile(TEST.format(visible="0"))
+    pytester.path.joinpath("probe.py").write_text(PROBE)
+    done = pytester.runpytest_subprocess("--vllm-gpu", f"--vllm-env={fixed_target}", "-n2", "-p", "no:cacheprovider")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines([words])
+
+
+@pytest.mark.parametrize("command", ["run", "matrix", "bisect", "validate"])
+@pytest.mark.parametrize("old", OLD)
+def test_a_command_refuses_an_old_driver_or_gpu_before_anything_is_built(
+    old: str,
+    command: str,
+    answer: Answer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "empty"))
+    machine, words = OLD[old]
+    answer(machine)
+    dataclasses.replace(CASE, old=("vllm-0.8.4",), new=("vllm-0.8.5",)).write(tmp_path / "cases")
+    assert cli.main(["--cases", str(tmp_path / "cases"), command, "demo-1", "--device", "gpu"]) == 2
+    assert fnmatch.fnmatch(capsys.readouterr().err, words)
+    assert not list(tmp_path.glob("empty/environments/*/bin"))
+
+
+def test_an_environment_that_fits_runs_though_another_does_not(
+    answer: Answer, make_target: MakeTarget, tmp_path: Path
+) -> None:
+    answer(MACHINES["T4"])
+    old, new = (make_target(vllm="0.8.5", torch=torch) for torch in ("2.6.0+cu124", "2.9.0+cu130"))
+    with pytest.raises(UsageError, match=r"CUDA 12\.4; torch 2\.9\.0"):
+        check_gpu_fits([str(new)])
+    check_gpu_fits([str(new), str(old)])
 
 
 def test_an_old_gpu_beside_a_new_one_is_left_out(answer: Answer, pytester: pytest.Pytester, fixed_target: Path) -> None:
