@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from . import fixtures, options
-from .stash import SESSION, needs_legs, settings_of, tell_worker, uses_target
+from .stash import SESSION, needs_legs, refusal_of, refuse, settings_of, tell_worker, uses_target
 
 MARKERS = (
     "vllm_case(id, variant=None): this test shows the documented failure `id` (case.toml beside the test file); its outcome becomes a verdict",
@@ -51,6 +51,12 @@ def pytest_configure_node(node: Any) -> None:
     _collect_verdicts(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if why := refusal_of(node):
+        raise pytest.UsageError(why)
+
+
 @pytest.hookimpl(wrapper=True)  # before xdist looks for groups, which it does first of all
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     if not any(uses_target(item) for item in items):
@@ -61,7 +67,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     groups.mark_groups(items)
     yield
     if hasattr(config, "workerinput"):
+        from . import session as harness
+
         groups.begin_with_waits(items)
+        try:
+            harness.header(config)
+        except pytest.UsageError as error:  # a worker has no terminal: its controller ends the run
+            refuse(config, str(error))
+            items.clear()
     groups.write_groups(items)
 
 

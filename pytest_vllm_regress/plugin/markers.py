@@ -130,11 +130,11 @@ def generate(metafunc: pytest.Metafunc) -> None:
     try:
         marker = engine_marker(metafunc.definition)
     except UsageError as error:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: {error}") from None
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: {error}") from None
     if not marker.axes:
         return
     if "engine_spec" not in metafunc.fixturenames:
-        raise pytest.UsageError(
+        raise pytest.Collector.CollectError(
             f"{metafunc.definition.nodeid}: vllm_engine gives axes ({', '.join(a.name for a in marker.axes)}), but the test uses none of the "
             f"fixtures {', '.join(_ENGINE_FIXTURES)}"
         )

@@ -46,6 +46,17 @@ def needs_legs(item: pytest.Item) -> bool:
 
 
 _CONTROLLER = "vllm_regress_controller"
+_REFUSAL = "vllm_regress_refusal"
+
+
+def refuse(config: pytest.Config, why: str) -> None:
+    """Tell the controller, from an xdist worker, why no test can run."""
+    config.workeroutput[_REFUSAL] = why  # type: ignore[attr-defined]
+
+
+def refusal_of(node: Any) -> str:
+    """Return, in the controller, why an xdist worker that has ended could run no test; empty if it could."""
+    return str(getattr(node, "workeroutput", {}).get(_REFUSAL, ""))
 
 
 def tell_worker(workerinput: dict[str, Any]) -> None:

@@ -117,6 +117,16 @@ def test_engine_marker(
     (done.stderr if "Error" in done.stderr.str() or "ERROR" in done.stderr.str() else done.stdout).fnmatch_lines(
         [words]
     )
+    assert "pluggy" not in done.stdout.str().partition("= ERRORS =")[2]  # no traceback
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two workers"])
+def test_without_an_environment_the_run_ends_with_one_error(pytester: pytest.Pytester, options: list[str]) -> None:
+    pytester.makepyfile("def test_one(vllm_probe): pass\ndef test_two(vllm_probe): pass")
+    done = pytester.runpytest_subprocess(*options)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["ERROR: no environment is named, and * has no vLLM*"])
+    assert (done.stdout.str() + done.stderr.str()).count("no environment is named") == 1
 
 
 def test_malformed_case_file(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
