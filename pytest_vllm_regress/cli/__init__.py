@@ -21,6 +21,7 @@ from ..util.logs import LOGGER, logging_to
 from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
 
 MODULES = {
+    "ask": "run",
     "audit": "audit",
     "bisect": "bisect",
     "conformance": "conformance",
@@ -41,8 +42,8 @@ MODULES = {
     "validate": "validate",
 }
 """The module that defines each command in its typer application ``app``."""
-RUNNING_PYTEST = frozenset({"bisect", "conformance", "matrix", "run", "try", "validate"})
-"""Commands that pass arguments after ``--`` to pytest."""
+PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "validate"})
+"""Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted. "
@@ -147,10 +148,10 @@ def root(
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Split at the first ``--`` into our arguments and pytest's, for commands that run pytest."""
+    """Split at the first ``--`` into our arguments and those that are passed on."""
     words = list(arguments)
     at = words.index("--") if "--" in words else len(words)
-    if RUNNING_PYTEST.isdisjoint(words[:at]):
+    if PASSING_ON.isdisjoint(words[:at]):
         return words, ()
     return words[:at], tuple(words[at + 1 :])
 

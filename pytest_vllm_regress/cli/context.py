@@ -114,7 +114,7 @@ Source = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Invocation:
-    """Options of ``vllm-regress`` itself. ``pytest_args`` are the arguments after ``--``."""
+    """Options of ``vllm-regress`` itself. ``pytest_args`` are the arguments after ``--``, for pytest; those of ``ask`` are a command."""
 
     cases_dir: Path | None
     pytest_args: tuple[str, ...]

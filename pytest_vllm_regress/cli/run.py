@@ -1,14 +1,18 @@
-"""``vllm-regress run``: run cases in their evidence environments, or in named ones."""
+"""``vllm-regress run``: run cases in their evidence environments, or in named ones. ``ask``: one probe or server, by hand."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..errors import UsageError
+from ..errors import ChildError, Unsupported, UsageError
 from .context import (
     HELP,
+    UNEXPECTED,
     CaseIds,
     Device,
     GpusEach,
@@ -24,10 +28,18 @@ from .context import (
     end_if_idle,
     invocation,
     make_executor,
+    print_json,
     say,
     warn,
 )
 
+if TYPE_CHECKING:
+    from ..engines.session import Session
+
+ASK_EPILOG = (
+    "Exit codes: 0 answered, or else the exit status of the command; 1 vLLM or the probe failed; 2 usage or bad input; "
+    "3 the environment could not be built; 130 interrupted."
+)
 app = typer.Typer(context_settings=HELP)
 
 
@@ -56,6 +68,9 @@ def run(
     on: On = None,
     gpus: GpusEach = None,
     shard: Shard = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print what each test saw, passing tests included.")
+    ] = False,
     yes: Yes = False,
 ) -> None:
     """Run cases in their evidence environments and print a verdict for each. Arguments after -- go to pytest.
@@ -65,7 +80,7 @@ def run(
     Environments that do not exist yet are built; on a terminal you are asked before anything is downloaded.
     Without --env each case must be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else is unexpected.
     """
-    from ..reporting.table import print_to_console
+    from ..reporting.table import observation_lines, print_to_console
     from ..runner.build import build_with_cache, check_environments
     from ..runner.plan import plan_batches
     from ..runner.result_files import check_destination, save_results
@@ -97,6 +112,8 @@ def run(
     written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
+    for line in observation_lines(outcome.run.results) if verbose else ():
+        say(line)
     print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: not everything was run")
@@ -113,3 +130,96 @@ def _check_run(
     check_device(device)
     if workers is not None and workers not in ("auto", "logical") and not (workers.isdecimal() and len(workers) < 5):
         raise UsageError(f"-n {workers!r}: allowed are a number of workers, auto and logical")
+
+
+@app.command(epilog=ASK_EPILOG)
+def ask(
+    context: typer.Context,
+    environment: Annotated[str, typer.Argument(metavar="NAME|PATH", help="Environment or interpreter.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME=VALUE",
+            help="Arguments of the probe: JSON, or else text; {model} is the path of the tiny checkpoint.",
+        ),
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE:FUNCTION",
+            help="Call this function, or a built-in one (parsers:tool_calls), and print its value.",
+        ),
+    ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="Start a server and run the command after --. {url}, {key} and {model} in its arguments are replaced; "
+            "VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and OPENAI_API_KEY are set.",
+        ),
+    ] = False,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="Field of the server's EngineSpec: JSON, or else text; repeatable."
+        ),
+    ] = None,
+    device: Device = None,
+    yes: Yes = False,
+) -> None:
+    """Call a probe function, or send requests to a server, by hand in any environment.
+
+    Examples: ask vllm-0.8.5 --probe probe.py:count n=8; ask vllm-0.8.5 --serve --set tp=2 -- sh -c 'curl -H "Authorization: Bearer
+    $OPENAI_API_KEY" $OPENAI_BASE_URL/models'
+    """
+    from ..engines.standalone import bare_session
+
+    command = invocation(context).pytest_args
+    if (probe is None) != serve or serve != bool(command):
+        raise UsageError("ask: give either --probe FILE:FUNCTION, or --serve and after -- the command to run")
+    check_device(device)
+    confirm_downloads([environment], yes=yes)
+    try:
+        with bare_session(warn, device=device or "auto") as session:
+            if probe is not None:
+                print_json(_probed(session, environment, probe, _values(arguments or ())))
+            else:
+                raise typer.Exit(_served(session, environment, _values(fields or ()), command))
+    except (ChildError, Unsupported) as error:
+        warn(f"vllm-regress: {error}")
+        raise typer.Exit(UNEXPECTED) from None
+
+
+def _probed(session: Session, environment: str, probe: str, arguments: dict[str, Any]) -> Any:
+    from ..engines.standalone import probe_in
+
+    file, _, function = probe.rpartition(":")
+    in_file = file.endswith(".py")
+    if in_file and not Path(file).is_file():
+        raise UsageError(f"--probe {probe}: there is no file {file}")
+    target = session.target(environment)
+    paths = {name: session.model_path("text", target.device) for name, value in arguments.items() if value == "{model}"}
+    return probe_in(session, target, Path(file).resolve())(function if in_file else probe, **{**arguments, **paths})
+
+
+def _served(session: Session, environment: str, fields: dict[str, Any], command: Sequence[str]) -> int:
+    from ..engines.spec import SHORT, EngineSpec
+    from ..engines.standalone import run_client
+
+    spec = EngineSpec.create(**{SHORT.get(name, name): value for name, value in fields.items()}).relative_to(Path.cwd())
+    server = session.server(session.target(environment), spec, user="ask", fresh=False)
+    return run_client(server, command)
+
+
+def _values(words: Sequence[str]) -> dict[str, Any]:
+    """Return what ``name=value`` words say. A value that is not JSON is a text."""
+    values = {}
+    for word in words:
+        name, separator, text = word.partition("=")
+        if not separator:
+            raise UsageError(f"{word!r}: write NAME=VALUE")
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values

@@ -5,16 +5,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, overload
 
 from ..errors import UsageError
+from ..processes.child_handle import Loan
 from ..util.deadline import Deadline
 from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .engine import AsyncEngine, Engine
+from .probe import Probe
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts
@@ -91,14 +96,39 @@ class Engines:
 
 
 @contextlib.contextmanager
-def bare_session(progress: Callable[[str], None] = lambda line: None) -> Iterator[Session]:
+def bare_session(progress: Callable[[str], None] = lambda line: None, *, device: str = "auto") -> Iterator[Session]:
     """Provide a session with default settings and close it at the end. ``progress`` gets a line for each step that takes long."""
-    session = _session(Settings(limits=Limits(option_names={})), progress)  # without pytest no option sets a limit
+    limits = Limits(option_names={})  # without pytest no option sets a limit
+    session = _session(Settings(device=device, limits=limits), progress)
     with terminate_as_interrupt():
         try:
             yield session
         finally:
             session.close()
+
+
+def probe_in(session: Session, target: Target, file: Path) -> Probe:
+    """Return a probe that calls functions of ``file``, or built-in ones, in one process of ``target``. The session ends the process."""
+    loan = Loan(session.default_early_exit())
+    return Probe(lambda: session.probe(target, USER), file, _deadline_for, loan)
+
+
+def run_client(server: Server, command: Sequence[str]) -> int:
+    """Run a command that sends requests to ``server``. Returns its exit status; after a signal 128 and the signal's number.
+
+    In its arguments ``{url}``, ``{key}`` and ``{model}`` are replaced. The variables VLLM_REGRESS_URL, VLLM_REGRESS_MODEL, OPENAI_BASE_URL and
+    OPENAI_API_KEY tell it the same. Raises ``OSError`` if it cannot be run.
+    """
+    values = {"{url}": server.root_url, "{key}": server.api_key, "{model}": server.model}
+    words = [functools.reduce(lambda text, name: text.replace(name, values[name]), values, word) for word in command]
+    variables = {
+        "VLLM_REGRESS_URL": server.root_url,
+        "VLLM_REGRESS_MODEL": server.model,
+        "OPENAI_BASE_URL": server.base_url,
+        "OPENAI_API_KEY": server.api_key,
+    }
+    status = subprocess.call(words, env={**os.environ, **variables})
+    return status if status >= 0 else 128 - status
 
 
 @overload
@@ -167,5 +197,8 @@ def _engines(environment: str | None, device: str) -> Engines:
 
 
 def _session(settings: Settings, progress: Callable[[str], None]) -> Session:
-    timeouts = Timeouts()
-    return Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)), progress)
+    return Session(settings, _deadline_for, progress)
+
+
+def _deadline_for(phase: str, seconds: float | None) -> Deadline:
+    return Deadline.after(phase, seconds or Timeouts().of(phase))

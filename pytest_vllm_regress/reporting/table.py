@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..cases.cells import Cell, group_into_cells
-from ..cases.results import RunResult
+from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
 from .symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
@@ -50,6 +50,20 @@ def lines(run: RunResult, width: int = 80, *, ascii_only: bool = False) -> list[
     console = Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
     console.print(_render(run, width, ascii_only=ascii_only))
     return [line.rstrip() for line in stream.getvalue().splitlines()]
+
+
+def observation_lines(results: Iterable[TestResult]) -> Iterator[str]:
+    """Yield what each test saw: its verdict, then replies or failure, control leg, and the mechanisms that were or were not at work."""
+    for result in results:
+        yield one_line(
+            f"{result.test} in {result.environment} on {result.device}: {result.verdict.value}, {result.duration_s:.1f} s"
+        )
+        observed = result.observation
+        if observed is not None:
+            leg = f"; its control leg {result.control}" if result.control else ""
+            yield one_line(f"    {observed.kind.value} in phase {observed.phase}: {excerpt(observed.summary)}{leg}")
+            for mechanism in observed.at_work:
+                yield one_line(f"    {'' if mechanism.held else 'NOT '}at work: {mechanism.what}")
 
 
 def _render(run: RunResult, width: int, *, ascii_only: bool) -> RenderableType:

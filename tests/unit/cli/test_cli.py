@@ -202,12 +202,18 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_run_from_beginning_to_end(
-    cases: Path, cache: Path, affected_target: Path, fixed_target: Path, tmp_path: Path
+    cases: Path,
+    cache: Path,
+    affected_target: Path,
+    fixed_target: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     dataclasses.replace(CASE, old=("old",), new=("new",)).write(cases)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
     both = ("--env", affected_target, "--env", fixed_target)
-    assert regress("--cases", cases, "run", "demo", *both, "--results", tmp_path / "out.json") == 0
+    assert regress("--cases", cases, "run", "demo", "-v", *both, "--results", tmp_path / "out.json") == 0
+    assert "    passed in phase probe: 1 replies\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out.json").read_text())["results"]
     assert [result["verdict"] for result in results] == ["REPRODUCED", "FIXED"]
     assert [result["device"] for result in results] == ["sim", "sim"]

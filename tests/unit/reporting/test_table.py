@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 
@@ -9,10 +10,12 @@ import pytest
 from rich.console import Console
 
 from pytest_vllm_regress.cases.cells import group_into_cells
+from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import Kind
 from pytest_vllm_regress.reporting.symbols import ASCII_SYMBOLS, SHORT_WORDS, SYMBOLS
-from pytest_vllm_regress.reporting.table import lines, print_table
+from pytest_vllm_regress.reporting.table import lines, observation_lines, print_table
 from pytest_vllm_regress.util.text import one_line
 
 
@@ -37,6 +40,26 @@ ALL = RunResult(
         for i, v in enumerate(Verdict)
     )
 )
+
+
+def test_what_each_test_saw_is_told_of_passing_tests_too() -> None:
+    at_work = (Mechanism("tokens were made", True), Mechanism("blocks were\ncached", False))
+    passed = Observation(Kind.PASSED, "request", "3 replies", at_work=at_work)
+    failed = Observation(Kind.HANG, "stop", "still alive after 30 s\x1b[2J")
+    results = (
+        dataclasses.replace(GREEN.results[1], observation=passed, duration_s=1.26),
+        dataclasses.replace(GREEN.results[0], observation=failed, control="passed"),
+        GREEN.results[2],
+    )
+    assert list(observation_lines(results)) == [
+        "t in vllm-0.8.5 on sim: FIXED, 1.3 s",
+        "    passed in phase request: 3 replies",
+        "    at work: tokens were made",
+        "    NOT at work: blocks were\\ncached",
+        "t in vllm-0.8.4-lmfe-0.10.3 on sim: REPRODUCED, 0.0 s",
+        "    hang in phase stop: still alive after 30 s\\x1b[2J; its control leg passed",
+        "t in vllm-0.8.4 on sim: REPRODUCED, 0.0 s",
+    ]
 
 
 def test_matrix() -> None:
