@@ -68,16 +68,14 @@ class Running:
             )
         if not self.child.end_expected:
             self.child.check_alive(self._deadline("request", None))
-        wanted = self.front_role if process is None else process
-        listed = self.processes()
-        chosen = next((info for info in listed if info.alive and wanted in (info.pid, info.role)), None)
-        if chosen is None:
-            known = "; ".join(map(str, listed))
-            raise UsageError(f"signal(..., {wanted!r}): no running process has this pid or role; there are: {known}")
-        self.child.expect_end()
-        target = next(known for known, info in self._processes.items() if info == chosen)
-        process_tree.send_signal([target], signal.Signals(number))
-        return chosen
+        wanted = self.child.pid if process is None else process
+        known = "; ".join(map(str, self.processes()))
+        for target, info in self._processes.items():
+            if info.alive and wanted in (info.pid, info.role):
+                self.child.expect_end()
+                process_tree.send_signal([target], signal.Signals(number))
+                return info
+        raise UsageError(f"signal(..., {wanted!r}): no running process has this pid or role; there are: {known}")
 
     def wait_for_exit(self, timeout: float | None = None, *, all_processes: bool = False) -> int:
         """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM killed it.

@@ -80,5 +80,5 @@ def test_a_process_that_has_ended_meanwhile_is_left_out_and_command_lines_are_ma
 
 
 @pytest.mark.parametrize("command", ["ray::IDLE", "/x/bin/python -c from multiprocessing.resource_tracker import main"])
-def test_helpers_are_told_apart(command: str) -> None:
+def test_helpers_of_ray_and_python(command: str) -> None:
     assert [role for role, _ in roles(FakeProcess(11, FRONT, command))] == ["helper"]

@@ -42,7 +42,7 @@ ALL = RunResult(
 )
 
 
-def test_what_each_test_saw_is_told_of_passing_tests_too() -> None:
+def test_observations_of_passing_and_failing_tests() -> None:
     at_work = (Mechanism("tokens were made", True), Mechanism("blocks were\ncached", False))
     passed = Observation(Kind.PASSED, "request", "3 replies", at_work=at_work)
     failed = Observation(Kind.HANG, "stop", "still alive after 30 s\x1b[2J")
