@@ -1,0 +1,35 @@
+"""Write the history of vLLM's API from the wheels on the user's package index: ``python docs/build_api_history.py [--all]``.
+
+Adds the releases that the file does not have yet; with --all it makes the file again from the first release on. The releases are those of
+data/releases.json (docs/build_releases.py). Sources are parsed; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from packaging.version import Version
+
+from pytest_vllm_regress.api_history.snapshot import SnapshotReader
+from pytest_vllm_regress.api_history.store import FILE, History
+from pytest_vllm_regress.api_history.wheels import read_release
+from pytest_vllm_regress.environments.index import known_releases
+
+FIRST = Version("0.7.0")
+
+
+def main(again: bool) -> None:
+    history = History() if again or not FILE.exists() else History.load()
+    reader = SnapshotReader()
+    for release in (str(version) for version in known_releases("vllm") if version >= FIRST):
+        if release not in history.releases:
+            start = time.monotonic()
+            history.append(release, reader.read(read_release("vllm", release)))
+            print(f"{release}: {time.monotonic() - start:.0f} s", flush=True)
+    FILE.write_bytes(history.content())
+    print(f"{FILE}: {len(history.releases)} releases, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main("--all" in sys.argv[1:])

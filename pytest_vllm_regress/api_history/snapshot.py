@@ -1,0 +1,124 @@
+"""The whole API of one release, from the files of its wheel."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import re
+import warnings
+from collections.abc import Mapping
+
+from . import service
+from .modules import ROOT, Module, module_name, read_module
+
+SECTIONS = (
+    "modules",
+    "options",
+    "environment",
+    "routes",
+    "metrics",
+    "parsers",
+    "plugins",
+    "requirements",
+    "deprecations",
+)
+"""Parts of an API besides the symbols, each a table of names with a short text."""
+_LEFT_OUT = re.compile(r"vllm/(?:third_party|vllm_flash_attn|benchmarks)/.*")
+"""Vendored packages, compiled kernels' wrappers and vLLM's own benchmarks."""
+_BRIEF = re.compile(
+    r"vllm\.(?:model_executor\.(?:models|layers|kernels)|models|kernels|v1\.attention|distributed\.kv_transfer)\b.*"
+)
+"""Packages with the inside of models and kernels: of these, private names and attributes that methods assign are left out."""
+Symbols = dict[str, dict[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """``symbols``: definitions by module and qualified name. ``tables``: the sections by name."""
+
+    symbols: Symbols
+    tables: dict[str, dict[str, str]]
+
+
+class SnapshotReader:
+    """Reads snapshots of releases one after the other. Files that are equal in two releases that follow each other are parsed once."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[str, str], Module] = {}
+
+    def read(self, files: Mapping[str, bytes]) -> Snapshot:
+        """Return the API in the files of a wheel."""
+        modules: dict[tuple[str, str], Module] = {}
+        trees: dict[str, ast.Module] = {}
+        metadata = next((content for name, content in files.items() if name.endswith("METADATA")), b"")
+        for path, content in files.items():
+            if path.startswith(f"{ROOT}/") and path.endswith(".py") and not _LEFT_OUT.fullmatch(path):
+                key = (path, hashlib.sha256(content).hexdigest())
+                needed = service.is_needed(path)
+                tree = parse(content) if needed or key not in self._modules else None
+                if needed and tree is not None:
+                    trees[path] = tree
+                modules[key] = read_module(tree, path) if tree is not None else self._modules[key]
+        self._modules = modules
+        by_name = {module_name(path): (path, module) for (path, _), module in modules.items()}
+        return _assembled(by_name, trees, metadata)
+
+
+def parse(content: bytes) -> ast.Module:
+    """Return the parsed source, an empty module if it cannot be parsed."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _assembled(modules: Mapping[str, tuple[str, Module]], trees: service.Trees, metadata: bytes) -> Snapshot:
+    symbols = {name: _kept(name, module.symbols) for name, (_, module) in modules.items()}
+    for name, (_, module) in modules.items():
+        for source in module.stars:
+            for symbol in public_names(modules, source, set()):
+                symbols[name].setdefault(symbol, f"< {source}:{symbol}")
+    variables = service.environment_variables(trees)
+    if f"{ROOT}.envs" in symbols:
+        symbols[f"{ROOT}.envs"] |= dict.fromkeys(variables, "=")
+    deprecations = {
+        message: f"{name}:{owner}"
+        for name, (_, module) in modules.items()
+        for message, owner in module.deprecations.items()
+    }
+    tables = {
+        "modules": dict.fromkeys(modules, ""),
+        "options": service.options(trees),
+        "environment": variables,
+        "routes": service.routes(trees),
+        "metrics": service.metrics(trees),
+        "parsers": service.parsers(trees),
+        "plugins": service.plugin_groups(trees),
+        "requirements": service.requirements(metadata),
+        "deprecations": deprecations,
+    }
+    return Snapshot(symbols, tables)
+
+
+def public_names(modules: Mapping[str, tuple[str, Module]], name: str, seen: set[str]) -> set[str]:
+    """Return the names that ``from name import *`` brings."""
+    if name not in modules or name in seen:
+        return set()
+    module = modules[name][1]
+    own = {symbol for symbol in module.symbols if "." not in symbol and not symbol.startswith("_")}
+    return own.union(*(public_names(modules, source, seen | {name}) for source in module.stars))
+
+
+def _kept(name: str, symbols: dict[str, str]) -> dict[str, str]:
+    if not _BRIEF.fullmatch(name):
+        return dict(symbols)
+    return {
+        symbol: definition
+        for symbol, definition in symbols.items()
+        if not definition.startswith(".")
+        and not (definition.startswith("=") and "." not in symbol)
+        and (not (last := symbol.rpartition(".")[2]).startswith("_") or last == "__init__")
+    }

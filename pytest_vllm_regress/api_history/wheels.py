@@ -1,0 +1,151 @@
+"""Read the Python sources and metadata of a release's wheel from the user's package index, mostly without downloading the wheel.
+
+Most of a wheel of vLLM is compiled code. If the index answers range requests, only the parts with Python sources are transferred; otherwise the
+wheel is downloaded to a temporary file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import httpx
+
+from ..environments import uv
+from ..environments.locks import compatible_files
+from ..errors import BuildError
+from ..util.documents import parse_toml
+from ..util.rundir import scratch
+from ..util.sizes import GIB
+
+PYTHON = "3.12"
+TIMEOUT_S = 60.0
+RETRIES = 3
+MAX_MEMBER = 16 * 1024 * 1024
+MAX_SOURCES = GIB
+BLOCK = 1024 * 1024
+"""Bytes requested at once: sources lie next to each other in a wheel."""
+
+
+def read_release(package: str, version: str) -> dict[str, bytes]:
+    """Return the Python sources and the metadata of a release by their names in the wheel.
+
+    Raises ``BuildError`` if the index has no wheel of it for this machine, cannot be reached, or returns something that is no wheel.
+    """
+    url = wheel_url(package, version)
+    try:
+        with _opened(url) as file, zipfile.ZipFile(file) as archive:
+            return read_members(archive)
+    except (httpx.HTTPError, OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
+        raise BuildError(f"the wheel of {package} {version} cannot be read from the package index: {error}") from None
+
+
+def wheel_url(package: str, version: str) -> str:
+    """Return the address of the wheel that uv would install for this machine. Raises ``BuildError`` if there is none."""
+    with scratch() as folder:
+        out = folder / "pylock.toml"
+        options = ["--quiet", "--no-deps", "--format", "pylock.toml", "--python-version", PYTHON]
+        uv.run(
+            ["pip", "compile", "-", *options, "--only-binary", ":all:", "-o", out],
+            doing=f"looking for the wheel of {package} {version}",
+            stdin=f"{package}=={version}",
+        )
+        packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
+    file = next(iter(compatible_files(packages[0], PYTHON)), None)
+    if file is None:
+        raise BuildError(f"the package index has no wheel of {package} {version} for this machine")
+    return str(file["url"]) if "url" in file else Path(file["path"]).as_uri()
+
+
+def read_members(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """Return the Python sources and the metadata in a wheel, in the order of their names.
+
+    Raises ``BuildError`` above the limits of size.
+    """
+    members = [entry for entry in archive.infolist() if entry.filename.endswith((".py", ".dist-info/METADATA"))]
+    if any(entry.file_size > MAX_MEMBER for entry in members) or sum(e.file_size for e in members) > MAX_SOURCES:
+        raise BuildError(f"the wheel has a source above {MAX_MEMBER} bytes, or more than {MAX_SOURCES} in all")
+    in_file_order = sorted(members, key=lambda entry: entry.header_offset)
+    return dict(sorted((entry.filename, archive.read(entry)) for entry in in_file_order))
+
+
+@contextlib.contextmanager
+def _opened(url: str) -> Iterator[io.BufferedIOBase]:
+    """Yield the wheel as a seekable file."""
+    if url.startswith("file:"):
+        with open(url2pathname(urlsplit(url).path), "rb") as file:
+            yield file
+        return
+    with httpx.Client(follow_redirects=True, timeout=TIMEOUT_S) as client:
+        head = _get(client, url, {"Range": "bytes=-1"})
+        if head.status_code == httpx.codes.PARTIAL_CONTENT and (size := _size(head.headers)) is not None:
+            yield io.BufferedReader(RemoteFile(client, url, size), BLOCK)
+            return
+        with tempfile.TemporaryFile() as whole:
+            with client.stream("GET", url) as response:
+                response.raise_for_status()
+                for block in response.iter_bytes(BLOCK):
+                    whole.write(block)
+            whole.seek(0)
+            yield whole
+
+
+class RemoteFile(io.RawIOBase):
+    """A file behind an HTTP server that answers range requests."""
+
+    def __init__(self, client: httpx.Client, url: str, size: int) -> None:
+        self._client, self._url, self._size, self._at = client, url, size, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]  # typeshed has a wider buffer
+        end = min(self._at + len(buffer), self._size)
+        if end <= self._at:
+            return 0
+        response = _get(self._client, self._url, {"Range": f"bytes={self._at}-{end - 1}"})
+        content = response.content
+        if response.status_code != httpx.codes.PARTIAL_CONTENT or len(content) != end - self._at:
+            raise OSError(
+                f"the server returned {len(content)} of {end - self._at} bytes, status {response.status_code}"
+            )
+        buffer[: len(content)] = content
+        self._at = end
+        return len(content)
+
+
+def _get(client: httpx.Client, url: str, headers: Mapping[str, str]) -> httpx.Response:
+    """Request part of a file; a broken connection is tried again. Reads no more than the headers of a full response."""
+    for attempt in range(RETRIES):
+        try:
+            with client.stream("GET", url, headers=dict(headers)) as response:
+                if response.status_code == httpx.codes.PARTIAL_CONTENT:
+                    response.read()
+                elif response.status_code != httpx.codes.OK:
+                    response.raise_for_status()
+                return response
+        except httpx.TransportError:
+            if attempt == RETRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _size(headers: Mapping[str, str]) -> int | None:
+    total = headers.get("content-range", "").rpartition("/")[2]
+    return int(total) if total.isdecimal() else None

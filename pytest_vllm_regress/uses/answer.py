@@ -1,0 +1,193 @@
+"""Which releases have everything that a project uses, and what the others lack."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from ..api_history.lookup import Missing, Unknown
+from ..api_history.store import MOVES, History
+from ..api_history.timeline import definition_at
+from ..util.versions import specifiers_of
+from .check import Checker
+from .model import KINDS, Declared, Project, Use
+
+_USE_INSTEAD = re.compile(
+    r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
+)
+_ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A use that a release does not have. ``instead``: what it has in its place, where that is known."""
+
+    use: Use
+    text: str
+    instead: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        place = dataclasses.asdict(self.use.place)
+        return {
+            "use": self.use.name,
+            "kind": self.use.kind,
+            **place,
+            "missing": self.text,
+            "instead": self.instead or None,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Deprecation:
+    """A use of which the newest release says that it will be removed."""
+
+    use: Use
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "use": self.use.name,
+            "kind": self.use.kind,
+            **dataclasses.asdict(self.use.place),
+            "message": self.message,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``problems``: what each release lacks, by release, oldest first; empty for those that have everything.
+
+    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in a declared range that lack something.
+    """
+
+    project: Project
+    problems: dict[str, tuple[Problem, ...]]
+    unknown: tuple[Use, ...]
+    deprecated: tuple[Deprecation, ...]
+    broken: dict[Declared, tuple[str, ...]]
+
+    @property
+    def complete(self) -> tuple[str, ...]:
+        """Releases that have everything."""
+        return tuple(release for release, problems in self.problems.items() if not problems)
+
+    @property
+    def newest(self) -> str:
+        return list(self.problems)[-1]
+
+
+def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
+    """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count."""
+    checker = Checker(history)
+    numbers = range(len(history.releases))
+    counted = [use for use in project.uses if not {use.name, use.targets[0], use.detail} & set(ignore)]
+    known: list[Use] = []
+    unknown: list[Use] = []
+    for use in counted:
+        there = [status for n in numbers if not (status := checker.status(use, n)).missing and status.sure]
+        missing = any(checker.status(use, n).missing for n in numbers)
+        (known if there else unknown if missing and not use.guarded else []).append(use)
+    problems = {release: _problems(checker, known, n) for n, release in enumerate(history.releases)}
+    last = len(history.releases) - 1
+    reached = [use for use in known if not checker.status(use, last).missing and (use.live is None or last in use.live)]
+    deprecated = tuple(deprecations(checker, reached, last))
+    broken = {declared: releases for declared in project.declared if (releases := _broken(declared, problems))}
+    return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+
+
+def _problems(checker: Checker, uses: Iterable[Use], release: int) -> tuple[Problem, ...]:
+    broken = [use for use in uses if checker.breaks(use, release)]
+    found = [Problem(use, checker.status(use, release).missing, instead(checker, use, release)) for use in broken]
+    distinct: dict[tuple[str, str], Problem] = {}
+    for problem in sorted(found, key=lambda p: (KINDS.index(p.use.kind), p.use.place)):
+        distinct.setdefault((problem.use.place.file, problem.text), problem)
+    return tuple(distinct.values())
+
+
+def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
+    """Return the releases of a declared range that lack something; a local range is about the uses in its file."""
+    specifiers = specifiers_of(declared.specifier)
+    return tuple(
+        release
+        for release, lacking in problems.items()
+        if specifiers is not None
+        and specifiers.contains(Version(release))
+        and any(not declared.local or problem.use.place.file == declared.place.file for problem in lacking)
+    )
+
+
+def instead(checker: Checker, use: Use, release: int) -> str:
+    """Return what the release has in place of a use that it lacks; empty if that is not known."""
+    history = checker.history
+    moved = checker.status(use, release).moved
+    if moved and (timeline := history.table(MOVES).get(moved)) is not None:
+        place = definition_at(timeline, release)
+        if place is not None:
+            return place.replace(":", ".")
+    subject = use.detail if use.kind == "keyword" else use.targets[0]
+    if use.kind in ("option", "environment", "keyword"):
+        for message in history.table("deprecations"):
+            if mentions(message, subject):
+                match = _USE_INSTEAD.search(message, message.index(subject) + len(subject))
+                if match and match[1] != subject and (use.kind == "keyword" or match[1].startswith(("--", "VLLM_"))):
+                    return match[1].rstrip(".")
+    return ""
+
+
+def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
+    """Yield the uses of which the sources of a release say that they will be removed."""
+    messages = [
+        (message, owner)
+        for message, timeline in checker.history.table("deprecations").items()
+        if (owner := definition_at(timeline, release)) is not None
+    ]
+    seen: set[tuple[str, str]] = set()
+    for use in uses if messages else ():
+        owners = _owners(checker, use, release)
+        for message, owner in messages:
+            if _concerns(use, owners, message, owner) and (use.name, message) not in seen:
+                seen.add((use.name, message))
+                yield Deprecation(use, message)
+
+
+def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
+    if use.kind in ("option", "environment"):
+        field = use.targets[0].removeprefix("--").replace("-", "_")
+        of_field = use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
+        return of_field or (mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0]))
+    if use.kind == "keyword":
+        of_field = owner.startswith("vllm.config") and owner.endswith(f".{use.detail}")
+        engine = use.targets[0].rpartition(".")[2] in _ENGINE
+        return (of_field and engine) or (owner in owners and mentions(message, use.detail))
+    return use.kind == "name" and owner in owners and message.startswith("deprecated: ")
+
+
+def _owners(checker: Checker, use: Use, release: int) -> set[str]:
+    """Return the keys under which the sources may note a deprecation of what is used."""
+    if use.kind not in ("name", "keyword"):
+        return set()
+    try:
+        symbol = checker.lookup(release).find(use.targets[0])
+    except (Missing, Unknown):
+        return set()
+    return {f"{symbol.module}:{symbol.name}", f"{symbol.module}:{symbol.name}.__init__"}
+
+
+def mentions(message: str, name: str) -> bool:
+    """Return whether a message has the name as a word of its own."""
+    return name in message and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message) is not None
+
+
+def _is_replacement(message: str, name: str) -> bool:
+    return any(match[1].startswith(name) for match in _USE_INSTEAD.finditer(message))
+
+
+def _distinct(uses: Iterable[Use]) -> Iterable[Use]:
+    return {use.name: use for use in reversed(list(uses))}.values()

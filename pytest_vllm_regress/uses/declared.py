@@ -1,0 +1,86 @@
+"""The releases of vLLM that a project declares: in pyproject.toml, setup.cfg, setup.py and requirements files."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+from collections.abc import Iterator
+
+from packaging.utils import canonicalize_name
+
+from ..util.documents import parse_toml
+from ..util.versions import requirement_of, specifiers_of, version_of
+from .model import Declared, Place
+
+_CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
+MAX_ITEMS = 50_000
+
+
+def declared_in(text: str, file: str) -> list[Declared]:
+    """Return the ranges that a file declares; none for a file of another kind, or one that cannot be parsed."""
+    name = file.rpartition("/")[2]
+    try:
+        if name == "pyproject.toml":
+            specifiers = list(_pyproject(parse_toml(text)))
+        elif name == "setup.cfg":
+            parser = configparser.RawConfigParser()
+            parser.read_string(text)
+            specifiers = [s for section in parser.values() for value in section.values() for s in _lines(value)]
+        elif name == "setup.py":
+            nodes = ast.walk(ast.parse(text))
+            texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+            specifiers = [s for item in texts for s in _lines(item)]
+        elif name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file):
+            specifiers = list(_lines(text))
+        else:
+            return []
+    except (ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error):
+        return []
+    lines = text.splitlines()
+    return [Declared(specifier, Place(file, _line_of(lines, specifier))) for specifier in dict.fromkeys(specifiers)]
+
+
+def _pyproject(document: dict[str, object]) -> Iterator[str]:
+    """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of Poetry."""
+    todo: list[object] = [document]
+    while todo and len(todo) < MAX_ITEMS:
+        item = todo.pop(0)
+        if isinstance(item, list):
+            for entry in item:
+                if isinstance(entry, str):
+                    yield from _lines(entry)
+                else:
+                    todo.append(entry)
+        elif isinstance(item, dict):
+            poetry = item.get("vllm")
+            version = poetry.get("version") if isinstance(poetry, dict) else poetry
+            if isinstance(version, str) and (specifier := _poetry(version)) is not None:
+                yield specifier
+            todo += [value for value in item.values() if isinstance(value, (dict, list))]
+
+
+def _poetry(text: str) -> str | None:
+    if match := _CARET.fullmatch(text.strip()):
+        version = version_of(match[1])
+        assert version is not None
+        release = [*version.release, 0, 0]
+        upper = f"{release[0] + 1}" if release[0] else f"0.{release[1] + 1}"
+        return f">={match[1]},<{upper}"
+    return text if text != "*" and specifiers_of(text) is not None else None
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        words = line.partition("#")[0].partition(" --")[0].strip().rstrip("\\").strip()
+        if words[:4].lower() == "vllm":
+            requirement = requirement_of(words)
+            if requirement is not None and canonicalize_name(requirement.name) == "vllm" and requirement.specifier:
+                yield str(requirement.specifier)
+
+
+def _line_of(lines: list[str], specifier: str) -> int:
+    """Return the first line that names vllm and a version of the specifier."""
+    version = re.sub(r"[^\d.].*", "", re.sub(r"^\D*", "", specifier))
+    named = (number for number, line in enumerate(lines, 1) if "vllm" in line.lower() and version in line)
+    return next(named, 1)

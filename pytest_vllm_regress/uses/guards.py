@@ -1,0 +1,143 @@
+"""Conditions on the version of vLLM: for which releases is a test true, and what does a test ask for."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from packaging.version import Version
+
+from ..util.versions import version_of
+
+Releases = frozenset[int]
+Outcome = tuple[Releases, Releases]
+"""The releases for which a test may be true, and those for which it may be false."""
+VERSION = "@version"
+"""What a name is bound to that holds the version of vLLM."""
+_OPERATORS: dict[type[ast.cmpop] | str, Callable[[Version, Version], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+_AT_LEAST = re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above")
+_BELOW = re.compile(r"(?i)below|_lt\b|older|before")
+_VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
+_WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
+
+
+class VersionTests:
+    """Judges tests for the releases of a history. ``flags`` are outcomes that the code keeps in names."""
+
+    def __init__(self, releases: Sequence[str]) -> None:
+        self._versions = tuple(map(Version, releases))
+        self.all: Releases = frozenset(range(len(releases)))
+        self.flags: dict[str, Outcome] = {}
+
+    def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Outcome:
+        """Return for which releases ``test`` may be true and false; ``names`` are the names that are bound."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            true, false = self.outcome(test.operand, names)
+            return false, true
+        if isinstance(test, ast.BoolOp):
+            outcomes = [self.outcome(value, names) for value in test.values]
+            true_sets, false_sets = [o[0] for o in outcomes], [o[1] for o in outcomes]
+            if isinstance(test.op, ast.And):
+                return functools.reduce(operator.and_, true_sets), functools.reduce(operator.or_, false_sets)
+            return functools.reduce(operator.or_, true_sets), functools.reduce(operator.and_, false_sets)
+        if isinstance(test, ast.Name) and test.id in self.flags:
+            return self.flags[test.id]
+        if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            return self._compared(test, names)
+        if isinstance(test, ast.Call):
+            return self._called(test)
+        return self.all, self.all
+
+    def _compared(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Outcome:
+        kind, left, right = type(test.ops[0]), test.left, test.comparators[0]
+        if is_version(right, names):
+            kind, left, right = _MIRRORED.get(kind, kind), right, left
+        bound = _constant_version(right)
+        if bound is None or not is_version(left, names) or kind not in _OPERATORS:
+            return self.all, self.all
+        return self._split(_OPERATORS[kind], bound)
+
+    def _called(self, call: ast.Call) -> Outcome:
+        """Judge calls such as ``is_vllm_version_at_least("0.8.5")`` and ``compare_versions("vllm", ">=", "0.8.5")``."""
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        words = {word.arg: word.value for word in call.keywords}
+        about_vllm = "vllm" in name.lower() or "vllm" in texts
+        bounds = [bound for bound in map(_version, texts) if bound is not None]
+        if about_vllm and bounds and (sign := next((text for text in texts if text in _OPERATORS), None)):
+            return self._split(_OPERATORS[sign], bounds[0])
+        if about_vllm and (bound := _constant_version(words.get("min_version"))) is not None:
+            return self._split(operator.ge, bound)
+        if about_vllm and bounds and _AT_LEAST.search(name):
+            return self._split(operator.ge, bounds[0])
+        if about_vllm and bounds and _BELOW.search(name):
+            return self._split(operator.lt, bounds[0])
+        return self.all, self.all
+
+    def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Outcome:
+        true = frozenset(n for n, version in enumerate(self._versions) if compare(version, bound))
+        return true, self.all - true
+
+
+def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether an expression is the version of the installed vLLM."""
+    if isinstance(node, ast.Name):
+        bound = names.get(node.id, ())
+        return VERSION in bound or "vllm.__version__" in bound or _VERSION_NAME.fullmatch(node.id) is not None
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("__version__", "__version_tuple__"):
+            return isinstance(node.value, ast.Name) and "vllm" in names.get(
+                node.value.id, ("vllm",) * (node.value.id == "vllm")
+            )
+        return node.attr in ("base_version", "release", "public", "version") and is_version(node.value, names)
+    if isinstance(node, ast.Call) and node.args:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        first = node.args[0]
+        if isinstance(first, ast.Constant):
+            return first.value == "vllm" and "version" in name
+        return name in _WRAPPERS and is_version(first, names)
+    return False
+
+
+def probed_names(test: ast.expr) -> frozenset[str]:
+    """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
+    probed = set()
+    for node in ast.walk(test):
+        if isinstance(node, ast.Call):
+            probed |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            left = node.left
+            probed |= {left.value} if isinstance(left, ast.Constant) and isinstance(left.value, str) else set()
+    return frozenset(probed)
+
+
+def _constant_version(node: ast.expr | None) -> Version | None:
+    if isinstance(node, ast.Call) and len(node.args) == 1:
+        return _constant_version(node.args[0])
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _version(node.value)
+    if isinstance(node, ast.Tuple) and node.elts:
+        parts = [part.value for part in node.elts if isinstance(part, ast.Constant) and isinstance(part.value, int)]
+        return _version(".".join(map(str, parts))) if len(parts) == len(node.elts) else None
+    return None
+
+
+def _version(text: str) -> Version | None:
+    return version_of(text) if text[:1].isdigit() or text[:2] in ("v0", "v1") else None

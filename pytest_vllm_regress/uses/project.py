@@ -1,0 +1,153 @@
+"""Read a project: its files within bounds, without following links out of it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..api_history.service import Option
+from ..api_history.store import History
+from ..errors import UsageError
+from ..util.documents import parse_json
+from ..util.files import read_below
+from .declared import declared_in
+from .guards import VersionTests
+from .model import Declared, Project, Use
+from .python import read_python
+from .strings import Known, StringReader
+from .text import is_dockerfile, pins, read_text
+
+MAX_FILE = 2 * 1024 * 1024
+MAX_FILES = 50_000
+MAX_TOTAL = 512 * 1024 * 1024
+MAX_NOTES = 20
+MAX_USES = 100_000
+_SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
+_TEXT = (".sh", ".bash", ".yaml", ".yml", ".tpl", ".env", ".json", ".service", ".txt", ".in", ".cfg", ".toml")
+_LISTS = ("requirements", "constraints")
+
+
+def read_project(path: Path, history: History) -> Project:
+    """Return what the files below ``path``, or one file, use of vLLM. Raises ``UsageError`` if there is no such file."""
+    if not os.path.lexists(path):
+        raise UsageError(f"{path}: no such file or directory. Give the directory of a project, or one of its files")
+    folder, names = (path, _files(path)) if path.is_dir() else (path.parent, iter([path.name]))
+    reader = ProjectReader(history)
+    for name in names:
+        reader.read(folder, name)
+    return reader.project()
+
+
+class ProjectReader:
+    def __init__(self, history: History) -> None:
+        self._tests = VersionTests(history.releases)
+        self._strings = StringReader(known_names(history))
+        self._uses: dict[Use, None] = {}
+        self._declared: list[Declared] = []
+        self._notes: list[str] = []
+        self._count = self._bytes = 0
+
+    def read(self, folder: Path, name: str) -> None:
+        """Read one file. One that is too large or cannot be parsed is left out with a note."""
+        try:
+            content = read_below(folder, name, MAX_FILE)
+        except (UsageError, OSError) as error:
+            self._notes.append(f"left out: {error}")
+            return
+        self._count += 1
+        self._bytes += len(content or b"")
+        if content is None or b"vllm" not in content.lower():
+            return
+        if self._bytes > MAX_TOTAL or len(self._uses) > MAX_USES:
+            raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes or {MAX_USES} uses; give a part of it")
+        text = content.decode("utf-8", errors="replace")
+        try:
+            self._uses |= dict.fromkeys(self._uses_in(text, name))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._notes.append(f"left out: {name}: cannot be parsed")
+        self._declared += declared_in(text, name)
+        if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
+            self._declared += pins(text, name)
+
+    def project(self) -> Project:
+        notes = self._notes[:MAX_NOTES]
+        if len(self._notes) > MAX_NOTES:
+            notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
+        return Project(tuple(self._uses), tuple(dict.fromkeys(self._declared)), self._count, tuple(notes))
+
+    def _uses_in(self, text: str, name: str) -> Iterator[Use]:
+        if name.endswith(".py"):
+            yield from self._python(text, name)
+        elif name.endswith(".ipynb"):
+            yield from self._notebook(text, name)
+        elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
+            yield from read_text(text, name, self._strings)
+
+    def _python(self, text: str, name: str, cell: int = 0) -> list[Use]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            tree = ast.parse(text)
+        return read_python(tree, name, self._tests, self._strings, cell)
+
+    def _notebook(self, text: str, name: str) -> Iterator[Use]:
+        document = parse_json(text)
+        cells = document.get("cells") if isinstance(document, dict) else None
+        for number, cell in enumerate(cells if isinstance(cells, list) else [], 1):
+            if isinstance(cell, dict) and cell.get("cell_type") == "code":
+                source = cell.get("source")
+                lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
+                if "vllm" in lines.lower():
+                    yield from self._cell(lines, name, number)
+
+    def _cell(self, text: str, name: str, number: int) -> Iterator[Use]:
+        """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""
+        is_command = [line.lstrip().startswith(("!", "%")) for line in text.split("\n")]
+        lines = text.split("\n")
+        shell = "\n".join(line.lstrip(" !") if command else "" for line, command in zip(lines, is_command, strict=True))
+        python = "\n".join("" if command else line for line, command in zip(lines, is_command, strict=True))
+        yield from read_text(shell, name, self._strings)
+        try:
+            yield from self._python(python, name, number)
+        except (SyntaxError, ValueError):
+            self._notes.append(f"left out: {name}: cell {number} cannot be parsed")
+
+
+def known_names(history: History) -> Known:
+    """Return the names that any release of the history has."""
+    options = history.table("options")
+    texts = {
+        name: [Option.of(text) for text in timeline[1::2] if isinstance(text, str)]
+        for name, timeline in options.items()
+    }
+    aliases = {alias for rows in texts.values() for option in rows for alias in option.aliases}
+    choices = {name for name, rows in texts.items() if any(option.choices for option in rows)}
+    return Known(
+        {*options, *(alias for alias in aliases if alias.startswith("--"))},
+        set(history.table("environment")),
+        set(history.table("routes")),
+        set(history.table("metrics")),
+        choices,
+    )
+
+
+def _files(root: Path) -> Iterator[str]:
+    """Yield the files to read below ``root``, in the order of their names. Links are not followed."""
+    count = 0
+    for folder, folders, files in os.walk(root, followlinks=False):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name not in _SKIPPED
+            and (not name.startswith(".") or name == ".github")
+            and not os.path.lexists(os.path.join(folder, name, "pyvenv.cfg"))
+        )
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if name.endswith((".py", ".ipynb", *_TEXT)) or is_dockerfile(name) or name == "Makefile":
+                count += 1
+                if count > MAX_FILES:
+                    raise UsageError(f"{root}: more than {MAX_FILES} files; give a part of it")
+                yield path

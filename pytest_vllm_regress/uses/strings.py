@@ -1,0 +1,119 @@
+"""Uses of vLLM in strings: commands, environment variables, routes, metrics and dotted names."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import shlex
+from collections.abc import Collection, Iterator, Sequence
+
+from ..api_history.modules import text_of
+from .model import Place, Use
+
+_VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
+_METRIC = re.compile(r"\bvllm:[a-z][a-z0-9_]+")
+_DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
+_SERVER = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b")
+_ROUTE = re.compile(r"(?:https?://[^/\s\"']+|\{[^{}]*\}|\$\{?\w+\}?|:\d{2,5}|^)(/[\w/.-]+)")
+_SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
+_TAIL = re.compile(r"[;|&<>]+")
+_GENERIC_ROUTES = frozenset(
+    ("/health", "/metrics", "/ping", "/version", "/docs", "/static", "/load", "/ready", "/readyz")
+)
+PARSER_OPTIONS = {"--tool-call-parser": "tool", "--reasoning-parser": "reasoning"}
+MAX_WORDS = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """Names that any release has: strings of other meaning are no uses. ``choices``: options that allow only some values."""
+
+    options: Collection[str]
+    environment: Collection[str]
+    routes: Collection[str]
+    metrics: Collection[str]
+    choices: Collection[str]
+
+
+class StringReader:
+    """Finds the uses in strings of Python source and in the lines of other files."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+
+    def uses_in(self, node: ast.AST, place: Place) -> list[Use]:
+        """Return the uses in one node of Python source: a string, or a list of words that starts the server."""
+        if isinstance(node, (ast.List, ast.Tuple)):
+            return list(self.words([text_of(item) for item in node.elts], place))
+        text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
+        if not text or len(text) > 10_000:
+            return []
+        uses = list(self.line(text, place))
+        if _DOTTED.fullmatch(text):
+            uses.append(Use("name", (text,), place))
+        if _SERVER.search(text) and " " in text.strip():
+            uses += self.words(split(text), place)
+        return uses
+
+    def line(self, text: str, place: Place) -> Iterator[Use]:
+        """Yield environment variables, metrics and routes in a text."""
+        for name in set(_VARIABLE.findall(text)):
+            if name in self._known.environment:
+                yield Use("environment", (name,), place)
+        for name in set(_METRIC.findall(text)):
+            if (metric := self._metric(name)) is not None:
+                yield Use("metric", (metric,), place)
+        for route in set(_ROUTE.findall(text)) if "/" in text else ():
+            route = route.rstrip("/.")
+            if route in self._known.routes and route not in _GENERIC_ROUTES:
+                yield Use("route", (route,), place)
+
+    def words(self, words: Sequence[str], place: Place) -> Iterator[Use]:
+        """Yield the options in a command that starts the server; none if it starts something else."""
+        if any(_SERVER.search(f"{word} {following}") for word, following in zip(words, [*words[1:], ""], strict=True)):
+            yield from self.options(words, [place] * len(words))
+
+    def options(self, words: Sequence[str], places: Sequence[Place]) -> Iterator[Use]:
+        """Yield the options of the server among words, each with its place."""
+        for number, word in enumerate(words[:MAX_WORDS]):
+            if not word.startswith("--") or len(word) < 4:
+                continue
+            name, _, value = word.partition("=")
+            option = self._option(name)
+            if option is None:
+                continue
+            place = places[number]
+            yield Use("option", (option,), place)
+            value = value or (words[number + 1] if number + 1 < len(words) else "")
+            if value and not value.startswith(("-", "$", "{")):
+                if option in PARSER_OPTIONS:
+                    yield Use("parser", (option,), place, detail=value)
+                elif option in self._known.choices:
+                    yield Use("choice", (option,), place, detail=value)
+
+    def _option(self, name: str) -> str | None:
+        """Return the option that a word means: it may have underscores, a dotted key, or be the negative form."""
+        name = name.partition(".")[0].replace("_", "-")
+        for candidate in (name, f"--{name.removeprefix('--no-')}"):
+            if candidate in self._known.options:
+                return candidate
+        return None
+
+    def _metric(self, name: str) -> str | None:
+        stems = [name, *(name.removesuffix(suffix) for suffix in _SUFFIXES), f"{name}_total"]
+        return next((stem for stem in stems if stem in self._known.metrics), None)
+
+
+def split(text: str) -> list[str]:
+    """Return the words of a command line up to the end of the command; without quotes if they do not match."""
+    command = _TAIL.split(text[_start(text) :], maxsplit=1)[0]
+    try:
+        return shlex.split(command, comments=True)
+    except ValueError:
+        return command.replace('"', " ").replace("'", " ").split()
+
+
+def _start(text: str) -> int:
+    match = _SERVER.search(text)
+    return match.start() if match else 0
