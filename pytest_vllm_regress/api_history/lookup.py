@@ -244,6 +244,19 @@ class Lookup:
 
 
 _CLOSED = frozenset(
-    "ABC object Enum IntEnum StrEnum Protocol Generic NamedTuple TypedDict Exception ValueError RuntimeError".split()
+    [
+        "ABC",
+        "object",
+        "Enum",
+        "IntEnum",
+        "StrEnum",
+        "Protocol",
+        "Generic",
+        "NamedTuple",
+        "TypedDict",
+        "Exception",
+        "ValueError",
+        "RuntimeError",
+    ]
 ) | set(_GENERATED)
 """Bases outside vLLM that add no public member."""

@@ -107,7 +107,7 @@ class _Reader:
         self._decorated(node, name)
         self.read(node.body, f"{name}.", runtime=runtime)
         for method in node.body:
-            if isinstance(method, Function) and method.args.args and not name.endswith("Manager._"):
+            if isinstance(method, Function) and method.args.args:
                 self._instance_attributes(method, name)
 
     def _instance_attributes(self, method: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
@@ -173,10 +173,14 @@ class _Reader:
 
     def _decorated(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
         for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Call) and _REMOVED.search(shortened(decorator.func)):
-                words = [*decorator.args, *(word.value for word in decorator.keywords)]
-                texts = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
-                self._note(f"deprecated: {'; '.join(texts)}" if texts else "", name)
+            if isinstance(decorator, ast.Call):
+                function = shortened(decorator.func).rpartition(".")[2]
+                texts = list(filter(None, map(text_of, decorator.args)))
+                texts += [text_of(word.value) for word in decorator.keywords if word.arg == "additional_message"]
+                if function == "deprecated" and texts:
+                    self._keep_note(f"deprecated: {texts[0]}", name)
+                elif function == "deprecate_kwargs" and texts:
+                    self._keep_note(f"deprecated arguments: {' '.join(texts)}", name)
 
     def _deprecations_of(self, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> None:
         self._decorated(node, name)
@@ -199,7 +203,10 @@ class _Reader:
 
     def _note(self, message: str, name: str) -> None:
         if _REMOVED.search(message) and _ANNOUNCED.search(message):
-            self.deprecations[" ".join(message.split())[:MAX_MESSAGE]] = name
+            self._keep_note(message, name)
+
+    def _keep_note(self, message: str, name: str) -> None:
+        self.deprecations[" ".join(message.split())[:MAX_MESSAGE]] = name
 
 
 def text_of(node: ast.AST | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
         for finding in audit.counted:
             rules.setdefault(finding.case.id, _rule(finding.case))
             results.append(
-                _result(
+                result(
                     finding.case.id,
                     "warning",
                     _message(finding),
@@ -38,16 +39,21 @@ def to_sarif(audits: Sequence[Audit]) -> dict[str, Any]:
             rules.setdefault(concern.id, _preflight_rule(concern))
             level = "warning" if concern.counts else "note"
             results.append(
-                _result(concern.id, level, f"{concern.detail} {concern.advice}", concern.place, 1, audit.source)
+                result(concern.id, level, f"{concern.detail} {concern.advice}", concern.place, 1, audit.source)
             )
+    return log(rules, results)
+
+
+def log(rules: Mapping[str, dict[str, Any]], results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return a SARIF log of results, which refer to the rules by their ids."""
     order = {rule: number for number, rule in enumerate(rules)}
-    for result in results:
-        result["ruleIndex"] = order[result["ruleId"]]
+    for entry in results:
+        entry["ruleIndex"] = order[entry["ruleId"]]
     driver = {"name": "vllm-regress", "version": __version__, "rules": list(rules.values())}
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}],
+        "runs": [{"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(results)}],
     }
 
 
@@ -86,7 +92,8 @@ def _message(finding: Finding) -> str:
     return f"{case.title} ({finding.reason.removeprefix('affected: ')}). First fixed version: {case.first_fixed() or 'none known'}."
 
 
-def _result(rule: str, level: str, message: str, place: Path | None, line: int, source: str) -> dict[str, Any]:
+def result(rule: str, level: str, message: str, place: Path | None, line: int, source: str) -> dict[str, Any]:
+    """Return a result at a line of the file ``place``; without one at ``source``, which names what was examined."""
     location = {"artifactLocation": {"uri": _uri(place, source)}, "region": {"startLine": line}}
     fingerprint = hashlib.sha256(
         f"{rule}\0{location['artifactLocation']}\0{message}".encode(errors="surrogatepass")
@@ -106,7 +113,7 @@ def _uri(place: Path | None, source: str) -> str:
     if place is None:
         return quote(source, errors="surrogatepass") if source != "-" else "stdin"
     file = place / "METADATA" if place.is_dir() else place
-    return file.as_uri() if file.is_absolute() else quote(file.as_posix())
+    return file.as_uri() if file.is_absolute() else quote(os.fsencode(file))
 
 
 def _text(text: str) -> str:

@@ -39,6 +39,7 @@ MODULES = {
     "run": "run",
     "show": "cases",
     "try": "try_patch",
+    "uses": "uses",
     "validate": "validate",
 }
 """The module that defines each command in its typer application ``app``."""

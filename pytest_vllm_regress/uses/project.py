@@ -41,7 +41,13 @@ def read_project(path: Path, history: History) -> Project:
     return reader.project()
 
 
+class _Unreadable(Exception):
+    """A file that cannot be read as what its name says."""
+
+
 class ProjectReader:
+    """Collects the uses and the declared ranges in the files of one project."""
+
     def __init__(self, history: History) -> None:
         self._tests = VersionTests(history.releases)
         self._strings = StringReader(known_names(history))
@@ -66,8 +72,8 @@ class ProjectReader:
         text = content.decode("utf-8", errors="replace")
         try:
             self._uses |= dict.fromkeys(self._uses_in(text, name))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._notes.append(f"left out: {name}: cannot be parsed")
+        except _Unreadable as problem:
+            self._notes.append(f"left out: {name}: {problem}")
         self._declared += declared_in(text, name)
         if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
             self._declared += pins(text, name)
@@ -76,7 +82,9 @@ class ProjectReader:
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
-        return Project(tuple(self._uses), tuple(dict.fromkeys(self._declared)), self._count, tuple(notes))
+        own = self._strings.own_routes
+        uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
+        return Project(uses, tuple(dict.fromkeys(self._declared)), self._count, tuple(notes))
 
     def _uses_in(self, text: str, name: str) -> Iterator[Use]:
         if name.endswith(".py"):
@@ -87,13 +95,22 @@ class ProjectReader:
             yield from read_text(text, name, self._strings)
 
     def _python(self, text: str, name: str, cell: int = 0) -> list[Use]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)
-            tree = ast.parse(text)
-        return read_python(tree, name, self._tests, self._strings, cell)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)
+                tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise _Unreadable("cannot be parsed") from None
+        try:
+            return read_python(tree, name, self._tests, self._strings, cell)
+        except RecursionError:
+            raise _Unreadable("is nested too deeply") from None
 
     def _notebook(self, text: str, name: str) -> Iterator[Use]:
-        document = parse_json(text)
+        try:
+            document = parse_json(text)
+        except ValueError:
+            raise _Unreadable("cannot be parsed") from None
         cells = document.get("cells") if isinstance(document, dict) else None
         for number, cell in enumerate(cells if isinstance(cells, list) else [], 1):
             if isinstance(cell, dict) and cell.get("cell_type") == "code":
@@ -111,8 +128,8 @@ class ProjectReader:
         yield from read_text(shell, name, self._strings)
         try:
             yield from self._python(python, name, number)
-        except (SyntaxError, ValueError):
-            self._notes.append(f"left out: {name}: cell {number} cannot be parsed")
+        except _Unreadable as problem:
+            self._notes.append(f"left out: {name}: cell {number} {problem}")
 
 
 def known_names(history: History) -> Known:

@@ -14,6 +14,7 @@ from .syntax import (
     ALL_CAUGHT,
     Function,
     Names,
+    Text,
     chain,
     defined_in,
     expressions,
@@ -163,6 +164,8 @@ class _Reader:
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         arguments = node.args
+        for decorator in node.decorator_list:
+            self._strings.define(decorator)
         for expression in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
             self._expression(expression)
         names, self._names = self._names, dict(self._names)
@@ -242,7 +245,7 @@ class _Reader:
                 inner |= {id(part) for part in chain(node)}
             elif isinstance(node, ast.Call):
                 self._call(node)
-            if not self._dry and id(node) not in inner:
+            elif isinstance(node, Text) and not self._dry and id(node) not in inner:
                 self._record(self._strings.uses_in(node, self._place(node)))
 
     def _attribute(self, node: ast.Attribute) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
@@ -41,6 +42,12 @@ class StringReader:
 
     def __init__(self, known: Known) -> None:
         self._known = known
+        self.own_routes: set[str] = set()
+
+    def define(self, decorator: ast.expr) -> None:
+        """Note the route that a decorator of the project's own server defines."""
+        if isinstance(decorator, ast.Call) and decorator.args and (route := text_of(decorator.args[0])).startswith("/"):
+            self.own_routes.add(route.rstrip("/"))
 
     def uses_in(self, node: ast.AST, place: Place) -> list[Use]:
         """Return the uses in one node of Python source: a string, or a list of words that starts the server."""
@@ -71,7 +78,7 @@ class StringReader:
 
     def words(self, words: Sequence[str], place: Place) -> Iterator[Use]:
         """Yield the options in a command that starts the server; none if it starts something else."""
-        if any(_SERVER.search(f"{word} {following}") for word, following in zip(words, [*words[1:], ""], strict=True)):
+        if any(_SERVER.search(f"{word} {following}") for word, following in itertools.pairwise([*words, ""])):
             yield from self.options(words, [place] * len(words))
 
     def options(self, words: Sequence[str], places: Sequence[Place]) -> Iterator[Use]:

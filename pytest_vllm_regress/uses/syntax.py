@@ -12,6 +12,8 @@ from .model import Override
 Names = dict[str, tuple[str, ...]]
 """What local names mean: paths of which the first that exists in a release is meant."""
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+Text = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
+"""Nodes that may hold a command, or names in a string."""
 _CAUGHT = {
     "ImportError": {"name"},
     "ModuleNotFoundError": {"name"},

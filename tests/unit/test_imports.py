@@ -19,7 +19,7 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "data" not in p.parts)
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
-    *("util", "checkpoints", "dialogue", "environments", "gpus", "processes", "engines"),
+    *("util", "checkpoints", "dialogue", "environments", "api_history", "gpus", "processes", "engines"),
     *(
         "cases",
         "reporting",
@@ -28,6 +28,7 @@ FLOORS = (
         "validation",
         "deployments",
         "audit",
+        "uses",
         "explain",
         "conformance",
         "fuzz",

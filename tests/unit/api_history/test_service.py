@@ -1,0 +1,103 @@
+"""Options, environment variables, routes, metrics, parsers, plug-in groups and requirements."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+from pytest_vllm_regress.api_history import service
+from pytest_vllm_regress.api_history.service import Option
+
+
+def trees(**sources: str) -> dict[str, ast.Module]:
+    """Return parsed modules; ``__`` in a name stands for a slash."""
+    return {f"vllm/{name.replace('__', '/')}.py": ast.parse(textwrap.dedent(text)) for name, text in sources.items()}
+
+
+def options(**sources: str) -> dict[str, Option]:
+    return {name: Option.of(text) for name, text in service.options(trees(**sources)).items()}
+
+
+def test_options_that_are_written_out() -> None:
+    found = options(
+        engine__arg_utils="""
+        class EngineArgs:
+            seed: int = 7
+        parser.add_argument("--seed", default=EngineArgs.seed)
+        parser.add_argument("--mode", "-m", choices=["a", "b"], default="a")
+        parser.add_argument("--fast", action="store_true")
+        """,
+        other="parser.add_argument('--not-ours')",
+    )
+    assert found == {
+        "--seed": Option("7"),
+        "--mode": Option("'a'", ("a", "b"), ("-m",)),
+        "--fast": Option("False"),
+    }
+
+
+def test_options_from_fields_of_configurations() -> None:
+    found = options(
+        config__model="""
+        DType = Literal["auto", "half"]
+        class Base:
+            seed: int = 0
+        class ModelConfig(Base):
+            dtype: DType | None = "auto"
+        """,
+        engine__arg_utils="""
+        class EngineArgs:
+            dtype: DType = ModelConfig.dtype
+        model_kwargs = get_kwargs(ModelConfig)
+        group.add_argument("--dtype", **model_kwargs["dtype"])
+        group.add_argument("--seed", **model_kwargs["seed"])
+        """,
+        entrypoints__openai__cli_args="class FrontendArgs:\n    api_key: str | None = None",
+    )
+    assert found == {
+        "--api-key": Option("None"),
+        "--dtype": Option("'auto'", ("auto", "half")),
+        "--seed": Option("0"),
+    }
+
+
+def test_environment_variables_with_defaults() -> None:
+    found = service.environment_variables(
+        trees(
+            envs="""
+            environment_variables = {
+                "VLLM_A": lambda: int(os.getenv("VLLM_A", "3")),
+                "VLLM_B": env_with_choices("VLLM_B", None, ["x"]),
+                "VLLM_C": lambda: os.environ.get("VLLM_C"),
+            }
+            """
+        )
+    )
+    assert found == {"VLLM_A": "'3'", "VLLM_B": "None", "VLLM_C": ""}
+
+
+def test_routes_metrics_parsers_and_groups() -> None:
+    sources = trees(
+        entrypoints__api="""
+        @router.post("/v1/score")
+        async def a(): ...
+        @app.get("/health")
+        async def b(): ...
+        app.add_api_route("/generate", a, methods=["POST"])
+        client.get("/not/a/route")
+        """,
+        v1__metrics__loggers="Gauge(name='vllm:num_requests_running')\nlog('vllm: not one')",
+        tool_parsers__hermes="@ToolParserManager.register_module(['hermes', 'pro'])\nclass Hermes: ...",
+        reasoning="",
+        reasoning____init__="_REASONING_PARSERS_TO_REGISTER = {'r1': ('file', 'R1')}",
+        plugins____init__="GROUP = 'vllm.general_plugins'",
+    )
+    assert service.routes(sources) == {"/generate": "", "/health": "GET", "/v1/score": "POST"}
+    assert list(service.metrics(sources)) == ["vllm:num_requests_running"]
+    assert service.parsers(sources) == {"reasoning:r1": "R1", "tool:hermes": "Hermes", "tool:pro": "Hermes"}
+    assert list(service.plugin_groups(sources)) == ["vllm.general_plugins"]
+
+
+def test_requirements() -> None:
+    metadata = b"Requires-Python: >=3.9\nRequires-Dist: torch==2.6.0\nRequires-Dist: ray>=2; extra == 'x'\nRequires-Dist: py_cpu\n\n"
+    assert service.requirements(metadata) == {"python": ">=3.9", "torch": "==2.6.0", "py-cpu": ""}

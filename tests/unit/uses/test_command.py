@@ -1,0 +1,151 @@
+"""The command: declared ranges, exit codes, output formats, hostile projects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.api_history import store
+from pytest_vllm_regress.api_history.store import History
+from pytest_vllm_regress.uses.declared import declared_in
+from pytest_vllm_regress.uses.project import MAX_FILE
+from tests.unit.audit.test_audit import SARIF_ESSENTIALS
+from tests.unit.uses.projects import answer_for, write
+
+OLD = {"pkg/a.py": "from vllm.utils import get_port\n", "run.sh": "vllm serve m --kept\n"}
+
+
+@pytest.fixture(autouse=True)
+def _made_up_history(two_releases: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "history", lambda: two_releases)
+
+
+def pyproject(specifier: str) -> dict[str, str]:
+    return {"pyproject.toml": f'[project]\nname = "x"\ndependencies = ["numpy", "vllm{specifier}"]\n'}
+
+
+@pytest.mark.parametrize(
+    ("declaration", "code"),
+    [
+        ({}, 0),
+        (pyproject(">=1.0,<2"), 0),
+        (pyproject(">=1.0"), 1),
+        ({"requirements-dev.txt": "vllm[audio]>=2 ; python_version > '3'\n"}, 1),
+        ({"setup.cfg": "[options]\ninstall_requires =\n  vllm==2.0\n"}, 1),
+        ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\n"}, 0),  # about the uses in that file
+        ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\nENV VLLM_OLD=1\n"}, 1),
+    ],
+)
+def test_the_exit_code_is_about_the_declared_range(tmp_path: Path, declaration: dict[str, str], code: int) -> None:
+    assert cli.main(["uses", str(write(tmp_path, {**OLD, **declaration}))]) == code
+
+
+def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["uses", str(write(tmp_path, {**OLD, **pyproject(">=1")}))]) == 1
+    shown = capsys.readouterr().out
+    for words in (
+        "everything exists in: 1.0 (1 of 2 releases, 1.0 to 2.0)",
+        "declared: vllm>=1 (pyproject.toml:3): breaks with 2.0",
+        "2.0  pkg/a.py:1: the module vllm.utils has no get_port (now vllm.utils.network.get_port)",
+        "missing in the newest release, 2.0:",
+        "will be removed:",
+        "run.sh:1: --kept: --kept is deprecated and will be removed in v3. Use --better instead.",
+    ):
+        assert words in shown
+
+
+def test_what_is_ignored_does_not_count(tmp_path: Path) -> None:
+    project = write(tmp_path, {**OLD, **pyproject(">=1")})
+    assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_port"]) == 0
+
+
+def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    project = str(write(tmp_path, {**OLD, **pyproject(">=1")}))
+    assert cli.main(["uses", project, "--json"]) == 1
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert (report["complete"], report["newest"], report["files"]) == (["1.0"], "2.0", 3)
+    assert report["declared"][0]["broken"] == ["2.0"]
+    assert report["releases"]["2.0"][0]["file"] == "pkg/a.py"
+    assert cli.main(["uses", project, "--markdown"]) == 1
+    row = "| 2.0 | ` pkg/a.py:1 ` | ` the module vllm.utils has no get_port ` | ` vllm.utils.network.get_port ` |"
+    assert row in capsys.readouterr().out
+
+
+def test_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["uses", str(write(tmp_path, {**OLD, **pyproject(">=1")})), "--sarif"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, SARIF_ESSENTIALS)
+    results = {result["ruleId"]: result for result in document["runs"][0]["results"]}
+    assert results["vllm-name"]["level"] == "warning"
+    location = results["vllm-name"]["locations"][0]["physicalLocation"]
+    assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("pkg/a.py", 1)
+    assert results["vllm-deprecated"]["level"] == "note"
+
+
+def test_one_file_can_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, OLD)
+    assert cli.main(["uses", str(tmp_path / "pkg" / "a.py")]) == 0
+    assert "1 use of vLLM in 1 file" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], [".", "--json", "--sarif"]])
+def test_usage_errors(arguments: list[str]) -> None:
+    assert cli.main(["uses", *arguments]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "specifiers"),
+    [
+        ("pyproject.toml", '[project.optional-dependencies]\nx = ["VLLM >=0.8 , <0.9"]', ["<0.9,>=0.8"]),
+        ("pyproject.toml", '[dependency-groups]\nx = ["vllm==0.8.5"]', ["==0.8.5"]),
+        ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = "^0.8.5"', [">=0.8.5,<0.9"]),
+        ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = {version = ">=0.8"}', [">=0.8"]),
+        ("pyproject.toml", 'dependencies = ["vllm-ascend==1", "vllm"]', []),
+        ("pyproject.toml", "not toml [", []),
+        ("setup.py", "setup(install_requires=['vllm<=0.9'])", ["<=0.9"]),
+        ("deps/requirements/gpu.txt", "vllm>=0.8 \\\n  --hash=sha256:1\n", [">=0.8"]),
+        ("notes.txt", "vllm==0.8", []),
+    ],
+)
+def test_declared_ranges(name: str, text: str, specifiers: list[str]) -> None:
+    assert [declared.specifier for declared in declared_in(text, name)] == specifiers
+
+
+def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, two_releases: History) -> None:
+    outside = tmp_path / "outside.py"
+    outside.write_text("from vllm.utils import get_port")
+    project = tmp_path / "project"
+    files = {
+        "deep.py": "import vllm\nx = " + "(" * 5000 + ")" * 5000,
+        "chain.py": "import vllm\n" + "if a: ...\n" + "elif a: ...\n" * 5000,
+        "long.py": "import vllm\nx = " + "+".join(["vllm.a"] * 20_000),
+        "null.py": "import vllm\0",
+        "large.py": "#vllm" + " " * MAX_FILE,
+        "n.ipynb": '{"vllm": ' + "[" * 100_000,
+        "m.ipynb": '{"cells": [{"cell_type": "code", "source": 3}, 4], "vllm": 1}',
+        "pyproject.toml": "vllm = " + "[" * 50_000,
+        "line.sh": "vllm serve " + "--kept " * 200_000,
+        "block.yaml": "vllm serve:\n" + " - vllm serve\n" * 50_000,
+    }
+    write(project, files)
+    (project / "link.py").symlink_to(outside)
+    (project / "folder").symlink_to(tmp_path)
+    (project / "pipe.py").unlink(missing_ok=True)
+    result = answer_for(project, two_releases, {})
+    assert result.problems["2.0"] == ()
+    assert len(result.project.notes) >= 5
+
+
+def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, {"\x1b[31mred\n::error::x.py": "from vllm.utils import get_port\n"})
+    assert cli.main(["uses", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\n::error" not in shown
+    assert cli.main(["uses", str(tmp_path), "--sarif"]) == 0
+    assert cli.main(["uses", str(tmp_path), "--markdown"]) == 0

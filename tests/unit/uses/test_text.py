@@ -1,0 +1,72 @@
+"""Uses in shell scripts, Dockerfiles, YAML and notebooks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.api_history.store import History
+from tests.unit.uses.projects import answer_for, missing
+
+CI = ".github/workflows/ci.yml"
+GONE = "vllm serve has no --old-flag"
+POD = """
+spec:
+  containers:
+  - name: sidecar
+    image: other
+    args: ["--kept", "--old-flag"]
+  - name: server
+    image: vllm/vllm-openai:v1.0
+    env:
+    - name: VLLM_OLD
+      value: "1"
+    args:
+    - --model=x
+    - --mode
+    - a
+  - name: last
+    args: [--old-flag]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("run.sh", "vllm serve m \\\n  --kept 1 \\\n  --old-flag x", {f"run.sh:3: {GONE}"}),
+        ("run.sh", "other --old-flag && vllm serve m; other --old-flag", set()),
+        ("run.sh", "python -m vllm.entrypoints.openai.api_server --old_flag", {f"run.sh:1: {GONE}"}),
+        ("run.sh", "# vllm serve --old-flag\nexport VLLM_OLD=1", {"run.sh:2: vLLM does not read VLLM_OLD"}),
+        ("run.sh", "vllm serve m --no-old-flag", {f"run.sh:1: {GONE}"}),
+        ("run.sh", "docker run --old-flag vllm/vllm-openai:latest --mode a", {"run.sh:1: --mode does not allow a"}),
+        ("run.sh", "curl http://localhost:8000/v1/old # vllm", {"run.sh:1: there is no route /v1/old"}),
+        ("run.sh", "vllm serve m --tool-call-parser hermes", {"run.sh:1: there is no tool parser hermes"}),
+        ("Dockerfile", 'ENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--old-flag"]', {f"Dockerfile:2: {GONE}"}),
+        ("Dockerfile", "ENV VLLM_OLD=1", {"Dockerfile:1: vLLM does not read VLLM_OLD"}),
+        ("pod.yaml", POD, {"pod.yaml:10: vLLM does not read VLLM_OLD", "pod.yaml:14: --mode does not allow a"}),
+        ("chart/templates/d.yaml", "command:\n- vllm\n- serve\n- {{ .Values.model }}\n- --old-flag", {f"chart/templates/d.yaml:5: {GONE}"}),
+        ("c.yml", "services:\n  a:\n    image: vllm/vllm-openai\n    command: --old-flag\n  b:\n    command: --mode a", {f"c.yml:4: {GONE}"}),
+        (CI, "steps:\n- run: |\n    vllm serve m \\\n      --old-flag\n- run: x --mode a", {f"{CI}:4: {GONE}"}),
+        ("board.json", '{"expr": "rate(vllm:old_count[1m])"}', {"board.json:1: there is no metric vllm:old"}),
+    ],
+)  # fmt: skip
+def test_files(tmp_path: Path, two_releases: History, name: str, text: str, found: set[str]) -> None:
+    result = answer_for(tmp_path, two_releases, {name: text})
+    assert {str(problem).partition(" (now")[0] for problem in result.problems["2.0"]} == found
+    assert result.problems["1.0"] == ()
+
+
+def test_notebooks_are_read_cell_by_cell(tmp_path: Path, two_releases: History) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": "from vllm.utils import get_port"},
+        {"cell_type": "code", "source": ["%time\n", "!pip install vllm\n", "from vllm.utils import get_port\n"]},
+        {"cell_type": "code", "source": "!vllm serve m --old-flag"},
+        {"cell_type": "code", "source": "import vllm +"},
+        "nonsense",
+    ]
+    result = answer_for(tmp_path, two_releases, {"n.ipynb": json.dumps({"cells": cells})})
+    assert missing(result)["2.0"] == ["the module vllm.utils has no get_port", GONE]
+    assert str(result.problems["2.0"][0].use.place) == "n.ipynb:cell 2:3"
+    assert result.project.notes == ("left out: n.ipynb: cell 4 cannot be parsed",)
