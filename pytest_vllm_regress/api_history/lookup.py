@@ -50,7 +50,8 @@ class Lookup:
 
     def __init__(self, history: History, release: int) -> None:
         self._history, self._release = history, release
-        self.find = functools.lru_cache(maxsize=None)(self._find)
+        self.find = functools.cache(self._find)
+        self.signature = functools.cache(self._signature)
 
     def has_module(self, module: str) -> bool:
         timeline = self._history.modules().get(module)
@@ -184,7 +185,7 @@ class Lookup:
             found = self._step(found, part)
         return found
 
-    def signature(self, symbol: Symbol) -> Signature:
+    def _signature(self, symbol: Symbol) -> Signature:
         """Return the parameters for a call of a function, a bound method or a class. Raises ``Unknown``."""
         if is_class(symbol.definition) and not symbol.instance:
             return self._constructor(symbol)

@@ -6,7 +6,7 @@ import collections
 import itertools
 from collections.abc import Mapping
 
-from .definitions import is_class, is_function
+from .definitions import bases_of, is_class, is_function
 from .snapshot import Symbols
 
 SIMILAR = 0.5
@@ -46,11 +46,16 @@ def _place(module: str, name: str, modules: list[str], before: Symbols) -> str:
 
 
 def _renamed(module: str, name: str, before: Symbols, after: Symbols) -> str:
-    """Return the class of the same module that has most of the members of the one that is gone."""
-    own = _members(before[module], name)
-    if len(own) < MIN_MEMBERS or not is_class(before[module][name]):
+    """Return the class of the same module that takes the place of the one that is gone: its base, or one with most of its members."""
+    if not is_class(before[module][name]):
         return ""
     classes = [other for other, text in after.get(module, {}).items() if is_class(text) and "." not in other]
+    bases = bases_of(before[module][name])
+    if len(bases) == 1 and bases[0] in classes and _shares_word(name, bases[0]):  # the old name was a subclass
+        return f"{module}:{bases[0]}"
+    own = _members(before[module], name)
+    if len(own) < MIN_MEMBERS:
+        return ""
     scores = {
         other: _similarity(own, _members(after[module], other)) for other in classes if other not in before[module]
     }

@@ -11,7 +11,7 @@ from ..errors import UsageError
 from .context import HELP, OK, UNEXPECTED, AsJson, print_json, say, warn
 
 EPILOG = (
-    "Exit codes: 0 the declared range (vllm>=X,<Y) has no release that lacks something, or none is declared; 1 it has one; "
+    "Exit codes: 0 no release in the declared range (vllm>=X,<Y) breaks the project, or none is declared; 1 one does; "
     "2 usage or bad input; 4 internal error."
 )
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -20,12 +20,20 @@ app = typer.Typer(context_settings=HELP, add_completion=False)
 @app.command(epilog=EPILOG)
 def uses(
     path: Annotated[
-        Path,
+        Path | None,
         typer.Argument(metavar="[PATH]", help="Directory of a project, or one of its files (default: this directory)."),
-    ] = Path(),
+    ] = None,
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B", help="Show what changed from release A to B of what PATH uses; without PATH everything."
+        ),
+    ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Option, variable, route, metric or dotted name that does not count; repeatable."),
+        typer.Option(
+            metavar="NAME", help="Option, variable, route, metric or dotted name that does not count; repeatable."
+        ),
     ] = None,
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
@@ -39,6 +47,12 @@ def uses(
 
     if as_json + as_sarif + as_markdown > 1:
         raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
+    if diff is not None:
+        if as_sarif or ignore:
+            raise UsageError("--diff takes --json or --markdown, neither --sarif nor --ignore")
+        _diff(diff, path, as_json, as_markdown)
+        return
+    path = path or Path()
     result = answer(read_project(path, history()), history(), ignore or ())
     source = str(path)
     if as_sarif:
@@ -55,3 +69,22 @@ def uses(
     for note in result.project.notes:
         warn(f"note: {note}")
     raise typer.Exit(UNEXPECTED if result.broken else OK)
+
+
+def _diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool) -> None:
+    from ..api_history.store import history
+    from ..uses.diff import diff, markdown, release_number, text, to_json
+    from ..uses.project import read_project
+
+    before, after = (release_number(history(), version) for version in versions)
+    project = read_project(path, history()) if path is not None else None
+    found = diff(history(), before, after, project)
+    if as_json:
+        print_json(to_json(found, versions))
+    elif as_markdown:
+        say(markdown(found, versions))
+    else:
+        for line in text(found, versions):
+            say(line)
+    for note in project.notes if project is not None else ():
+        warn(f"note: {note}")

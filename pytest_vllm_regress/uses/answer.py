@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -14,7 +15,7 @@ from ..api_history.store import MOVES, History
 from ..api_history.timeline import definition_at
 from ..util.versions import specifiers_of
 from .check import Checker
-from .model import KINDS, Declared, Project, Use
+from .model import KINDS, Declared, Place, Project, Use
 
 _USE_INSTEAD = re.compile(
     r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
@@ -29,6 +30,11 @@ class Problem:
     use: Use
     text: str
     instead: str = ""
+
+    @property
+    def breaks(self) -> bool:
+        """Whether something fails. A variable that vLLM does not read is only ignored."""
+        return self.use.kind != "environment"
 
     def __str__(self) -> str:
         return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
@@ -64,7 +70,7 @@ class Deprecation:
 class Answer:
     """``problems``: what each release lacks, by release, oldest first; empty for those that have everything.
 
-    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in a declared range that lack something.
+    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in a declared range in which something fails.
     """
 
     project: Project
@@ -86,59 +92,79 @@ class Answer:
 def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
     """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count."""
     checker = Checker(history)
-    numbers = range(len(history.releases))
     counted = [use for use in project.uses if not {use.name, use.targets[0], use.detail} & set(ignore)]
     known: list[Use] = []
     unknown: list[Use] = []
     for use in counted:
-        there = [status for n in numbers if not (status := checker.status(use, n)).missing and status.sure]
-        missing = any(checker.status(use, n).missing for n in numbers)
-        (known if there else unknown if missing and not use.guarded else []).append(use)
-    problems = {release: _problems(checker, known, n) for n, release in enumerate(history.releases)}
+        statuses = checker.statuses(use)
+        if any(status.sure and not status.missing for status in statuses):
+            known.append(use)
+        elif not use.guarded and any(status.missing for status in statuses):
+            unknown.append(use)
+    problems = _problems(checker, known)
     last = len(history.releases) - 1
-    reached = [use for use in known if not checker.status(use, last).missing and (use.live is None or last in use.live)]
+    reached = [
+        use for use in known if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
+    ]
     deprecated = tuple(deprecations(checker, reached, last))
     broken = {declared: releases for declared in project.declared if (releases := _broken(declared, problems))}
     return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
 
 
-def _problems(checker: Checker, uses: Iterable[Use], release: int) -> tuple[Problem, ...]:
-    broken = [use for use in uses if checker.breaks(use, release)]
-    found = [Problem(use, checker.status(use, release).missing, instead(checker, use, release)) for use in broken]
-    distinct: dict[tuple[str, str], Problem] = {}
-    for problem in sorted(found, key=lambda p: (KINDS.index(p.use.kind), p.use.place)):
-        distinct.setdefault((problem.use.place.file, problem.text), problem)
-    return tuple(distinct.values())
+def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
+    """Return what each release lacks: the same thing once for each file."""
+    releases = checker.history.releases
+    found: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
+    advice = functools.cache(
+        lambda kind, targets, detail, release: instead(checker, Use(kind, targets, Place("", 0), detail), release)
+    )
+    for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place)):
+        statuses = checker.statuses(use)
+        for number in checker.broken_in(use):
+            key = (use.place.file, statuses[number].missing)
+            if key not in found[number]:
+                found[number][key] = Problem(use, key[1], advice(use.kind, use.targets, use.detail, number))
+    return {release: tuple(found[number].values()) for number, release in enumerate(releases)}
 
 
 def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
-    """Return the releases of a declared range that lack something; a local range is about the uses in its file."""
+    """Return the releases of a declared range in which something fails; a local range is about the uses in its file."""
     specifiers = specifiers_of(declared.specifier)
     return tuple(
         release
         for release, lacking in problems.items()
         if specifiers is not None
         and specifiers.contains(Version(release))
-        and any(not declared.local or problem.use.place.file == declared.place.file for problem in lacking)
+        and any(
+            problem.breaks and (not declared.local or problem.use.place.file == declared.place.file)
+            for problem in lacking
+        )
     )
 
 
 def instead(checker: Checker, use: Use, release: int) -> str:
     """Return what the release has in place of a use that it lacks; empty if that is not known."""
     history = checker.history
-    moved = checker.status(use, release).moved
+    moved = checker.statuses(use)[release].moved
     if moved and (timeline := history.table(MOVES).get(moved)) is not None:
         place = definition_at(timeline, release)
         if place is not None:
             return place.replace(":", ".")
-    subject = use.detail if use.kind == "keyword" else use.targets[0]
-    if use.kind in ("option", "environment", "keyword"):
-        for message in history.table("deprecations"):
-            if mentions(message, subject):
-                match = _USE_INSTEAD.search(message, message.index(subject) + len(subject))
-                if match and match[1] != subject and (use.kind == "keyword" or match[1].startswith(("--", "VLLM_"))):
-                    return match[1].rstrip(".")
+    if use.kind in ("option", "environment"):
+        return next(_advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), "")
+    if use.kind == "keyword":
+        return next(_advised(history, use.detail, checker.keywords(use, release).__contains__), "")
     return ""
+
+
+def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the names that messages about a deprecated one advise to use instead, and that exist."""
+    for message in history.table("deprecations"):
+        if mentions(message, name):
+            for match in _USE_INSTEAD.finditer(message, message.index(name) + len(name)):
+                advised = match[1].rstrip(".").rpartition(".")[2] if match[1][0] != "-" else match[1].rstrip(".")
+                if advised != name and exists(advised.partition(".")[0]):
+                    yield advised
 
 
 def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:

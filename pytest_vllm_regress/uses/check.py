@@ -36,7 +36,7 @@ class Checker:
     def __init__(self, history: History) -> None:
         self.history = history
         self._lookups = [Lookup(history, number) for number in range(len(history.releases))]
-        self._cache: dict[tuple[Use, int], Status] = {}
+        self._cache: dict[Use, tuple[Status, ...]] = {}
         self._checks: dict[str, Callable[[Use, Lookup], Status]] = {
             "name": _name,
             "keyword": _keyword,
@@ -54,20 +54,36 @@ class Checker:
     def lookup(self, release: int) -> Lookup:
         return self._lookups[release]
 
-    def status(self, use: Use, release: int) -> Status:
-        """Return whether the release has what is used, whatever the code asks before."""
-        key = (dataclasses.replace(use, place=_NOWHERE, live=None, instead_of=(), guarded=False), release)
+    def statuses(self, use: Use) -> tuple[Status, ...]:
+        """Return for each release whether it has what is used, whatever the code asks before."""
+        key = dataclasses.replace(use, place=_NOWHERE, live=None, instead_of=(), guarded=False)
         if key not in self._cache:
-            self._cache[key] = self._checks[use.kind](use, self._lookups[release])
+            check = self._checks[use.kind]
+            self._cache[key] = tuple(check(key, lookup) for lookup in self._lookups)
         return self._cache[key]
 
-    def breaks(self, use: Use, release: int) -> bool:
-        """Return whether the code gets to a use that the release does not have, and does not handle that."""
-        if use.guarded or (use.live is not None and release not in use.live):
-            return False
-        if use.instead_of and not any(self.status(other, release).missing for other in use.instead_of):
-            return False
-        return bool(self.status(use, release).missing)
+    def has(self, kind: str, name: str, release: int) -> bool:
+        """Return whether the release has an option or an environment variable."""
+        section = {"option": "options", "environment": "environment"}[kind]
+        return self._lookups[release].table(section, name) is not None
+
+    def keywords(self, use: Use, release: int) -> frozenset[str]:
+        """Return the keywords that the release takes in a call."""
+        callable = _signature(use, self._lookups[release])
+        return frozenset(callable[1].names()) if callable is not None else frozenset()
+
+    def broken_in(self, use: Use) -> list[int]:
+        """Return the releases in which the code gets to a use that does not exist there, and does not handle that."""
+        if use.guarded:
+            return []
+        first_choices = [self.statuses(other) for other in use.instead_of]
+        return [
+            number
+            for number, status in enumerate(self.statuses(use))
+            if status.missing
+            and (use.live is None or number in use.live)
+            and (not first_choices or any(statuses[number].missing for statuses in first_choices))
+        ]
 
 
 def _name(use: Use, lookup: Lookup) -> Status:

@@ -94,7 +94,7 @@ def first_missing(answer: Answer) -> Iterator[tuple[str, Problem, int]]:
 def _declared_lines(answer: Answer, releases: Sequence[str]) -> Iterator[str]:
     for declared in answer.project.declared:
         broken = answer.broken.get(declared, ())
-        state = f"breaks with {span(broken, releases)}" if broken else "everything exists"
+        state = f"breaks with {span(broken, releases)}" if broken else "nothing breaks"
         yield f"declared: vllm{declared.specifier} ({declared.place}): {state}"
     if not answer.project.declared:
         yield "declared: no range of vllm"

@@ -53,7 +53,9 @@ def _rule(name: str, title: str) -> dict[str, Any]:
         "id": name,
         "shortDescription": {"text": title},
         "fullDescription": {"text": title},
-        "help": {"text": "Change the code, ask for the version, or narrow the range of vLLM that the project declares."},
+        "help": {
+            "text": "Change the code, ask for the version, or narrow the range of vLLM that the project declares."
+        },
         "defaultConfiguration": {"level": "warning"},
         "properties": {"tags": ["vllm", "compatibility"]},
     }

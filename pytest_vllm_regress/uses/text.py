@@ -62,7 +62,7 @@ def pins(text: str, file: str) -> Iterator[Declared]:
 def _command(lines: list[str], start: int, dockerfile: bool) -> tuple[list[Word], int]:
     """Return the words of a command from the server on, over continued lines, and the number of the line after it.
 
-    In a Dockerfile the instruction CMD after the ENTRYPOINT belongs to it.
+    In a Dockerfile the next instruction CMD belongs to an ENTRYPOINT and to the image.
     """
     match = _SERVER.search(lines[start]) or _SERVER_LIST.search(lines[start])
     assert match is not None
@@ -77,6 +77,8 @@ def _command(lines: list[str], start: int, dockerfile: bool) -> tuple[list[Word]
                 return words, number + 1
         goes_on = text.rstrip().endswith("\\")
         number += 1
+        while dockerfile and not goes_on and number < len(lines) and not lines[number].startswith(("CMD", "FROM")):
+            number += 1
         if number >= len(lines) or number - start > MAX_BLOCK:
             return words, number
         text = lines[number]

@@ -67,6 +67,7 @@ def test_star_imports_and_environment_variables_are_names() -> None:
             "vllm.a:OldParams",
             "vllm.a:NewParams",
         ),
+        ({"a.py": "class NewParams: ...\nclass OldParams(NewParams): ..."}, {"a.py": "class NewParams: ..."}, "vllm.a:OldParams", "vllm.a:NewParams"),
         ({"a.py": "class Gone:\n    x: int\n    y: int\n    z: int"}, {"a.py": "class Other:\n    q: int"}, "vllm.a:Gone", None),
     ],
 )  # fmt: skip

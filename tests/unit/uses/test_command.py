@@ -38,7 +38,8 @@ def pyproject(specifier: str) -> dict[str, str]:
         ({"requirements-dev.txt": "vllm[audio]>=2 ; python_version > '3'\n"}, 1),
         ({"setup.cfg": "[options]\ninstall_requires =\n  vllm==2.0\n"}, 1),
         ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\n"}, 0),  # about the uses in that file
-        ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\nENV VLLM_OLD=1\n"}, 1),
+        ({"Dockerfile": 'FROM vllm/vllm-openai:v2.0\nCMD ["--mode", "a"]\n'}, 1),
+        ({"Dockerfile": "FROM vllm/vllm-openai:v2.0\nENV VLLM_OLD=1\n"}, 0),  # only ignored
     ],
 )
 def test_the_exit_code_is_about_the_declared_range(tmp_path: Path, declaration: dict[str, str], code: int) -> None:

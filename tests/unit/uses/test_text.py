@@ -44,6 +44,7 @@ spec:
         ("run.sh", "curl http://localhost:8000/v1/old # vllm", {"run.sh:1: there is no route /v1/old"}),
         ("run.sh", "vllm serve m --tool-call-parser hermes", {"run.sh:1: there is no tool parser hermes"}),
         ("Dockerfile", 'ENTRYPOINT ["vllm", "serve"]\nCMD ["m", "--old-flag"]', {f"Dockerfile:2: {GONE}"}),
+        ("Dockerfile", 'FROM vllm/vllm-openai:v1\nRUN x --mode a\nCMD ["--old-flag"]', {f"Dockerfile:3: {GONE}"}),
         ("Dockerfile", "ENV VLLM_OLD=1", {"Dockerfile:1: vLLM does not read VLLM_OLD"}),
         ("pod.yaml", POD, {"pod.yaml:10: vLLM does not read VLLM_OLD", "pod.yaml:14: --mode does not allow a"}),
         ("chart/templates/d.yaml", "command:\n- vllm\n- serve\n- {{ .Values.model }}\n- --old-flag", {f"chart/templates/d.yaml:5: {GONE}"}),
