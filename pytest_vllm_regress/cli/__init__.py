@@ -39,7 +39,7 @@ MODULES = {
     "run": "run",
     "show": "cases",
     "try": "try_patch",
-    "uses": "uses",
+    "uses": "audit",
     "validate": "validate",
 }
 """The module that defines each command in its typer application ``app``."""

@@ -1,4 +1,4 @@
-"""``vllm-regress audit``: the documented failures of a combination of versions, without running anything."""
+"""``vllm-regress audit`` and ``uses``: what files say about versions and about a project, without running anything."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ SCHEMA_VERSION = 1
 MAX_LINE = 100
 """Characters of a line for one failure."""
 EPILOG = "Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or bad input; 4 internal error."
+USES_EPILOG = (
+    "Exit codes: 0 no release in the declared range (vllm>=X,<Y) breaks the project, or none is declared; 1 one does; "
+    "2 usage or bad input; 4 internal error."
+)
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
@@ -211,3 +215,76 @@ def _field(name: str, text: str) -> None:
             break_on_hyphens=False,
         )
     )
+
+
+@app.command(epilog=USES_EPILOG)
+def uses(
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", help="Directory of a project, or one of its files (default: this directory)."),
+    ] = None,
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="A B", help="Show what changed from release A to B of what PATH uses; without PATH everything."
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Option, variable, route, metric or dotted name that does not count; repeatable."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Find the releases of vLLM that have everything a project uses. Reads its files; imports and runs nothing."""
+    from ..api_history.store import history
+    from ..uses.answer import answer
+    from ..uses.project import read_project
+    from ..uses.report import markdown, text, to_json
+
+    if as_json + as_sarif + as_markdown > 1:
+        raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
+    if diff is not None:
+        if as_sarif or ignore:
+            raise UsageError("--diff takes --json or --markdown, neither --sarif nor --ignore")
+        _print_diff(diff, path, as_json, as_markdown)
+        return
+    path = path or Path()
+    result = answer(read_project(path, history()), history(), ignore or ())
+    source = str(path)
+    if as_sarif:
+        from ..uses.sarif import to_sarif
+
+        print_json(to_sarif(result, source))
+    elif as_json:
+        print_json(to_json(result, source))
+    elif as_markdown:
+        say(markdown(result, source))
+    else:
+        for line in text(result, source):
+            say(line)
+    for note in result.project.notes:
+        warn(f"note: {note}")
+    raise typer.Exit(UNEXPECTED if result.broken else OK)
+
+
+def _print_diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool) -> None:
+    from ..api_history.store import history
+    from ..uses.diff import diff, markdown, release_number, text, to_json
+    from ..uses.project import read_project
+
+    before, after = (release_number(history(), version) for version in versions)
+    project = read_project(path, history()) if path is not None else None
+    found = diff(history(), before, after, project)
+    if as_json:
+        print_json(to_json(found, versions))
+    elif as_markdown:
+        say(markdown(found, versions))
+    else:
+        for line in text(found, versions):
+            say(line)
+    for note in project.notes if project is not None else ():
+        warn(f"note: {note}")
