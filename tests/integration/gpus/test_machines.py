@@ -89,7 +89,7 @@ def test_usable_and_leased_devices(
     lease = take(tmp_path, usable_devices.devices)
     assert lease.environment == {ORDER: "PCI_BUS_ID", VISIBLE: expected.lease}
     lease.claim([1])
-    assert lease.release(Deadline.after("stop", 1)) == ()
+    assert lease.release(Deadline.after("stop", 60)) == ()
 
 
 def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_memory_of_others_is_not_waited_for(answer: Answer, tmp_path: Path) -> N
 
 def test_a_tenant_leaves_enough_memory_or_is_reported(answer: Answer, tmp_path: Path) -> None:
     answer(Machine((dataclasses.replace(H100, used=20 * GIB, processes=((1, 20 * GIB),)),)))
-    take(tmp_path, usable().devices).release(Deadline.after("stop", 1))
+    take(tmp_path, usable().devices).release(Deadline.after("stop", 60))
     answer(Machine((dataclasses.replace(H100, used=78 * GIB, processes=((1, 78 * GIB),)),)))
     with pytest.raises(DeviceBusy, match=r"GPU 0: 1\.6 GiB free, 4\.0 needed; process 1 \("):
         take(tmp_path, usable().devices, same_pids=True)

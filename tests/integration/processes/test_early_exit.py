@@ -48,7 +48,7 @@ def get(child: Child) -> Iterator[Ask]:
     """GET a function's name from a server in the child; it answers when the function does."""
     port = ask(child, "listen")
     request = {"op": "call", "file": str(FAMILIES), "function": "serve", "arguments": {}}
-    child.channel.post(request, Deadline.after("probe", 5))
+    child.channel.post(request, Deadline.after("probe", 60))
     quiet = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 
     def deadline_for(phase: str, seconds: float | None) -> Deadline:

@@ -67,7 +67,7 @@ def test_the_nodes_end_with_their_starter(engine: list[str], tmp_path: Path, kil
             started.kill()
             forked.kill()
     # Although the fork, where it lives, holds the other end of its input.
-    assert process_tree.wait_until_gone([held], 10) == []
+    assert process_tree.wait_until_gone([held], 60) == []
     process_tree.terminate([forked], grace_s=0)
     assert variables == {"RAY_ADDRESS": "127.0.0.2:1", "VLLM_HOST_IP": "127.0.0.1"}
     nodes = [json.loads(line) for line in (tmp_path / "nodes").read_text().splitlines()]

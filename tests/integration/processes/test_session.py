@@ -29,7 +29,7 @@ def segments() -> Iterator[tuple[Path, Path]]:
 
 
 def test_a_build_error_does_not_grow_with_every_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
+    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 60))
 
     def resolve(name: str) -> None:
         raise BuildError("no such release")
@@ -45,7 +45,7 @@ def test_a_build_error_does_not_grow_with_every_test(monkeypatch: pytest.MonkeyP
 
 def test_shared_memory_that_killed_nannies_had_noted_is_removed_and_charged(segments: tuple[Path, Path]) -> None:
     noted, renewed = segments
-    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 20))
+    session = Session(Settings(), lambda phase, seconds: Deadline.after(phase, seconds or 60))
     folder = session.run.path
     # The second name was noted for a file that no longer exists; the present file of that name belongs to another process.
     (folder / SEGMENTS).write_text(f"{noted.stat().st_ino} {noted}\n{renewed.stat().st_ino + 1} {renewed}\n")

@@ -99,7 +99,7 @@ def ask(agent: Agent, file: Path, function: str, **arguments: Any) -> Any:
 def ask_child(child: Child, file: Path, function: str, **arguments: Any) -> Any:
     try:
         return child.request(
-            "call", Deadline.after("probe", 20), file=str(file), function=function, arguments=arguments
+            "call", Deadline.after("probe", 60), file=str(file), function=function, arguments=arguments
         )
     finally:
         child.stop(Deadline.after("stop", 60))

@@ -42,7 +42,7 @@ def test_every_refusal_ends_the_command_with_130(answer: bytes, tmp_path: Path) 
         shown = _read_until(ours, b"Go on?")
         os.write(ours, answer)
         shown += _read_until(ours, b"nothing was downloaded or run")
-        assert process.wait(30) == 130, shown
+        assert process.wait(60) == 130, shown
     finally:
         process.kill()
         process.wait()
