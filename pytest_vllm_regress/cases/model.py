@@ -6,6 +6,7 @@ Forms of a failure that show in fewer versions, or in none, are variants in the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -56,19 +57,19 @@ class Range:
         if version is None:
             reason = f"{name} has version {format_value(installed)}, which is not a PEP 440 version"
             return Affectedness(False, f"not known to be affected: {reason}")
-        inside = SpecifierSet(self.specifier).contains(version.public, prereleases=True)
+        inside = _specifiers(self.specifier).contains(version.public, prereleases=True)
         below_range = not inside and self._begins_after(version)
         where = "in" if inside else "below" if below_range else "not in"
         state = f"{name} {installed} is {where} {self.specifier or 'any version'}"
         return Affectedness(inside, f"{'affected' if inside else 'not affected'}: {state}", below_range)
 
     def _begins_after(self, version: Version) -> bool:
-        bounds = [part.version for part in SpecifierSet(self.specifier) if part.operator in (">=", ">", "~=", "==")]
+        bounds = [part.version for part in _specifiers(self.specifier) if part.operator in (">=", ">", "~=", "==")]
         return any(version < Version(bound.removesuffix(".*")) for bound in bounds)
 
     def first_outside(self) -> str | None:
         """Return the first version above the range, in words, if the range has an upper bound."""
-        for specifier in SpecifierSet(self.specifier):
+        for specifier in _specifiers(self.specifier):
             if specifier.operator == "<":
                 return f"{self.package} {specifier.version}"
             if specifier.operator == "<=":
@@ -160,6 +161,11 @@ class Case:
     def affected_text(self) -> str:
         """Return the ranges on one line."""
         return " and ".join(map(str, self.affected))
+
+
+@functools.lru_cache(maxsize=1024)
+def _specifiers(text: str) -> SpecifierSet:
+    return SpecifierSet(text)
 
 
 def _installed(versions: Mapping[str, str], package: str) -> tuple[str, str | None]:

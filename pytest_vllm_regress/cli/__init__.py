@@ -45,6 +45,8 @@ MODULES = {
 """The module that defines each command in its typer application ``app``."""
 PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "validate"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
+LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz", "replay"}
+"""Commands that start processes in target environments. The others only read files and work everywhere."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted. "
@@ -143,6 +145,12 @@ def root(
     ] = False,
 ) -> None:
     own_args, pytest_args = context.obj
+    command = context.invoked_subcommand
+    if sys.platform != "linux" and command in LINUX_ONLY and not {*HELP["help_option_names"]} & {*own_args}:
+        raise UsageError(
+            f"{command}: Linux only, because it starts engines or builds environments. On {sys.platform} these commands work: "
+            f"{', '.join(name for name in MODULES if name not in LINUX_ONLY)}"
+        )
     context.with_resource(logging_to(verbose, log_file))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
     context.obj = Invocation(cases, pytest_args, verbose > 0)

@@ -74,12 +74,14 @@ def show(
     """Show all fields of one case, and which ends of its affected range were observed."""
     from ..audit.boundaries import boundaries
     from ..audit.verdict_table import read_table
-    from ..cases import lint
 
     command = invocation(context)
     (case,) = command.select([case_id])
-    for line in lint.lint_case(case, command.loaded.cases):
-        warn(f"warning: {line}")
+    if command.cases_dir is not None:  # tests check the built-in cases, and the check takes a second
+        from ..cases import lint
+
+        for line in lint.lint_case(case, command.loaded.cases):
+            warn(f"warning: {line}")
     ends = boundaries(case, read_table([case]))
     if as_json:
         print_json({**_as_json(case), "boundaries": [end.to_json() for end in ends]})

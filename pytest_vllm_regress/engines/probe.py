@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
-from ..processes.child_handle import Child, Loan
-from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
 from ..util.paths import PACKAGE
 from ..util.validation import did_you_mean
+
+if TYPE_CHECKING:
+    from ..processes.child_handle import Child, Loan
+    from ..processes.lifecycle import Leftover
 
 BUILT_IN = ("frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""

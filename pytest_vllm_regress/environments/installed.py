@@ -39,7 +39,7 @@ _KEPT = ("HOME", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHO
 # Runs with -I and -S: without the working directory and PYTHONPATH, and without code of .pth files and sitecustomize.
 # Before 3.14 only the module site determines the prefix of a virtual environment.
 _SEARCH_PATH_PROGRAM = """
-import json, os, site, sys
+import json, os, platform, site, sys
 here = os.path.dirname(sys.executable)
 system = True
 for folder in (here, os.path.dirname(here)):
@@ -51,9 +51,9 @@ for folder in (here, os.path.dirname(here)):
         sys.prefix = sys.exec_prefix = folder
         break
 prefixes = [sys.prefix] + ([sys.base_prefix] if system else [])
-own = os.getuid() == os.geteuid() and os.getgid() == os.getegid()
+own = not hasattr(os, "getuid") or (os.getuid() == os.geteuid() and os.getgid() == os.getegid())
 user = [site.getusersitepackages()] if system and own else []
-print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "machine": os.uname().machine, "implementation": sys.implementation.name,
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "machine": platform.machine(), "implementation": sys.implementation.name,
                   "path": [p for p in sys.path if p], "user": user, "site": site.getsitepackages(prefixes)}))
 """
 

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from filelock import FileLock
-
 from ..errors import UsageError
 from ..util.files import private_folder, read_below
 from ..util.masking import mask
@@ -208,6 +206,8 @@ def _cloned(url: str) -> Path:
     try:
         check_steps(root, place)
         private_folder(place.parent)
+        from filelock import FileLock
+
         with FileLock(f"{place}.lock"):
             if not place.is_dir():
                 logger.info("cloning %s into %s", name, place)

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import re
-import resource
 import shlex
 import signal
 import subprocess
@@ -131,6 +130,8 @@ def run(
         )
     lines: deque[str] = deque(maxlen=4000)
     try:
+        import resource  # Linux only, as is all that runs uv
+
         with contextlib.suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
         for line in _lines(process):

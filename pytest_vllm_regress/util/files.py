@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import operator
 import os
 import secrets
 import stat
@@ -12,7 +14,13 @@ from pathlib import Path
 
 from ..errors import UsageError
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+def _flags(*names: str) -> int:
+    """Return flags of ``os.open`` together. Windows lacks some, and needs another one for bytes to stay as they are."""
+    return functools.reduce(operator.or_, (getattr(os, f"O_{name}", 0) for name in (*names, "CLOEXEC", "BINARY")))
+
+
+_FOLDER = _flags("RDONLY", "DIRECTORY")
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
 
 
@@ -45,7 +53,7 @@ def write_atomically(path: Path, content: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{secrets.token_hex(8)}.part")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(temporary, _flags("WRONLY", "CREAT", "EXCL"), 0o666)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(content)
             stream.flush()
@@ -134,7 +142,7 @@ def read_below(folder: Path, path: str, limit: int, *, link_text: bool = False) 
     try:
         with _open_folder(folder, folders) as parent:
             try:
-                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+                flags = _flags("RDONLY", "NOFOLLOW", "NONBLOCK", "NOCTTY")
                 descriptor = os.open(name, flags, dir_fd=parent)
             except OSError as error:
                 if error.errno == errno.ELOOP and link_text:
@@ -158,7 +166,7 @@ def create_below(folder: Path, path: str, content: bytes) -> None:
     """Create a file below ``folder``, and the folders on the way. Raises ``UsageError`` for a path that leaves it, ``OSError`` if it exists."""
     *folders, name = parts_below(path)
     with _open_folder(folder, folders, create=True) as parent:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = _flags("WRONLY", "CREAT", "EXCL", "NOFOLLOW")
         with os.fdopen(os.open(name, flags, 0o666, dir_fd=parent), "wb") as stream:
             stream.write(content)
 
@@ -196,7 +204,7 @@ def _open_folder(folder: Path, parts: Sequence[str], *, create: bool = False) ->
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=descriptor)
             try:
-                inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+                inner = os.open(part, _FOLDER | _flags("NOFOLLOW"), dir_fd=descriptor)
             except OSError as error:
                 if error.errno in _LINK_ERRORS and stat.S_ISLNK(os.lstat(part, dir_fd=descriptor).st_mode):
                     raise UsageError(
@@ -223,7 +231,7 @@ def _read(path: Path, limit: int, error: type[UsageError]) -> bytes:
 
 def _open_nonblocking(path: str, flags: int) -> int:
     """Open without blocking on a pipe that has no writer."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    return os.open(path, flags | _flags("NONBLOCK", "NOCTTY"))
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> UsageError:

@@ -80,7 +80,8 @@ def writable_root() -> Path:
     root = cache_root()
     if can_write(root):
         return root
-    fallback = Path(tempfile.gettempdir(), f"vllm-regress-{os.getuid()}")
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    fallback = Path(tempfile.gettempdir(), f"vllm-regress-{user}")
     if not is_private(fallback):
         raise UsageError(
             f"{root} cannot be written, and {fallback} is not a folder of this user that nobody else can write to. "

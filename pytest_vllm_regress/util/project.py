@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from pathlib import Path
 
 from ..errors import UsageError
 
 ROOT_MARKS = ("pyproject.toml", ".git")
+_HAS_OWNERS = hasattr(os, "getuid")
+"""Whether files have an owner and a mode that say who can change them. On Windows neither does, so nothing is refused there."""
 
 
 def folders_of_project(start: Path) -> tuple[Path, ...]:
@@ -33,7 +33,7 @@ def check_owner(path: Path, instead: str) -> None:
         owner = path.stat().st_uid
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    if owner not in (os.getuid(), 0):
+    if _HAS_OWNERS and owner not in (os.getuid(), 0):
         raise UsageError(f"{path}: belongs to another user (uid {owner}), so it is not used by default. {instead}")
 
 
@@ -70,6 +70,8 @@ def is_world_writable(path: Path) -> bool:
 
 def _other_writers(status: os.stat_result, *, sticky: bool) -> str:
     """Return who can change a file or folder apart from the user and root, in words; empty if nobody can."""
+    if not _HAS_OWNERS:
+        return ""
     if status.st_uid not in (os.getuid(), 0):
         return f"belongs to another user (uid {status.st_uid})"
     if stat.S_ISLNK(status.st_mode) or (sticky and status.st_mode & stat.S_ISVTX):
@@ -83,6 +85,9 @@ def _other_writers(status: os.stat_result, *, sticky: bool) -> str:
 
 def _is_own_group(gid: int) -> bool:
     """Return whether only the user is in the group, as pam_umask assumes for a group of the user's name. It never does so for root."""
+    import grp
+    import pwd
+
     uid = os.getuid()
     try:
         user, group = pwd.getpwuid(uid).pw_name, grp.getgrgid(gid)
@@ -98,4 +103,4 @@ def is_private(folder: Path) -> bool:
         status = os.lstat(folder)
     except OSError:
         return False
-    return status.st_uid == os.getuid() and status.st_mode & 0o170022 == 0o040000
+    return not _HAS_OWNERS or (status.st_uid == os.getuid() and status.st_mode & 0o170022 == 0o040000)
