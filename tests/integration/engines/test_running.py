@@ -53,6 +53,9 @@ def test_a_signal_ends_the_front_process_with_its_exit_code(engine: Engine, numb
         assert replies == ["stop"]
         assert not engine.child.engine_is_dead
         assert engine.spent
+        with pytest.raises(ChildDied) as caught:
+            call(engine.child, "echo", value=1)
+        assert caught.value.kind is Kind.CRASH  # the test asked for the end: no engine-death
 
 
 def test_the_log_is_what_was_written_since_the_test_got_the_engine_whatever_its_length(engine: Engine) -> None:
