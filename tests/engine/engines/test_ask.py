@@ -1,0 +1,29 @@
+"""``vllm-regress ask`` with a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.engine
+CLIENT = """
+import json, os, sys, urllib.request
+body = {"model": os.environ["VLLM_REGRESS_MODEL"], "prompt": "Hello", "max_tokens": 3, "ignore_eos": True}
+headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+request = urllib.request.Request(sys.argv[1] + "/v1/completions", json.dumps(body).encode(), headers)
+print(json.dumps(json.load(urllib.request.urlopen(request, timeout=60))["usage"]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.usefixtures("user_caches")
+def test_a_command_talks_to_a_server() -> None:
+    command = ["ask", "vllm-0.8.5", "--serve", "--set", "generation=V1", "--", sys.executable, "-c", CLIENT, "{url}"]
+    asked = subprocess.run(
+        [sys.executable, "-m", "pytest_vllm_regress", *command], capture_output=True, text=True, timeout=300
+    )
+    assert asked.returncode == 3, asked.stderr[-4000:]
+    assert json.loads(asked.stdout)["completion_tokens"] == 3
