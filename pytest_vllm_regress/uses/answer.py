@@ -118,7 +118,7 @@ def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem,
     advice = functools.cache(
         lambda kind, targets, detail, release: instead(checker, Use(kind, targets, Place("", 0), detail), release)
     )
-    for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place)):
+    for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
             key = (use.place.file, statuses[number].missing)

@@ -55,7 +55,7 @@ def diff(history: History, before: int, after: int, project: Project | None) -> 
         return [UsedChange(change) for change in found if is_public(change)]
     places = used_names(project.uses, [Lookup(history, number) for number in (before, after)])
     return [
-        UsedChange(change, tuple(sorted(places[key])))
+        UsedChange(change, tuple(sorted(places[key], key=lambda place: place.order)))
         for change in found
         if (key := (change.section, change.name)) in places or change.section == "requirements"
     ]

@@ -7,13 +7,18 @@ import dataclasses
 KINDS = ("name", "keyword", "call", "override", "option", "choice", "parser", "environment", "route", "metric")
 
 
-@dataclasses.dataclass(frozen=True, order=True)
+@dataclasses.dataclass(frozen=True)
 class Place:
     """File relative to the project, with a line. ``cell`` is the number of a notebook's cell, in which the line is counted."""
 
     file: str
     line: int
     cell: int = 0
+
+    @property
+    def order(self) -> tuple[str, int, int]:
+        """Sorts places as a reader meets them."""
+        return self.file, self.cell, self.line
 
     def __str__(self) -> str:
         return f"{self.file}:{f'cell {self.cell}:' if self.cell else ''}{self.line}"

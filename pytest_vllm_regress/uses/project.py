@@ -14,9 +14,8 @@ from ..errors import UsageError
 from ..util.documents import parse_json
 from ..util.files import read_below
 from .declared import declared_in
-from .guards import VersionTests
 from .model import Declared, Project, Use
-from .python import read_python
+from .python import PythonReader
 from .strings import Known, StringReader
 from .text import is_dockerfile, pins, read_text
 
@@ -49,7 +48,7 @@ class ProjectReader:
     """Collects the uses and the declared ranges in the files of one project."""
 
     def __init__(self, history: History) -> None:
-        self._tests = VersionTests(history.releases)
+        self._releases = history.releases
         self._strings = StringReader(known_names(history))
         self._uses: dict[Use, None] = {}
         self._declared: list[Declared] = []
@@ -88,13 +87,13 @@ class ProjectReader:
 
     def _uses_in(self, text: str, name: str) -> Iterator[Use]:
         if name.endswith(".py"):
-            yield from self._python(text, name)
+            yield from self._python(text, self._reader(name))
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
             yield from read_text(text, name, self._strings)
 
-    def _python(self, text: str, name: str, cell: int = 0) -> list[Use]:
+    def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)
@@ -102,7 +101,7 @@ class ProjectReader:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:
-            return read_python(tree, name, self._tests, self._strings, cell)
+            return reader.read(tree, cell)
         except RecursionError:
             raise _Unreadable("is nested too deeply") from None
 
@@ -112,14 +111,17 @@ class ProjectReader:
         except ValueError:
             raise _Unreadable("cannot be parsed") from None
         cells = document.get("cells") if isinstance(document, dict) else None
+        reader = self._reader(name)
         for number, cell in enumerate(cells if isinstance(cells, list) else [], 1):
             if isinstance(cell, dict) and cell.get("cell_type") == "code":
                 source = cell.get("source")
                 lines = "".join(map(str, source)) if isinstance(source, list) else str(source)
-                if "vllm" in lines.lower():
-                    yield from self._cell(lines, name, number)
+                yield from self._cell(lines, name, number, reader)
 
-    def _cell(self, text: str, name: str, number: int) -> Iterator[Use]:
+    def _reader(self, name: str) -> PythonReader:
+        return PythonReader(name, self._releases, self._strings)
+
+    def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:
         """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""
         is_command = [line.lstrip().startswith(("!", "%")) for line in text.split("\n")]
         lines = text.split("\n")
@@ -127,7 +129,7 @@ class ProjectReader:
         python = "\n".join("" if command else line for line, command in zip(lines, is_command, strict=True))
         yield from read_text(shell, name, self._strings)
         try:
-            yield from self._python(python, name, number)
+            yield from self._python(python, reader, number)
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: cell {number} {problem}")
 

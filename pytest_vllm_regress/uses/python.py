@@ -12,6 +12,7 @@ from .model import Call, Place, Use
 from .strings import StringReader
 from .syntax import (
     ALL_CAUGHT,
+    MAX_ALTERNATIVES,
     Function,
     Names,
     Text,
@@ -26,14 +27,7 @@ from .syntax import (
 )
 
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-MAX_ALTERNATIVES = 8
-
-
-def read_python(tree: ast.Module, file: str, tests: VersionTests, strings: StringReader, cell: int = 0) -> list[Use]:
-    """Return the uses in a parsed module. ``RecursionError`` means that it is nested too deeply to be read."""
-    reader = _Reader(file, cell, tests, strings)
-    reader.block(tree.body)
-    return reader.uses
+MAX_PATH = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,19 +40,28 @@ class _Context:
     instead_of: tuple[Use, ...] = ()
 
 
-class _Reader:
-    def __init__(self, file: str, cell: int, tests: VersionTests, strings: StringReader) -> None:
-        self._file, self._cell, self._tests, self._strings = file, cell, tests, strings
+class PythonReader:
+    """Reads the modules of one file: a module, or the cells of a notebook, which share their names."""
+
+    def __init__(self, file: str, releases: Sequence[str], strings: StringReader) -> None:
+        self._file, self._cell, self._strings = file, 0, strings
+        self._tests = VersionTests(releases)
         self._names: Names = {}
         self._keys: dict[str, dict[str, int]] = {}
         self._own: Names = {}
-        self._context = _Context(tests.all)
+        self._context = _Context(self._tests.all)
         self._dry = False
-        self.uses: list[Use] = []
+        self._uses: list[Use] = []
+
+    def read(self, tree: ast.Module, cell: int = 0) -> list[Use]:
+        """Return the uses in a parsed module. ``RecursionError`` means that it is nested too deeply to be read."""
+        self._cell, self._uses = cell, []
+        self._block(tree.body)
+        return self._uses
 
     # Statements
 
-    def block(self, body: Sequence[ast.stmt]) -> None:
+    def _block(self, body: Sequence[ast.stmt]) -> None:
         """Read statements in their order. What follows a test that leaves the block runs only where the test was false."""
         before = self._context
         for node in body:
@@ -86,13 +89,13 @@ class _Reader:
                 self._assign(node)
             elif isinstance(node, (ast.For, ast.AsyncFor)):
                 self._unbind(node.target)
-            self.block(list(inner_statements(node)))
+            self._block(list(inner_statements(node)))
         return None
 
     def _if(self, node: ast.If) -> Releases | None:
         if is_type_checking(node.test):
             self._within(dataclasses.replace(self._context, caught=frozenset(ALL_CAUGHT)), node.body)
-            self.block(node.orelse)
+            self._block(node.orelse)
             return None
         self._expression(node.test)
         true, false = self._tests.outcome(node.test, self._names)
@@ -100,7 +103,7 @@ class _Reader:
         probed = context.probed | probed_names(node.test)
         self._within(dataclasses.replace(context, live=context.live & true, probed=probed), node.body)
         after_body, self._names = self._names, before
-        self._within(dataclasses.replace(context, live=context.live & false), node.orelse)
+        self._within(dataclasses.replace(context, live=context.live & false, probed=probed), node.orelse)
         self._names = merged(after_body, self._names)
         if node.body and isinstance(node.body[-1], _ENDS) and true != self._tests.all:
             return false
@@ -108,21 +111,21 @@ class _Reader:
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
-        first = len(self.uses)
+        first = len(self._uses)
         context = self._context
         self._within(dataclasses.replace(context, caught=context.caught | caught), node.body)
-        guarded = tuple(use for use in self.uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
+        guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         after_body = dict(self._names)
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else context.instead_of
             self._within(dataclasses.replace(context, instead_of=instead_of), handler.body)
             after_body = merged(after_body, self._names)
             self._names = dict(after_body)
-        self.block([*node.orelse, *node.finalbody])
+        self._block([*node.orelse, *node.finalbody])
 
     def _within(self, context: _Context, body: Sequence[ast.stmt]) -> None:
         before, self._context = self._context, context
-        self.block(body)
+        self._block(body)
         self._context = before
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
@@ -178,7 +181,7 @@ class _Reader:
 
     def _scope(self, body: Sequence[ast.stmt]) -> None:
         names, keys = dict(self._names), dict(self._keys)
-        self.block(body)
+        self._block(body)
         self._names, self._keys = names, keys
 
     def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
@@ -203,11 +206,12 @@ class _Reader:
     def _keep(self, name: str, value: ast.expr | None) -> None:
         """Remember the keys of a dict, and the outcome of a test of the version, under the name."""
         self._keys.pop(name, None)
+        self._tests.flags.pop(name, None)
         if value is not None and (keys := keys_of(value)) is not None:
             self._keys[name] = keys
         if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)):
             outcome = self._tests.outcome(value, self._names)
-            if outcome[0] != self._tests.all or outcome[1] != self._tests.all:
+            if outcome != (self._tests.all, self._tests.all):
                 self._tests.flags[name] = outcome
 
     def _bind(self, name: str, paths: tuple[str, ...]) -> None:
@@ -281,9 +285,9 @@ class _Reader:
         if isinstance(node, ast.Attribute):
             if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self._own:
                 return self._own[node.attr]
-            return tuple(f"{path}.{node.attr}" for path in self._resolve(node.value))
+            return tuple(f"{path}.{node.attr}" for path in self._resolve(node.value) if len(path) < MAX_PATH)
         if isinstance(node, ast.Call):
-            return tuple(f"{path}()" for path in self._resolve(node.func))
+            return tuple(f"{path}()" for path in self._resolve(node.func) if len(path) < MAX_PATH)
         return self._resolve(node.value) if isinstance(node, ast.Await) else ()
 
     # Uses
@@ -305,13 +309,13 @@ class _Reader:
         )
         place = dataclasses.replace(self._place(node), line=line or node.lineno)
         live = context.live if context.live != self._tests.all else None
-        use = Use(kind, paths[:MAX_ALTERNATIVES], place, live=live, instead_of=context.instead_of, guarded=guarded)
+        use = Use(kind, paths, place, live=live, instead_of=context.instead_of, guarded=guarded)
         self._record([dataclasses.replace(use, **parts)])  # type: ignore[arg-type]  # fields of Use
 
     def _record(self, uses: Sequence[Use]) -> None:
         if not self._dry:
             live = self._context.live if self._context.live != self._tests.all else None
-            self.uses += [use if use.live is not None else dataclasses.replace(use, live=live) for use in uses]
+            self._uses += [use if use.live is not None else dataclasses.replace(use, live=live) for use in uses]
 
     def _place(self, node: ast.AST) -> Place:
         return Place(self._file, getattr(node, "lineno", 1), self._cell)

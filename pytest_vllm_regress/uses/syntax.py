@@ -11,6 +11,7 @@ from .model import Override
 
 Names = dict[str, tuple[str, ...]]
 """What local names mean: paths of which the first that exists in a release is meant."""
+MAX_ALTERNATIVES = 8
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Text = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
 """Nodes that may hold a command, or names in a string."""
@@ -85,4 +86,7 @@ def override(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Override:
 
 def merged(one: Names, other: Names) -> Names:
     """Return what names mean after one of two branches."""
-    return {name: tuple(dict.fromkeys((*one.get(name, ()), *other.get(name, ())))) for name in {**one, **other}}
+    return {
+        name: tuple(dict.fromkeys((*one.get(name, ()), *other.get(name, ()))))[:MAX_ALTERNATIVES]
+        for name in {**one, **other}
+    }

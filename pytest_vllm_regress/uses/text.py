@@ -19,11 +19,11 @@ _IMAGE = re.compile(r"\bvllm/vllm-openai:v?(\d+(?:\.\d+)+(?:\.post\d+)?)")
 _INSTALLED = re.compile(
     r"""\bvllm(?:\[[\w,-]*\])?\s*((?:===?|[<>~!]=|[<>])\s*[\w.*+!]+(?:\s*,\s*(?:[=<>~!]=|[<>])\s*[\w.*]+)*)"""
 )
-_WORD = re.compile(r"""\{\{.*?\}\}|[^\s\[\],"']+""")
+_WORD = re.compile(r"""\{\{[^{}]*\}\}|[^\s\[\],"']+""")
 _KEY = re.compile(r"""\s*(?:-\s+)?(["']?[\w.$-]+["']?):(?=\s|$)""")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _END = re.compile(r"^(?:;|\||&&|\|\||&)$")
-MAX_LINE = 4000
+MAX_LINE = 100_000
 MAX_BLOCK = 400
 
 

@@ -79,6 +79,7 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         "import vllm\nif vllm.__version_tuple__ < (2, 0):\n    from vllm.utils import get_port",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from vllm.utils import get_port",
         "import vllm.utils as u\nif hasattr(u, 'get_port'):\n    u.get_port()",
+        "import vllm.utils as u\nif not hasattr(u, 'get_port'):\n    pass\nelse:\n    u.get_port()",
         "import vllm.utils as u\ntry:\n    u.get_port()\nexcept AttributeError: ...",
         "from vllm import LLM\nif 'old_option' in inspect.signature(LLM).parameters:\n    LLM('m', old_option=1)",
         "from vllm import LLM\ntry:\n    LLM('m', old_option=1)\nexcept TypeError: ...",
@@ -96,6 +97,12 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
 )  # fmt: skip
 def test_what_is_no_breakage(tmp_path: Path, two_releases: History, source: str) -> None:
     assert lacking(tmp_path, two_releases, source) == []
+
+
+def test_a_name_of_another_file_is_no_guard(tmp_path: Path, two_releases: History) -> None:
+    first = "import vllm\nNEW = Version(vllm.__version__) < Version('2')"
+    result = answer_for(tmp_path, two_releases, {"a.py": first, "b.py": f"from a import NEW\nif NEW:\n    {OLD}"})
+    assert missing(result)["2.0"] == ["the module vllm.utils has no get_port"]
 
 
 def test_a_fallback_that_no_release_needs_is_not_missed(tmp_path: Path, two_releases: History) -> None:

@@ -66,8 +66,11 @@ def test_notebooks_are_read_cell_by_cell(tmp_path: Path, two_releases: History) 
         {"cell_type": "code", "source": "!vllm serve m --old-flag"},
         {"cell_type": "code", "source": "import vllm +"},
         "nonsense",
+        {"cell_type": "code", "source": "from vllm import LLM\nx = LLM('m')"},
+        {"cell_type": "code", "source": "x.engine.executor"},
     ]
     result = answer_for(tmp_path, two_releases, {"n.ipynb": json.dumps({"cells": cells})})
-    assert missing(result)["2.0"] == ["the module vllm.utils has no get_port", GONE]
+    attribute = "the class vllm.llm.Engine has no executor"  # of a name that another cell binds
+    assert missing(result)["2.0"] == ["the module vllm.utils has no get_port", attribute, GONE]
     assert str(result.problems["2.0"][0].use.place) == "n.ipynb:cell 2:3"
     assert result.project.notes == ("left out: n.ipynb: cell 4 cannot be parsed",)
