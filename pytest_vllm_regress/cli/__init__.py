@@ -24,6 +24,7 @@ MODULES = {
     "ask": "run",
     "audit": "audit",
     "bisect": "bisect",
+    "compare": "report",
     "conformance": "conformance",
     "doctor": "doctor",
     "env": "environments",

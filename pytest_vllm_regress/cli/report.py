@@ -1,4 +1,4 @@
-"""``vllm-regress report`` and ``judge``: stored results merged and shown, or judged again."""
+"""``vllm-regress report``, ``judge`` and ``compare``: stored results merged and shown, judged again, or compared for two sets of versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from ..errors import UsageError
 from ..util.files import distinct_files
 from ..util.paths import cache_root
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, releases_of, say, warn
+from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_columns, print_json, releases_of, say, warn
 
 if TYPE_CHECKING:
     from ..cases.results import RunResult
@@ -156,3 +156,42 @@ def _readable(files: list[Path], *, strict: bool) -> list[RunResult]:
                 raise
             warn(f"skipped: {error}")
     return runs
+
+
+@app.command(
+    epilog="Exit codes: 0 nothing new breaks; 1 the change has a failure that was not there before; 2 usage or bad input; 4 internal error."
+)
+def compare(
+    context: typer.Context,
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="A",
+            help="A release (0.8.4), an environment with a lock (vllm-0.8.4), a list of packages, a lock file, a directory.",
+        ),
+    ],
+    after: Annotated[str, typer.Argument(metavar="B", help="The same, after the change.")],
+    as_json: AsJson = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown, for a comment on a pull request.")
+    ] = False,
+) -> None:
+    """Say which documented failures a change of versions mends, breaks and leaves. Reads recorded results and ranges; runs nothing."""
+    from ..audit import comparison
+    from ..audit.severity import severity
+
+    if as_json and markdown:
+        raise UsageError("--json and --markdown contradict each other: give one of them")
+    cases = invocation(context).cases()
+    result = comparison.compare(comparison.read_side(before), comparison.read_side(after), cases)
+    if as_json:
+        print_json({"schema": 1, **result.to_json()})
+    elif markdown:
+        say(result.markdown())
+    else:
+        rows = [(change.effect, change.case.id, severity(change.case), change.case.title) for change in result.changes]
+        print_columns(("effect", "case", "severity", "failure"), rows)
+        say(f"{result.before} to {result.after}: {result.counts()}")
+    for note in result.notes:
+        warn(f"note: {note}")
+    raise typer.Exit(UNEXPECTED if result.of(comparison.Effect.BREAKS) else OK)

@@ -1,0 +1,160 @@
+"""What a change of versions mends, breaks and leaves, from recorded results and, where there are none, from the ranges of the cases."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cases.model import Case
+from ..environments.installed import VLLM
+from ..environments.recipes import find_file, load
+from ..util.text import markdown_cell
+from ..util.versions import is_version, version_of
+from .inventory import Inventory
+from .matching import find, notes, relevant
+from .package_lists import read_list
+from .releases import release
+from .severity import severity
+from .target import read_target
+from .verdict_table import Recorded, VerdictTable, read_table
+
+
+class Effect(enum.StrEnum):
+    """What the change does to a failure, the first to look at first."""
+
+    BREAKS = "breaks"
+    LEAVES = "leaves"
+    MENDS = "mends"
+
+    @property
+    def rank(self) -> int:
+        """0 for the one to look at first."""
+        return list(Effect).index(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A failure that one side or both have. ``before`` and ``after``: how that is known."""
+
+    case: Case
+    effect: Effect
+    before: str
+    after: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        return {
+            "case": self.case.id,
+            "title": self.case.title,
+            "severity": severity(self.case).value,
+            "effect": self.effect.value,
+            "before": self.before,
+            "after": self.after,
+            "workaround": self.case.workaround,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Two inventories, the versions of the packages that cases are about, and the changes, what breaks first."""
+
+    before: str
+    after: str
+    versions: tuple[Mapping[str, str], Mapping[str, str]]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+    def of(self, effect: Effect) -> tuple[Change, ...]:
+        """Return the changes with this effect."""
+        return tuple(change for change in self.changes if change.effect is effect)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        before, after = self.versions
+        return {
+            "before": {"source": self.before, "versions": dict(before)},
+            "after": {"source": self.after, "versions": dict(after)},
+            "changes": [change.to_json() for change in self.changes],
+            "notes": list(self.notes),
+        }
+
+    def counts(self) -> str:
+        """Return the number of failures by effect, in words."""
+        return ", ".join(f"{effect} {len(self.of(effect))}" for effect in Effect)
+
+    def markdown(self) -> str:
+        """Return a comment for a pull request: what breaks and what is mended, and the number of failures that stay."""
+        lines = [
+            f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
+        ]
+        shown = (*self.of(Effect.BREAKS), *self.of(Effect.MENDS))
+        if shown:
+            lines += ["", "| effect | case | severity | failure | known by |", "| --- | --- | --- | --- | --- |"]
+        for change in shown:
+            known = change.after if change.effect is Effect.BREAKS else change.before
+            cells = (change.effect, change.case.id, severity(change.case), change.case.title, known)
+            lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
+        return "\n".join(lines)
+
+
+def read_side(target: str) -> Inventory:
+    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of a target of an audit."""
+    if not os.path.exists(target):
+        locks = load(find_file()).locks
+        if is_version(target):
+            return release(target, locks)
+        if (lock := locks / f"{os.path.basename(target)}.txt").is_file():
+            return dataclasses.replace(read_list(lock), source=target)
+    return read_target(target)
+
+
+def compare(before: Inventory, after: Inventory, cases: Sequence[Case]) -> Comparison:
+    """Return what the change from ``before`` to ``after`` does to each failure that one of them has."""
+    table = read_table(cases)
+    known = {case.id: (_known(before, case, table), _known(after, case, table)) for case in cases}
+    changes = [
+        Change(case, _effect(old[0], new[0]), old[1], new[1])
+        for case in cases
+        for old, new in [known[case.id]]
+        if old[0] or new[0]
+    ]
+    return Comparison(
+        before.source,
+        after.source,
+        (relevant(before, cases), relevant(after, cases)),
+        tuple(sorted(changes, key=lambda change: (change.effect.rank, severity(change.case).rank, change.case.id))),
+        tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
+    )
+
+
+def _effect(before: bool, after: bool) -> Effect:
+    return Effect.LEAVES if before and after else Effect.BREAKS if after else Effect.MENDS
+
+
+def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool, str]:
+    """Return whether the packages have the failure, and how that is known."""
+    if recorded := _latest(inventory, case, table):
+        shown = recorded.shown is True
+        return (
+            shown,
+            f"{'observed' if shown else 'passed'} in {recorded.environment} ({recorded.device}, {recorded.date})",
+        )
+    findings = find(inventory, [case])
+    if findings:
+        return True, f"range: {findings[0].reason.removeprefix('affected: ')}"
+    return False, f"range: not in {case.affected_text()}"
+
+
+def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded | None:
+    """Return the last result that tells something about the only package that decides, in its only version."""
+    package = case.affected[0].package
+    name = next((name for name in (VLLM if package == "vllm" else (package,)) if name in inventory.versions), package)
+    versions = inventory.versions.get(name, ())
+    version = version_of(versions[0]) if len(versions) == 1 else None
+    if len(case.affected) != 1 or version is None:
+        return None
+    telling = [entry for entry in table.at(case.id, name, version.public) if entry.shown is not None]
+    return max(telling, key=lambda entry: entry.date, default=None)

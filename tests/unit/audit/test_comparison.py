@@ -1,0 +1,74 @@
+"""What a change of versions mends, breaks and leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.audit.comparison import Comparison, Effect, compare
+from pytest_vllm_regress.audit.package_lists import parse_list
+from pytest_vllm_regress.cases.model import Case
+from tests.helpers import ROOT
+from tests.helpers.cases import CaseFile
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> tuple[Case, ...]:
+    ranges: dict[str, str | dict[str, str]] = {
+        "gone": "<0.8.5",
+        "stays": ">=0.7",
+        "appears": ">=0.8.5",
+        "never": ">=2",
+        "other": {"xgrammar": ">=9"},
+    }
+    return tuple(CaseFile(id=name, affected=affected).write(tmp_path / "cases") for name, affected in ranges.items())
+
+
+def compared(before: str, after: str, cases: tuple[Case, ...]) -> Comparison:
+    return compare(parse_list(before.encode(), "a"), parse_list(after.encode(), "b"), cases)
+
+
+def test_ranges_decide_and_what_breaks_comes_first(cases: tuple[Case, ...]) -> None:
+    result = compared("vllm==0.8.4", "vllm==0.8.5", cases)
+    assert [(change.case.id, change.effect) for change in result.changes] == [
+        ("appears", Effect.BREAKS),
+        ("stays", Effect.LEAVES),
+        ("gone", Effect.MENDS),
+    ]
+    assert result.changes[0].before == "range: not in vllm >=0.8.5"
+    assert result.changes[0].after == "range: vllm 0.8.5 is in >=0.8.5"
+
+
+def test_a_recorded_result_counts_more_than_the_range(cases: tuple[Case, ...]) -> None:
+    verdicts = {"gone": {"vllm-0.8.5 sim": "REGRESSED 2026-01-01"}}
+    (cases[0].directory.parent / "verdicts.json").write_text(json.dumps({"schema": 1, "verdicts": verdicts}))
+    result = compared("vllm==0.8.4", "vllm==0.8.5", cases)
+    (change,) = [change for change in result.changes if change.case.id == "gone"]
+    assert change.effect is Effect.LEAVES
+    assert change.after == "observed in vllm-0.8.5 (sim, 2026-01-01)"
+
+
+def test_markdown_is_a_table_without_what_stays(cases: tuple[Case, ...]) -> None:
+    text = compared("vllm==0.8.4", "vllm==0.8.5", cases).markdown()
+    assert text.splitlines()[0].endswith("breaks 1, leaves 1, mends 1")
+    assert "| breaks | appears |" in text
+    assert "stays" not in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"), [("0.8.4", "0.8.4", 0), ("0.8.4", "vllm-0.9.2", 1), ("0.8.4", "nothing", 2)]
+)
+def test_the_exit_code_says_whether_something_new_breaks(
+    before: str, after: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--cases", str(ROOT / "cases"), "compare", before, after]
+    assert cli.main(arguments) == status
+    capsys.readouterr()
+    if status == 1:
+        assert cli.main([*arguments, "--json"]) == 1
+        changes = json.loads(capsys.readouterr().out)["changes"]
+        assert {change["effect"] for change in changes} == {"breaks", "leaves", "mends"}
+        assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "mends"
