@@ -96,6 +96,7 @@ class Session:
             for line in sweep():
                 self.progress(line)
             self._run = RunDir.create(self._controller)
+        self._run.check()
         return self._run
 
     def environment_names(self) -> tuple[str, ...]:

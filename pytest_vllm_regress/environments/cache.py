@@ -38,6 +38,7 @@ from .uv import Progress
 
 logger = logging.getLogger("vllm_regress.environments")
 _MARKER = "vllm-regress.json"
+_TOTAL = "size.json"
 _LEASE = "vllm-regress.lease"
 _MAX_MARKER = 64 * 1024
 _reported_read_only: set[Path] = set()
@@ -229,8 +230,18 @@ class EnvironmentCache:
         return self._sweep(None)
 
     def total_size(self) -> int:
-        """Return the disk usage of all environments in bytes, counting shared files once."""
-        return disk_usage(self.root)
+        """Return the disk usage of all environments in bytes, counting shared files once. It is remembered until one comes or goes."""
+        environments = sorted((environment.path.name, environment.size) for environment in self.listing())
+        now = hashlib.sha256(repr(environments).encode()).hexdigest()
+        with contextlib.suppress(OSError, UsageError, ValueError, KeyError, TypeError):
+            remembered = load_json(self.root / _TOTAL, _MAX_MARKER)
+            if remembered["environments"] == now:
+                return int(remembered["size"])
+        size = disk_usage(self.root)
+        if environments and can_write(self.root):
+            with contextlib.suppress(UsageError):  # a full disk
+                write_atomically(self.root / _TOTAL, json.dumps({"environments": now, "size": size}))
+        return size
 
     def _build(self, recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> None:
         _end_writers(folder)
@@ -307,6 +318,7 @@ class EnvironmentCache:
     def _evict(self, keep: Path, progress: Progress) -> None:
         environments = self.listing()
         if sum(environment.size for environment in environments) <= self._limit:
+            self.total_size()  # remembered for ``env list``
             return
         for environment in environments:
             if self.total_size() <= self._limit:

@@ -88,6 +88,7 @@ class Agent:
 
     def start(self, deadline: Deadline) -> None:
         """Start the interpreter and wait for its first frame."""
+        self.run.check()
         parent_end, child_end = socket.socketpair()
         command = [str(self.python), "-m", "vllm_regress_target.agent", str(child_end.fileno())]
         _LOG.info("starting %s: %s (log %s, deadline %g s)", self.name, " ".join(command), self.log, deadline.allowed_s)
@@ -151,6 +152,7 @@ class Agent:
         ``import_path``: folders from which the child and its descendants import modules, before those of the environment. ``loan``: the terms
         that apply while nobody has borrowed the child.
         """
+        self.run.check()
         register_all(environment)
         number = next(self._numbers)
         name = f"{role} {number}{f' ({label})' if label else ''}"
@@ -235,6 +237,7 @@ class Agent:
         return {
             # Workers of a tokenizer pool have a runtime environment and need interpreters of their own: those that Ray starts ahead go unused.
             "RAY_prestart_worker_first_driver": "0",
+            **_caches(),
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             "PYTHONUNBUFFERED": "1",
@@ -306,13 +309,14 @@ class Agent:
 
     def died(self, deadline: Deadline, why: str) -> ChildDied:
         status = self._wait_for_end(2.0)
+        how = "its end was not seen" if status is None else process_tree.describe_exit_code(status)
         tail = dossier.log_tail(self.log)
         self.stop()
         return ChildDied(
-            f"{self.name} of {self.python} died: {why} (exit status {status})",
+            f"{self.name} of {self.python} died: {why} ({how})",
             phase=deadline.phase,
             detail=tail,
-            parts={Part.EXIT: Masked(f"exit status {status}"), Part.LOG: tail},
+            parts={Part.EXIT: Masked(how), Part.LOG: tail},
         )
 
     def _processes(self) -> list[psutil.Process]:
@@ -322,3 +326,17 @@ class Agent:
         with contextlib.suppress(psutil.Error):
             return [psutil.Process(self._process.pid), *process_tree.descendants(self._process.pid)]
         return []
+
+
+def _caches() -> dict[str, str]:
+    """Return variables that keep what the target's packages cache (outlines, Hugging Face) apart from the user's own. The user's settings precede.
+
+    Models that the user has downloaded can still be read.
+    """
+    if "XDG_CACHE_HOME" in os.environ:
+        return {}
+    folders = {"XDG_CACHE_HOME": str(writable_root() / "target-caches")}
+    models = Path("~/.cache/huggingface/hub").expanduser()
+    if models.is_dir() and not {"HF_HOME", "HUGGINGFACE_HUB_CACHE"} & os.environ.keys():
+        folders["HF_HUB_CACHE"] = str(models)
+    return folders

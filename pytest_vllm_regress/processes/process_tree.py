@@ -127,8 +127,9 @@ def describe_exit(process: psutil.Process) -> str:
 def describe_exit_code(code: int) -> str:
     """Return an exit code in words; a negative one is a signal."""
     if code < 0:
+        meaning = ", usually for an instruction that this CPU lacks" if -code == signal.SIGILL else ""
         with contextlib.suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}"
+            return f"killed by {signal.Signals(-code).name}{meaning}"
     return f"exit status {code}"
 
 

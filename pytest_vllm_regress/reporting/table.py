@@ -163,7 +163,8 @@ def _footer(run: RunResult, cells: _Cells) -> list[RenderableType]:
     details = [*_absent(absent), *_problems(run)]
     if not cells.unexpected:
         note = f", {len(absent)} of them did not run" if absent else ""
-        return [Text(), *details, Text(f"{_counts(cells)}: all as expected{note}")]
+        outcome = "as expected, as far as there are verdicts" if run.problems else "all as expected"
+        return [Text(), *details, Text(f"{_counts(cells)}: {outcome}{note}")]
     footer: list[RenderableType] = [Text(), Text(_counts(cells)), *details]
     for number, cell in enumerate(cells.unexpected, start=1):
         footer += [Text(f"[{number}] {one_line(line)}") for line in cell.why()]

@@ -10,14 +10,17 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
 from ..cases.results import RunResult, read_appended_results
 from ..errors import UsageError
+from ..processes.dossier import log_tail
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
+from ..util.text import without_colours
 from .batch import Batch, RunOptions
 from .unfinished import with_missing_cases
 
@@ -30,6 +33,8 @@ OUTER_TIMEOUT_S = 1800
 _PLUGINS = ("pytest_vllm_regress.plugin", "pytest_timeout", "xdist.plugin", "_hypothesis_pytestplugin")
 _FOREIGN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_TIMEOUT", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER")
 _START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); import pytest; sys.exit(pytest.main())"
+_LAST_LINES = 5
+_HEADINGS = ("===", "___", "!!!")
 _log = logging.getLogger("vllm_regress.runner")
 
 StartCommand = Callable[[Sequence[str], Mapping[str, str]], int]
@@ -68,12 +73,24 @@ class ReportReader:
         return ""
 
 
-def run_batch(batch: Batch, options: RunOptions, start: StartCommand, report: ReportReader) -> RunResult:
-    """Run the cases of a batch in a pytest process of their own. Return their results, to which no expectation is applied yet."""
+def run_batch(
+    batch: Batch, options: RunOptions, start: StartCommand, report: ReportReader, log: Path | None = None
+) -> RunResult:
+    """Run the cases of a batch in a pytest process of their own. Return their results, to which no expectation is applied yet.
+
+    ``log``: where ``start`` writes pytest's output (None: to our own terminal).
+    """
     with scratch() as folder:
         status = start(_batch_command(batch, options, folder, report.path), pytest_environment(folder))
         unreadable = report.read_rest()
-        return with_missing_cases(batch, report.results, status, unreadable)
+        output = "" if log is None else _last_lines(log)
+        return with_missing_cases(batch, report.results, status, unreadable, output)
+
+
+def _last_lines(log: Path) -> str:
+    """Return the last lines of pytest's output without headings, as one line and masked."""
+    lines = (without_colours(line).strip() for line in log_tail(log).splitlines())
+    return "; ".join(deque((line for line in lines if line and line[:3] not in _HEADINGS), maxlen=_LAST_LINES))
 
 
 def run_command(command: Sequence[str], environment: Mapping[str, str], *, output: IO[bytes] | None = None) -> int:

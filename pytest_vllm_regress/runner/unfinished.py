@@ -45,11 +45,13 @@ def interruption_note(batch: Batch) -> RunResult:
     return RunResult((), (f"{batch.environment}: interrupted; only tests that had ended have a verdict",))
 
 
-def with_missing_cases(batch: Batch, reported: RunResult, status: int, unreadable: str = "") -> RunResult:
+def with_missing_cases(
+    batch: Batch, reported: RunResult, status: int, unreadable: str = "", output: str = ""
+) -> RunResult:
     """Return what pytest reported of the batch's own cases, with an INCONCLUSIVE result for each case that is missing.
 
     After an exit status other than 0 and 1 every case gets one, because tests that are missing cannot be told from tests that do not exist.
-    ``unreadable``: why the report is missing or cannot be read.
+    ``unreadable``: why the report is missing or cannot be read. ``output``: the end of pytest's output, if it is not above.
     """
     case_ids = {case.id for case in batch.cases}
     results = tuple(result for result in reported.results if result.case_id in case_ids)
@@ -58,10 +60,11 @@ def with_missing_cases(batch: Batch, reported: RunResult, status: int, unreadabl
     if status in (0, 1):
         missing = batch.without({result.case_id for result in results}).cases
         unreadable = unreadable or " and reported nothing for this case"
+    said = f". Its output ends with: {output}" if output else ": see its output above"
     if status == 1 and not missing and all(result.expected for result in results):
         on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in results)
         problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
-    return RunResult(results + inconclusive_results(batch, missing, why + unreadable), problems)
+    return RunResult(results + inconclusive_results(batch, missing, why + unreadable + said), problems)
 
 
 def _describe(status: int) -> str:

@@ -64,6 +64,14 @@ class RunDir:
     def ray(self) -> Path:
         return self.path / "ray"
 
+    def check(self) -> None:
+        """Raise ``UsageError`` if the directory is gone."""
+        if not self.path.is_dir():
+            raise UsageError(
+                f"the run directory {self.path} was removed while it was in use, perhaps by a program that cleans {self.path.parent}. "
+                "Run again; if it happens again, set TMPDIR to a folder that nothing cleans"
+            )
+
     def segments(self) -> tuple[Path, ...]:
         """Return the shared-memory files that nannies recorded and that still exist. Compares inodes, because names are reused."""
         segments: dict[Path, None] = {}

@@ -36,6 +36,11 @@ def printable_output(text: str) -> str:
     return _without_commands("".join(pieces))
 
 
+def without_colours(text: str) -> str:
+    """Return ``text`` without the escape sequences that set colours."""
+    return _COLOUR.sub("", text)
+
+
 def split_output(text: str) -> tuple[str, str]:
     """Split output that goes on: what ``printable_output`` can already judge, and the beginning of what it cannot."""
     line = text.rfind("\n") + 1

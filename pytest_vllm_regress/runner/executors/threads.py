@@ -116,7 +116,7 @@ class ThreadsExecutor:
             def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 return self._start(log, command, environment)
 
-            return BatchUpdate(batch, run_batch(batch, options, start, report))
+            return BatchUpdate(batch, run_batch(batch, options, start, report, files.log(batch)))
 
     def _start_command(self, log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
         process = start_command(command, environment, output=log)

@@ -66,7 +66,7 @@ def _run(request: BatchRequest, folder: Path, node: Mapping[str, str], send: Sen
         send(BatchReply(run=_with_node(run, node), last=False, node=node))
 
     watched = _WatchedPytest(folder / "log", report, request.deadline_s, send_results)
-    run = run_batch(batch, options, watched.start, report)
+    run = run_batch(batch, options, watched.start, report, folder / "log")
     log = log_tail(folder / "log", MAX_LOG)
     if watched.lost or (_disk_is_full() and not all(result.verdict.expected for result in run.results)):
         why = watched.lost or f"{writable_root()} or the temporary directory is full"

@@ -226,6 +226,19 @@ class TestEviction:
         assert "vllm-1.0" not in left
         assert any("vllm-1.0: removed from the cache" in line for line in lines)
 
+    def test_the_total_size_is_remembered(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cache.ensure(RECIPE)
+        size = cache.total_size()
+        assert size > 200_000
+        with monkeypatch.context() as patched:
+            patched.delattr(envbuild, "disk_usage")
+            assert cache.total_size() == size
+        (built,) = cache.listing()
+        assert cache.remove(built)
+        assert cache.total_size() < size
+
     def test_files_shared_by_hard_links_count_once(self, fake: Fake, tmp_path: Path) -> None:
         cache = EnvironmentCache(tmp_path / "cache")
         first, second = (cache.ensure(Recipe(name, ("vllm==1.0",))).parent.parent for name in ("vllm-1", "vllm-2"))

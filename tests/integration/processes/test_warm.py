@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.environments.cache import bytecode_folder
+from pytest_vllm_regress.errors import ChildDied, UsageError
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
@@ -169,6 +171,43 @@ def test_requested_spawn_uses_no_fork_server(warm: Agent, probe: Path) -> None:
 
 def test_vllms_caches_lie_in_our_cache(warm: Agent, probe: Path) -> None:
     assert ask(warm, probe, "variable", name="VLLM_CACHE_ROOT") == str(writable_root() / "vllm")
+
+
+def test_what_packages_cache_lies_in_our_cache_unless_the_user_chose(
+    run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    variables = Agent(Path(sys.executable), run_dir).child_environment
+    ours = str(writable_root() / "target-caches")
+    assert variables()["XDG_CACHE_HOME"] == ours
+    assert "HF_HUB_CACHE" not in variables()
+    models = tmp_path / ".cache/huggingface/hub"
+    models.mkdir(parents=True)
+    assert variables()["HF_HUB_CACHE"] == str(models)
+    monkeypatch.setenv("HF_HOME", "/mine")
+    assert (variables()["HF_HOME"], variables().get("HF_HUB_CACHE")) == ("/mine", None)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/mine")
+    assert variables()["XDG_CACHE_HOME"] == "/mine"
+
+
+def test_an_instruction_that_the_cpu_lacks_is_named(make_target: MakeTarget, run_dir: RunDir) -> None:
+    python = make_target(vllm="0.8.4")
+    (module,) = python.parent.parent.glob("lib/python3.*/site-packages/vllm.py")
+    module.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGILL)\n")
+    agent = Agent(python, run_dir)
+    agent.start(Deadline.after("import", 60))
+    with pytest.raises(ChildDied, match="killed by SIGILL, usually for an instruction that this CPU lacks"):
+        agent.warm(Deadline.after("import", 60), fronts=["offline"])
+
+
+def test_a_run_directory_that_was_removed_is_named(agent: Agent) -> None:
+    """Regression: a bare FileNotFoundError."""
+    shutil.rmtree(agent.run.path)
+    with pytest.raises(UsageError, match=f"{agent.run.path} was removed while it was in use"):
+        agent.start_child("probe", Deadline.after("start", 60))
 
 
 def test_bytecode_is_written_inside_environments_of_the_cache_alone(target: Path, run_dir: RunDir, probe: Path) -> None:

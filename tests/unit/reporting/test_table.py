@@ -70,6 +70,11 @@ def test_matrix() -> None:
     assert shown[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: all as expected"
 
 
+def test_a_run_with_problems_is_not_called_all_as_expected() -> None:
+    shown = lines(dataclasses.replace(GREEN, problems=("x: interrupted; only tests that had ended have a verdict",)))
+    assert shown[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: as expected, as far as there are verdicts"
+
+
 @pytest.mark.parametrize("width", [80, 100, 300])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:

@@ -12,6 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
@@ -115,6 +116,22 @@ def test_all_cases_run_and_no_more_batches_at_once_than_allowed(cases: tuple[Cas
     fake = FakePytest()
     outcome = run(journal, fake, [batch(f"together-{number}", cases) for number in range(4)], at_once=2)
     assert (outcome.exit_code, len(outcome.run.results), fake.most_at_once) == (0, 8, 2)
+
+
+def test_the_reason_of_a_case_without_a_verdict_has_the_end_of_pytests_output(
+    cases: tuple[Case, ...], journal: Journal
+) -> None:
+    def start(log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
+        log.write(b"collecting\n\n\x1b[31mImportError: no module named x\x1b[0m\n=== summary ===\n1 error\n")
+        log.flush()
+        return 1
+
+    executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, start)
+    outcome = run_with(executor, [batch("a", cases)], journal)
+    reasons = {result.reason for result in outcome.run.results}
+    assert reasons == {
+        "pytest ended with status 1 and wrote no report. Its output ends with: collecting; ImportError: no module named x; 1 error"
+    }
 
 
 def test_one_more_batch_runs_when_there_is_spare_room(cases: tuple[Case, ...], journal: Journal) -> None:
