@@ -27,7 +27,8 @@ def try_impostors(
         folder = place / "trials"
         # One worker, so that one test of each case is tried: every worker of pytest-xdist would choose a test of its own.
         arguments = (*options.pytest_args, f"--vllm-impostors={folder}")
-        trial_options = dataclasses.replace(options, workers="0", pytest_args=arguments)
+        # These runs have no verdicts: a line for each case would call every case INCONCLUSIVE.
+        trial_options = dataclasses.replace(options, workers="0", pytest_args=arguments, verbose=True)
         if run(plan_batches(cases), trial_options).interrupted:
             raise KeyboardInterrupt
         return tuple(trial for file in sorted(folder.glob("*.json")) for trial in read_trials(file))

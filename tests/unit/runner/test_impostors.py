@@ -29,6 +29,7 @@ class FakeRun:
 
     def __call__(self, batches: Sequence[Batch], options: RunOptions) -> RunOutcome:
         assert (options.device, options.workers) == ("sim", "0")  # a worker more would try them on another test
+        assert options.live  # no lines of verdicts, which these runs do not have
         (folder,) = (Path(argument.partition("=")[2]) for argument in options.pytest_args)
         for number, batch in enumerate(batches):
             self.batches_run.append(batch)
