@@ -38,10 +38,9 @@ TESTS = """
         assert not any(process.alive for process in vllm_server.processes() if process.role != "helper")
 
     def test_the_next_test_gets_another_server_whose_core_may_be_killed(vllm_server):
-        core = vllm_server.signal(signal.SIGKILL, "core")
+        assert vllm_server.signal(signal.SIGKILL, "core").role == "core"
         vllm_server.signal(signal.SIGKILL)
         assert vllm_server.wait_for_exit() == -9  # vLLM 0.8.5 leaves both workers behind then
-        assert core.pid in [process.pid for process in vllm_server.processes() if not process.alive]
 
     def test_a_pythonpath_is_refused(request):
         from pytest_vllm_regress import EngineSpec, UsageError

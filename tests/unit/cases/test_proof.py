@@ -261,7 +261,7 @@ def test_validate_proves_and_skips_proven_cases(
     runner = StandInRunner(GOOD, GOOD, [GOOD[0]])
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.run_batches", runner)
-    monkeypatch.setattr("pytest_vllm_regress.cli.validate.check_environments", lambda jobs: None)
+    monkeypatch.setattr("pytest_vllm_regress.cli.validate.check_environments", lambda jobs, **rest: None)
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.check_proof.__defaults__", (lock,))
     monkeypatch.setattr("pytest_vllm_regress.cases.proof.make_proof.__defaults__", (lock,))
     met = [REJECTED, [], []]
