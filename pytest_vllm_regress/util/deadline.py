@@ -49,6 +49,11 @@ class RunningTime:
 running_time = RunningTime()
 
 
+def _elapsed() -> float:
+    """Return the time of a clock that goes on while this process is stopped and while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class HasDescriptor(Protocol):
     """An object with a file descriptor, such as a socket or a pipe."""
 
@@ -63,7 +68,7 @@ class Deadline:
     allowed_s: float
     at: float
     clock: Clock = running_time
-    begun: float = dataclasses.field(default_factory=lambda: _elapsed())
+    begun: float = dataclasses.field(default_factory=_elapsed)
 
     @classmethod
     def after(cls, phase: str, seconds: float, clock: Clock = running_time) -> Deadline:
@@ -106,8 +111,3 @@ def wait_readable(deadline: Deadline, *sources: HasDescriptor, at_most_s: float 
             return True
         if left_s <= 0:
             return False
-
-
-def _elapsed() -> float:
-    """Return the time of a clock that goes on while this process is stopped and while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
