@@ -1,12 +1,17 @@
-"""Collect facts, cases, conformance and faults from a machine with a GPU in about a quarter of an hour, in one record.
+"""Prove on a machine with a GPU that the harness works there: a ranked list of steps within ``--minutes``, in one record.
 
     pip install . vllm==0.22.1                  # a virtual environment with torch 2.11.0 has what this vLLM needs
-    python benchmarks/gpu_first.py --env .venv/bin/python --torch .venv/bin/python
+    python benchmarks/gpu_first.py --env .venv/bin/python
     python benchmarks/gpu_first.py --env vllm-0.8.5 --device sim --record rehearsal.json
 
-``--env`` is the environment under test. ``--torch`` is any interpreter with a CUDA build of torch; it plays the other tenant of the GPU. Each
-step has its own time limit, and all of them together have ``--minutes`` (25). A step that fails is recorded as failed, and the next one runs.
-The script prints a line for each step and writes the record after each step. It exits with status 1 if a step failed.
+``--env`` is the environment under test. Everything runs on the first usable GPU or MIG device, and adapts to it: a driver or GPU that is too old
+for the environment ends the script before the first step, and the memory that steps hold is a part of what is free. ``--torch`` is an
+interpreter with a CUDA build of torch, which plays the other tenant of the GPU (default: that of the environment).
+
+``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a step leaves goes to the next one, so all of
+them together never take longer. The first start of an engine, which compiles kernels, is a step of its own. A step that fails is recorded as
+failed, and the next one runs. The record is written after each step. Exit codes: 0 all necessary steps are done and none failed; 1 one failed, or
+a necessary one was left out; 2 usage, or this environment cannot run on this GPU.
 
 Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed`` instead of ``steps``, and is not written to
 docs/records.
@@ -20,30 +25,39 @@ import dataclasses
 import json
 import os
 import platform
+import re
+import select
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_vllm_regress.conformance.record import read_faults, read_report, unexplained
+from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
+from pytest_vllm_regress.engines.target import built_target
+from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.gpus import nvml
-from pytest_vllm_regress.gpus.visible import usable
+from pytest_vllm_regress.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
+from pytest_vllm_regress.runner.build import check_gpu_fits
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
-GIB = 2**30
 CASES = ("lmfe-124", "vllm-17173", "vllm-21443", "vllm-24948", "vllm-45592", "vllm-51629", "vllm-55510")
 ONE_GPU = ("test_offline.py", "test_structured.py", "test_serve.py")
-TENANT_GIB = 20
+MIB = 2**20
+ENGINE_MIB = 4608
+"""What a tiny engine needs with its margin: 3.25 GiB, as the harness reserves, and what CUDA itself takes."""
+STOP_S = 20.0
+"""Seconds of a step's time in which a pytest that is interrupted ends its engines."""
 PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_vllm_regress.plugin", "-p", "pytest_timeout", "-p", "xdist.plugin")
 PROBE = """
 import os, time
@@ -53,9 +67,9 @@ def tensor():
     value = (torch.ones(4, device="cuda") * 2).sum().item()
     return {"sum": value, "device": torch.cuda.get_device_name(0), "cuda": torch.version.cuda, "torch": torch.__version__}
 
-def hold(gib):
+def hold(mib):
     import torch
-    hold.kept = torch.empty(gib << 30, dtype=torch.uint8, device="cuda")
+    hold.kept = torch.empty(mib << 20, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     return os.getpid()
 """
@@ -89,7 +103,7 @@ def test_stays(vllm_engine, tmp_path_factory):
 """
 TENANT = """
 import sys, torch
-kept = torch.empty({gib} << 30, dtype=torch.uint8, device="cuda")
+kept = torch.empty({mib} << 20, dtype=torch.uint8, device="cuda")
 torch.cuda.synchronize()
 print("held", flush=True)
 sys.stdin.read()
@@ -103,24 +117,26 @@ class LeftOut(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What every step needs. ``left_s`` are the remaining seconds of the whole run."""
+    """What every step needs. ``gpu``: the one that is used, on device gpu. ``until``: when the running step must have ended."""
 
     env: str
     device: str
     torch: Path | None
     folder: Path
     until: float
+    gpu: CudaDevice | None = None
     cases: tuple[str, ...] = CASES
     suite: tuple[str, ...] = ONE_GPU
 
     @property
     def left_s(self) -> float:
-        return max(1.0, self.until - time.monotonic())
+        """Seconds left to the step, without those for ending what it started."""
+        return max(1.0, self.until - time.monotonic() - STOP_S)
 
     def pytest(self, *arguments: str) -> list[str]:
-        """Return the command line of a separate pytest."""
+        """Return the command line of a separate pytest. It waits for the GPU no longer than the step may take."""
         return [
-            *(sys.executable, "-m", "pytest", "-q", *PLUGINS),
+            *(sys.executable, "-m", "pytest", "-q", "-rs", *PLUGINS, f"--vllm-gpu-wait={self.left_s:.0f}"),
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
         ]
 
@@ -137,17 +153,31 @@ class Bench:
             finally:
                 process.kill()
 
-    def run(self, *arguments: str, allowed_s: float = 600) -> Facts:
+    def run(self, *arguments: str) -> Facts:
         """Run a pytest to its end. Return its status, seconds and last lines."""
         begun = time.monotonic()
         with self.started(*arguments) as process:
+            return self.ended(process, begun)
+
+    def ended(self, process: subprocess.Popen[str], begun: float) -> Facts:
+        """Wait for a pytest, which is interrupted when the step's time is used up. Raises ``LeftOut`` if it skipped all tests."""
+        note = ""
+        try:
+            out, _ = process.communicate(timeout=self.left_s)
+        except subprocess.TimeoutExpired:
+            note = "\nended: its time was used up"
+            process.send_signal(signal.SIGINT)
             try:
-                out, _ = process.communicate(timeout=min(allowed_s, self.left_s))
+                out, _ = process.communicate(timeout=STOP_S / 2)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                out, _ = process.communicate(timeout=60)
-                out += "\nended: its time was used up"
-            return _ended(process, out, begun)
+                process.kill()
+                out, _ = process.communicate()
+        skipped = re.search(r"^SKIPPED \[\d+\] \S+: (.*)$", out, re.M)
+        if skipped and re.fullmatch(r"\d+ skipped in .*", out.splitlines()[-1]):
+            raise LeftOut(skipped[1])
+        status = process.returncode or int(bool(note))
+        seconds = round(time.monotonic() - begun, 1)
+        return {"status": status, "seconds": seconds, "end": (out + note).strip().splitlines()[-6:]}
 
     def file(self, name: str, text: str) -> str:
         place = self.folder / name
@@ -159,23 +189,21 @@ class Bench:
         """Open a session outside pytest, for probes."""
         timeouts = Timeouts()
         settings = Settings(environments=(self.env,), device=self.device)
-        session = Session(settings, lambda phase, seconds: Deadline.after(phase, seconds or timeouts.of(phase)), print)
+        session = Session(
+            settings,
+            lambda phase, seconds: Deadline.after(phase, min(self.left_s, seconds or timeouts.of(phase))),
+            print,
+        )
         try:
             yield session
         finally:
             session.close()
 
-    def need_cuda(self) -> None:
-        if self.device != "gpu":
+    def cuda_device(self) -> CudaDevice:
+        """Return the GPU. Raises ``LeftOut`` on another device."""
+        if self.gpu is None:
             raise LeftOut(f"needs CUDA; this is a rehearsal on {self.device}")
-
-
-def _ended(process: subprocess.Popen[str], out: str, begun: float) -> Facts:
-    return {
-        "status": process.returncode,
-        "seconds": round(time.monotonic() - begun, 1),
-        "end": out.strip().splitlines()[-6:],
-    }
+        return self.gpu
 
 
 def facts(bench: Bench) -> Facts:
@@ -183,49 +211,60 @@ def facts(bench: Bench) -> Facts:
     machine = nvml.query_machine()
     if isinstance(machine, str):
         raise LeftOut(machine)
-    device = usable().devices[0]
+    device = bench.gpu
     return {
         "machine": dataclasses.asdict(machine),
         "usable": [dataclasses.asdict(gpu) for gpu in usable().devices],
+        "used": device and dataclasses.asdict(device),
         "look_ms": _median_ms(nvml.query_machine),
-        "usage_ms": _median_ms(lambda: nvml.usage(device.uuid)),
-        "usage": str(nvml.usage(device.uuid)),
+        **({"usage_ms": _median_ms(lambda: nvml.usage(device.uuid)), "usage": str(_usage(device))} if device else {}),
     }
+
+
+def first_start(bench: Bench) -> Facts:
+    """Start the first engine: import vLLM, make the checkpoint and compile kernels, so that no later step has to."""
+    return bench.run(bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={bench.left_s:.0f}")
 
 
 def fork(bench: Bench) -> Facts:
     """Check whether the warm agent forks, and use a CUDA tensor in a child."""
-    bench.need_cuda()
+    bench.cuda_device()
     with bench.session() as session:
         target = session.target(bench.env)
         child = session.probe(target)
         file = bench.file("probe.py", PROBE)
-        tensor = child.request("call", Deadline.after("probe", 120), file=file, function="tensor", arguments={})
+        allowed = Deadline.after("probe", bench.left_s)
+        tensor = child.request("call", allowed, file=file, function="tensor", arguments={})
         return {"start_method": child.start_method, "target": target.describe(), "tensor": tensor}
 
 
 def release(bench: Bench) -> Facts:
     """Measure how long the driver keeps the memory of a killed process, as (milliseconds since, MiB used)."""
-    bench.need_cuda()
-    uuid = usable().devices[0].uuid
+    device = bench.cuda_device()
     with bench.session() as session:
-        before = _used(uuid)
+        before = _usage(device)
         child = session.probe(session.target(bench.env))
         file = bench.file("probe.py", PROBE)
-        pid = child.request("call", Deadline.after("probe", 120), file=file, function="hold", arguments={"gib": 4})
-        held, curve, begun = _used(uuid), [], time.monotonic()
+        size = {"mib": min(4096, before.free // MIB // 4)}
+        allowed = Deadline.after("probe", bench.left_s)
+        pid = child.request("call", allowed, file=file, function="hold", arguments=size)
+        held, curve, begun = _usage(device).used, [], time.monotonic()
         os.kill(pid, signal.SIGKILL)
-        while time.monotonic() - begun < 10:
-            curve.append((round(1000 * (time.monotonic() - begun)), _used(uuid) // 2**20))
-            if curve[-1][1] <= before // 2**20 + 64:
+        while time.monotonic() - begun < min(10, bench.left_s):
+            curve.append((round(1000 * (time.monotonic() - begun)), _usage(device).used // MIB))
+            if curve[-1][1] <= before.used // MIB + 64:
                 break
-        return {"before_mib": before // 2**20, "held_mib": held // 2**20, "curve": curve[:: max(1, len(curve) // 50)]}
+        return {
+            "before_mib": before.used // MIB,
+            "held_mib": held // MIB,
+            "curve": curve[:: max(1, len(curve) // 50)],
+        }
 
 
 def cases(bench: Bench) -> Facts:
     """Run seven cases, each on the engine that it concerns."""
     report = bench.folder / "cases.json"
-    ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}", allowed_s=480)
+    ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}")
     results = json.loads(report.read_text())["results"] if report.exists() else []
     if silent := set(bench.cases) - {result["case_id"] for result in results}:
         raise RuntimeError(f"no verdict for {', '.join(sorted(silent))}: {ran}")
@@ -238,9 +277,7 @@ def cases(bench: Bench) -> Facts:
 def conformance(bench: Bench) -> Facts:
     """Run the part of the conformance suite for one GPU. The step fails if a failure is not explained by a known fault of vLLM."""
     report, suite = bench.folder / "conformance.xml", ROOT / "conformance"
-    ran = bench.run(
-        *(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900", allowed_s=480
-    )
+    ran = bench.run(*(str(suite / name) for name in bench.suite), f"--junitxml={report}", "--timeout=900")
     if not report.exists():
         raise RuntimeError(f"no report: {ran}")
     suite_run = read_report(bench.env, report)
@@ -252,32 +289,42 @@ def conformance(bench: Bench) -> Facts:
 
 def core_killed(bench: Bench) -> Facts:
     """Kill an engine core during a request; the next test must get an engine."""
-    return bench.run(bench.file("test_core_killed.py", KILLED_CORE), allowed_s=240)
+    return bench.run(bench.file("test_core_killed.py", KILLED_CORE))
 
 
 def pytest_killed(bench: Bench) -> Facts:
     """Kill pytest while its engine holds the GPU; another pytest must get the GPU."""
     ready = bench.folder / "ready"
     with bench.started(bench.file("test_stays.py", STAYS.format(ready=str(ready)))) as process:
-        deadline = Deadline.after("start", min(300, bench.left_s))
+        deadline = Deadline.after("start", bench.left_s / 2)
         while not ready.exists() and process.poll() is None and not deadline.passed:
             time.sleep(0.2)  # another process writes the file
         if not ready.exists():
             raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
-    return bench.run(bench.file("test_quick.py", QUICK), allowed_s=240)
+    return bench.run(bench.file("test_quick.py", QUICK))
 
 
 def tenant(bench: Bench) -> Facts:
-    """Start an engine while another process holds memory of the GPU."""
-    if bench.torch is None:
-        raise LeftOut("needs --torch: an interpreter with a CUDA build of torch")
-    command = [str(bench.torch), "-c", TENANT.format(gib=TENANT_GIB)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    """Start an engine while another process holds half of the free memory, or what an engine leaves of it."""
+    device = bench.cuda_device()
+    target = built_target(bench.env, bench.device)
+    python = bench.torch or (target.python if target else None)
+    if python is None:
+        raise LeftOut("needs --torch: the environment is not built")
+    free = _usage(device).free // MIB
+    size = min(free // 2, free - ENGINE_MIB)
+    if size < 512:
+        raise LeftOut(f"{free} MiB are free, which is too little for an engine and a tenant")
+    command = [str(python), "-c", TENANT.format(mib=size)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout is not None
         try:
+            if not select.select([other.stdout], [], [], bench.left_s / 2)[0]:
+                raise RuntimeError("the tenant held nothing in half of the step's time")
             if other.stdout.readline().strip() != "held":
                 raise RuntimeError(f"the tenant ended with {other.wait(10)}")
-            return bench.run(bench.file("test_quick.py", QUICK), allowed_s=240)
+            return {"tenant_mib": size, "free_mib": free, **bench.run(bench.file("test_quick.py", QUICK))}
         finally:
             other.kill()
 
@@ -287,24 +334,34 @@ def two_at_once(bench: Bench) -> Facts:
     begun = time.monotonic()
     quick = bench.file("test_quick.py", QUICK)
     with bench.started(quick) as first, bench.started(quick) as second:
-        ended = [
-            _ended(process, process.communicate(timeout=min(300, bench.left_s))[0], begun)
-            for process in (first, second)
-        ]
+        ended = [bench.ended(process, begun) for process in (first, second)]
     return {"status": max(abs(entry["status"]) for entry in ended), "runs": ended}
 
 
-STEPS: Mapping[str, Callable[[Bench], Facts]] = {
-    "facts": facts,
-    "fork": fork,
-    "release": release,
-    "cases": cases,
-    "conformance": conformance,
-    "core-killed": core_killed,
-    "pytest-killed": pytest_killed,
-    "tenant": tenant,
-    "two-at-once": two_at_once,
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A step and its share of 25 minutes. ``least_s``: seconds without which it is not begun."""
+
+    do: Callable[[Bench], Facts]
+    minutes: float
+    necessary: bool = False
+    least_s: float = 30
+
+
+STEPS: Mapping[str, Step] = {
+    "facts": Step(facts, 0.5, necessary=True, least_s=5),
+    "first-start": Step(first_start, 7, necessary=True, least_s=60),
+    "fork": Step(fork, 1.5, necessary=True),
+    "cases": Step(cases, 5, necessary=True, least_s=60),
+    "core-killed": Step(core_killed, 2, necessary=True),
+    "pytest-killed": Step(pytest_killed, 2, necessary=True),
+    "release": Step(release, 1),
+    "tenant": Step(tenant, 1.5),
+    "two-at-once": Step(two_at_once, 1.5),
+    "conformance": Step(conformance, 3, least_s=60),
 }
+"""The steps, the most important first. Their minutes add up to 25; with another ``--minutes`` they scale."""
+PLANNED_MINUTES = 25
 
 
 def rehearsal(device: str) -> str | None:
@@ -319,29 +376,54 @@ def rehearsal(device: str) -> str | None:
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
     why = rehearsal(options.device)
+    try:
+        gpu = choose_gpu(options.env) if options.device == "gpu" else None
+    except RegressError as error:
+        print(f"nothing was run: {error}", file=sys.stderr)
+        return 2
+    if gpu is not None:  # also for processes that this one starts
+        os.environ |= {VISIBLE: gpu.selector, ORDER: PCI}
     record: Facts = {} if why is None else {"rehearsal": f"Nothing here was seen on a GPU: {why}."}
     record |= {"device": options.device, "env": options.env, "machine": platform.platform()}
     record |= {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     steps: dict[str, Facts] = record.setdefault("steps" if why is None else "rehearsed", {})
+    end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as folder:
-        until = time.monotonic() + 60 * options.minutes
-        bench = Bench(options.env, options.device, options.torch, Path(folder), until, options.cases, options.suite)
-        for name in options.only:
-            entry = steps[name] = step(bench, STEPS[name])
+        bench = Bench(options.env, options.device, options.torch, Path(folder), end, gpu, options.cases, options.suite)
+        for name, limit_s in limits(options.only, lambda: end - time.monotonic(), options.minutes):
+            entry = steps[name] = step(bench, STEPS[name], limit_s)
             print(f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}", flush=True)
             write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
+    missing = [name for name in steps if STEPS[name].necessary and steps[name]["outcome"] == "left out"]
+    if missing:
+        print(f"necessary, and left out: {', '.join(missing)}")
     if why is not None:
         print(record["rehearsal"])
-    return int(any(outcome["outcome"] == "failed" for outcome in steps.values()))
+    return int(bool(missing) or any(outcome["outcome"] == "failed" for outcome in steps.values()))
+
+
+def choose_gpu(env: str) -> CudaDevice:
+    """Return the first GPU or MIG device that the environment can use. Raises ``UsageError`` if there is none."""
+    check_gpu_fits([env])
+    target = built_target(env, "gpu")
+    return Placement(print).devices(target)[0] if target else usable().devices[0]
+
+
+def limits(names: Sequence[str], left_s: Callable[[], float], minutes: float) -> Iterator[tuple[str, float]]:
+    """Yield each step, by rank, with the seconds that it may take: all that is left but the shares of the steps after it."""
+    ranked = [name for name in STEPS if name in names]
+    for number, name in enumerate(ranked):
+        shares = sum(STEPS[later].minutes for later in ranked[number + 1 :])
+        yield name, left_s() - 60 * shares * minutes / PLANNED_MINUTES
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Parse the command line. Exits if it is invalid."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", required=True, help="environment or interpreter under test")
-    parser.add_argument("--torch", type=Path, help="an interpreter with a CUDA build of torch")
+    parser.add_argument("--torch", type=Path, help="an interpreter with a CUDA build of torch (default: that of --env)")
     parser.add_argument("--device", default="gpu", choices=("gpu", "sim", "cpu"))
-    parser.add_argument("--minutes", type=float, default=25)
+    parser.add_argument("--minutes", type=float, default=PLANNED_MINUTES, help="for all steps together")
     for name, default in (("only", tuple(STEPS)), ("cases", CASES), ("suite", ONE_GPU)):
         parser.add_argument(
             f"--{name}", type=lambda text: tuple(text.split(",")), default=default, help=",".join(default)
@@ -356,13 +438,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return given
 
 
-def step(bench: Bench, do: Callable[[Bench], Facts]) -> Facts:
+def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
     """Run a step. Return its result, or why it failed or was left out. A pytest that exits with an error fails the step."""
     begun = time.monotonic()
     try:
-        if begun > bench.until:
-            raise LeftOut("the time is used up")
-        collected = do(bench)
+        if limit_s < ranked.least_s:
+            raise LeftOut(f"it needs {ranked.least_s:.0f} s, and {max(0.0, limit_s):.0f} s are left to it")
+        collected = ranked.do(dataclasses.replace(bench, until=begun + limit_s))
         entry = {"outcome": "failed" if collected.get("status") else "done", "found": collected}
         if collected.get("status"):
             entry["why"] = f"pytest ended with {collected['status']}"
@@ -370,14 +452,14 @@ def step(bench: Bench, do: Callable[[Bench], Facts]) -> Facts:
         entry = {"outcome": "left out", "why": str(why)}
     except Exception as error:  # the next steps may still work
         entry = {"outcome": "failed", "why": f"{type(error).__name__}: {error}"[:4000]}
-    return {**entry, "seconds": round(time.monotonic() - begun, 1)}
+    return {**entry, "seconds": round(time.monotonic() - begun, 1), "limit_s": round(limit_s, 1)}
 
 
-def _used(uuid: str) -> int:
-    now = nvml.usage(uuid)
+def _usage(device: CudaDevice) -> nvml.Usage:
+    now = nvml.usage(device.uuid)
     if isinstance(now, str):
         raise RuntimeError(now)
-    return now.used
+    return now
 
 
 def _median_ms(ask: Callable[[], object], times: int = 20) -> float:

@@ -59,11 +59,15 @@ def _keys(prefix: str, schema: dict[str, Any], document: dict[str, Any]) -> Iter
     for name, property in schema.get("properties", {}).items():
         if meaning := property.get("description", ""):
             yield f"| `{prefix}{name}` | {_cell(meaning)} |"
-        if "$ref" in property.get("items", {}):
-            yield from _keys(
-                f"{prefix}{name}[].", document["$defs"][property["items"]["$ref"].rpartition("/")[2]], document
-            )
-        yield from _keys(f"{prefix}{name}.", property, document)
+        yield from _keys(f"{prefix}{name}[].", _resolved(property.get("items", {}), document), document)
+        for form in property.get("anyOf", [property]):
+            yield from _keys(f"{prefix}{name}.", _resolved(form, document), document)
+
+
+def _resolved(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema, or the one that it refers to."""
+    resolved: dict[str, Any] = document["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    return resolved
 
 
 def command_rows() -> Iterator[str]:

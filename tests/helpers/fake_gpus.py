@@ -112,10 +112,13 @@ class Machine:
 H100 = Card("NVIDIA H100 80GB HBM3", 81559 * 2**20, "9.0", 0xA1, mig=0)
 T4 = Card("Tesla T4", 15360 * 2**20, "7.5", 0xB1, used=2**20)
 A100 = Card("NVIDIA A100-SXM4-80GB", 81920 * 2**20, "8.0", 0xC1, mig=0)
+L4 = Card("NVIDIA L4", 23034 * 2**20, "8.9", 0x14, used=2**20)
 GH200 = Card("NVIDIA GH200 480GB", 97871 * 2**20, "9.0", 0xD1, used=40 * GIB, mig=0)
 MACHINES: Mapping[str, Machine] = {
     "H100": Machine((H100,)),
     "T4": Machine((T4,), driver="550.54.15", cuda=12040),
+    "L4": Machine((L4,)),
+    "A100": Machine((A100,)),
     "8 alike": Machine(tuple(dataclasses.replace(H100, number=0xE0 + n) for n in range(8))),
     # On the bus the T4 comes first. By default CUDA lists the fastest GPU first.
     "mixed order": Machine((T4, H100)),

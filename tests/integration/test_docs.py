@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -40,6 +41,24 @@ def commands(page: Path) -> list[str]:
 def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text()
     assert builder(f"build_{script}").build_page(page) == page, f"run `python docs/build_{script}.py`"
+
+
+def keys_of(value: object, prefix: str = "") -> set[str]:
+    """Return the keys of a result file as the reference writes them, without those of tables by name."""
+    if isinstance(value, list):
+        return set().union(*(keys_of(entry, f"{prefix}[]") for entry in value))
+    if not isinstance(value, dict) or prefix.endswith((".versions", ".gpu", ".node", ".parts")):
+        return set()
+    named = {f"{prefix}.{key}".removeprefix("."): entry for key, entry in value.items()}
+    return set(named).union(*(keys_of(entry, name) for name, entry in named.items()))
+
+
+def test_every_key_of_a_result_file_is_explained() -> None:
+    explained = set(
+        re.findall(r"^\| `([\w.\[\]]+)` \|", (ROOT / "docs/reference/api.md").read_text(), flags=re.MULTILINE)
+    )
+    for file in sorted(ROOT.glob("cases/*/observations.json"))[:20]:
+        assert keys_of(json.loads(file.read_text())) <= explained, file
 
 
 def test_bisected_commits_are_the_ones_that_the_cases_name() -> None:

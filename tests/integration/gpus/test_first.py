@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,14 +15,15 @@ import pytest
 
 from tests.conftest import MakeTarget
 from tests.helpers import ROOT, fake_gpus
-from tests.helpers.fake_gpus import H100, MACHINES
+from tests.helpers.fake_gpus import H100, MACHINES, Card, Machine
 
 from .test_run import Speak, speak  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.slow
 
+MIB = 2**20
 SCRIPT = ROOT / "benchmarks" / "gpu_first.py"
-ON_A_GPU = ("facts", "fork", "release", "core-killed", "pytest-killed", "tenant", "two-at-once")
+ON_A_GPU = ("facts", "first-start", "fork", "core-killed", "pytest-killed", "release", "tenant", "two-at-once")
 
 
 def first(record: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +58,7 @@ def engines(make_target: MakeTarget) -> Path:
 def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
     speak(MACHINES["H100"])
     record = tmp_path / "record.json"
-    done = first(record, f"--env={engines}", f"--torch={engines}", f"--only={','.join(ON_A_GPU)}")
+    done = first(record, f"--env={engines}", f"--only={','.join(ON_A_GPU)}")
     steps = rehearsed(record)
     assert {name: step["outcome"] for name, step in steps.items()} == dict.fromkeys(ON_A_GPU, "done"), (
         record.read_text()
@@ -70,6 +72,73 @@ def test_every_gpu_step_completes(speak: Speak, engines: Path, tmp_path: Path) -
     freed = steps["release"]["found"]
     assert freed["held_mib"] - freed["before_mib"] == 4 * 1024
     assert freed["curve"][-1][1] == freed["before_mib"]
+    limits = [step["limit_s"] for step in steps.values()]
+    assert limits == sorted(limits), "time that a step leaves goes to the next one"
+
+
+@pytest.mark.parametrize("name", ["T4", "L4", "A100"])
+def test_it_adapts_to_the_gpu(name: str, speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+    speak(MACHINES[name])
+    record = tmp_path / "record.json"
+    done = first(record, f"--env={engines}", "--only=facts,first-start,fork,release,tenant")
+    steps = rehearsed(record)
+    assert {step["outcome"] for step in steps.values()} == {"done"}, record.read_text()
+    assert done.returncode == 0, done.stdout + done.stderr
+    total = MACHINES[name].cards[0].total // MIB
+    assert steps["facts"]["found"]["used"]["memory"] == total * MIB
+    tenant = steps["tenant"]["found"]
+    assert tenant["tenant_mib"] + 4096 <= tenant["free_mib"] <= total, "an engine has room beside the tenant"
+
+
+def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
+    speak: Speak,  # noqa: F811
+    engines: Path,
+    tmp_path: Path,
+) -> None:
+    speak(MACHINES["MIG"])
+    record = tmp_path / "record.json"
+    done = first(record, f"--env={engines}", "--only=facts,first-start,fork,tenant")
+    steps = rehearsed(record)
+    assert steps["facts"]["found"]["used"] == {**steps["facts"]["found"]["used"], "memory": 10 * 2**30, "part": True}
+    outcomes = {name: step["outcome"] for name, step in steps.items()}
+    assert outcomes == {"facts": "done", "first-start": "left out", "fork": "done", "tenant": "left out"}
+    assert "a MIG slice has none" in steps["first-start"]["why"]
+    assert steps["tenant"]["why"] == steps["first-start"]["why"]
+    assert "necessary, and left out: first-start" in done.stdout
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("minutes", [10, 25, 60])
+@pytest.mark.parametrize("used", [0.1, 1.0])
+def test_the_limits_of_steps_add_up_to_the_minutes(minutes: float, used: float) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    steps, spent = script["STEPS"], [0.0]
+    assert sum(step.minutes for step in steps.values()) == script["PLANNED_MINUTES"]
+    necessary = [step.necessary for step in steps.values()]
+    assert necessary == sorted(necessary, reverse=True), "the necessary ones are first"
+    for name, limit_s in script["limits"](tuple(steps), lambda: 60 * minutes - sum(spent), minutes):
+        share = 60 * steps[name].minutes * minutes / script["PLANNED_MINUTES"]
+        assert limit_s >= share - 1e-6 and (minutes < 25 or limit_s >= steps[name].least_s)
+        spent.append(used * limit_s)
+    assert sum(spent) <= 60 * minutes + 1e-6
+
+
+def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+    speak(Machine((Card("Tesla K80", 11441 * 2**20, "3.7"),)))
+    done = first(tmp_path / "record.json", f"--env={engines}")
+    assert done.returncode == 2
+    assert "nothing was run: " in done.stderr and "compute capability 3.7" in done.stderr
+    assert not (tmp_path / "record.json").exists()
+
+
+def test_a_necessary_step_without_time_is_an_error(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
+    speak(MACHINES["T4"])
+    record = tmp_path / "record.json"
+    done = first(record, f"--env={engines}", "--minutes=0.2", "--only=facts,first-start,release")
+    steps = rehearsed(record)
+    assert steps["first-start"]["why"].startswith("it needs 60 s, and ")
+    assert "necessary, and left out: first-start" in done.stdout
+    assert done.returncode == 1, done.stdout + done.stderr
 
 
 def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -79,16 +148,19 @@ def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target
     steps = rehearsed(record)
     assert steps["fork"]["outcome"] == "failed"  # this stand-in for vLLM has no torch
     assert "No module named 'torch'" in steps["fork"]["why"]
-    assert steps["tenant"] == {**steps["tenant"], "outcome": "left out"}
-    assert steps["tenant"]["why"].startswith("needs --torch")
+    assert steps["tenant"]["outcome"] == "failed"
+    assert steps["tenant"]["why"].startswith("RuntimeError: the tenant ended with 1")
     assert done.returncode == 1, done.stdout + done.stderr
 
 
-def test_steps_that_need_cuda_are_skipped_without_it(fixed_target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("only", "status"), [("fork,release", 1), ("release", 0)])
+def test_a_step_that_cannot_run_is_an_error_if_it_is_necessary(
+    only: str, status: int, fixed_target: Path, tmp_path: Path
+) -> None:
     record = tmp_path / "record.json"
-    done = first(record, f"--env={fixed_target}", "--device=sim", "--only=fork,release")
+    done = first(record, f"--env={fixed_target}", "--device=sim", f"--only={only}")
     assert {step["why"] for step in rehearsed(record).values()} == {"needs CUDA; this is a rehearsal on sim"}
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("device", ["sim", "gpu"])
