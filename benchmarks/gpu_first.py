@@ -136,7 +136,7 @@ class Bench:
     def pytest(self, *arguments: str) -> list[str]:
         """Return the command line of a separate pytest. It waits for the GPU no longer than the step may take."""
         return [
-            *(sys.executable, "-m", "pytest", "-q", "-rs", *PLUGINS, f"--vllm-gpu-wait={self.left_s:.0f}"),
+            *(sys.executable, "-m", "pytest", "-q", "-rs", *PLUGINS, f"--vllm-gpu-wait={0.8 * self.left_s:.0f}"),
             *(f"--vllm-env={self.env}", f"--vllm-device={self.device}", *arguments),
         ]
 
@@ -223,7 +223,7 @@ def facts(bench: Bench) -> Facts:
 
 def first_start(bench: Bench) -> Facts:
     """Start the first engine: import vLLM, make the checkpoint and compile kernels, so that no later step has to."""
-    return bench.run(bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={bench.left_s:.0f}")
+    return bench.run(bench.file("test_quick.py", QUICK), f"--vllm-timeout-first-start={0.9 * bench.left_s:.0f}")
 
 
 def fork(bench: Bench) -> Facts:
