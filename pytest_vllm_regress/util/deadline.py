@@ -35,7 +35,7 @@ class RunningTime:
         os.register_at_fork(after_in_child=self._unlock)  # another thread may have been reading the clock
 
     def _unlock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may read it, too
 
     def __call__(self) -> float:
         with self._lock:
