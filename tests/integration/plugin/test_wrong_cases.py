@@ -25,6 +25,8 @@ from pytest_vllm_regress.errors import Kind, Part
 from tests.integration.plugin.conftest import Demo
 from tests.integration.plugin.test_verdicts import run
 
+pytestmark = pytest.mark.slow
+
 SAYS = """
 import pytest
 
