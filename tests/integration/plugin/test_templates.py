@@ -35,4 +35,4 @@ def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
     (result,) = read_results(report).results
     assert result.verdict is Verdict.UNEXPECTEDLY_FIXED, result.reason
     assert proof.tests_without_mechanism(case, [result]) == []
-    assert result.observation is not None and result.observation.at_work[0].what == "the probe finds a vLLM"
+    assert result.observation is not None and result.observation.at_work[0].what == "the probe finds the package"
