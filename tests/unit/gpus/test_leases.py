@@ -138,7 +138,7 @@ def test_the_longest_waiting_run_is_next(card: Card, run: Callable[[], GpuLeases
     waiting.start()
     while not holder.requested_by_others():
         assert waiting.is_alive()
-    assert "waiting for GPUs, at most 20 s. 1 of 1 GPUs wanted: GPU 0: held by another run" in reports[0]
+    assert "waiting for GPUs, at most 60 s. 1 of 1 GPUs wanted: GPU 0: held by another run" in reports[0]
     held.release(soon())
     with pytest.raises(DeviceBusy):
         take(holder, card, seconds=0)
