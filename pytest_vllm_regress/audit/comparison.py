@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import enum
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..cases.model import Case
+from ..cases.results import TestResult
 from ..environments.installed import VLLM
 from ..environments.recipes import find_file, load
 from ..util.text import markdown_cell
@@ -111,9 +112,11 @@ def read_side(target: str) -> Inventory:
     return read_target(target)
 
 
-def compare(before: Inventory, after: Inventory, cases: Sequence[Case]) -> Comparison:
-    """Return what the change from ``before`` to ``after`` does to each failure that one of them has."""
-    table = read_table(cases)
+def compare(
+    before: Inventory, after: Inventory, cases: Sequence[Case], results: Iterable[TestResult] = ()
+) -> Comparison:
+    """Return what the change from ``before`` to ``after`` does to each failure that one of them has. ``results``: of a run just now."""
+    table = read_table(cases).with_results(results)
     known = {case.id: (_known(before, case, table), _known(after, case, table)) for case in cases}
     changes = [
         Change(case, _effect(old[0], new[0]), old[1], new[1])
@@ -128,6 +131,12 @@ def compare(before: Inventory, after: Inventory, cases: Sequence[Case]) -> Compa
         tuple(sorted(changes, key=lambda change: (change.effect.rank, severity(change.case).rank, change.case.id))),
         tuple(dict.fromkeys((*notes(before, cases), *notes(after, cases)))),
     )
+
+
+def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...]:
+    """Return the cases of which only the range says whether the packages have the failure."""
+    table = read_table(cases)
+    return tuple(case for case in cases if _latest(inventory, case, table) is None)
 
 
 def _effect(before: bool, after: bool) -> Effect:

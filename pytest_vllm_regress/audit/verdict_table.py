@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cases import proof
-from ..cases.cells import group_into_cells
+from ..cases.cells import Cell, group_into_cells
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..cases.verdict import Verdict
@@ -60,6 +60,14 @@ class VerdictTable:
     def of_case(self, case_id: str) -> Sequence[Recorded]:
         """Return what was recorded of a case."""
         return self._rows.get(case_id, ())
+
+    def with_results(self, results: Iterable[TestResult]) -> VerdictTable:
+        """Return a table that also has these results."""
+        results = tuple(results)
+        rows = {case_id: list(recorded) for case_id, recorded in self._rows.items()}
+        for cell in group_into_cells(results):
+            rows.setdefault(cell.case_id, []).append(Recorded(cell.environment, cell.device, cell.verdict, _date(cell)))
+        return VerdictTable(rows, {**{result.environment: result.versions for result in results}, **self._versions})
 
     def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
         """Return what was recorded of a case where ``package`` had this version."""
@@ -114,12 +122,15 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
         if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(key) == cell.verdict.value:
             continue
-        date = time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
         changed += key not in row or row[key].verdict is not cell.verdict
-        row[key] = Recorded(*key, cell.verdict, date)
+        row[key] = Recorded(*key, cell.verdict, _date(cell))
     if changed:
         _write(directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row})
     return changed
+
+
+def _date(cell: Cell) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
 
 
 def _judged(case: Case, result: TestResult) -> TestResult:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,10 +12,26 @@ import typer
 from ..errors import UsageError
 from ..util.files import distinct_files
 from ..util.paths import cache_root
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_columns, print_json, releases_of, say, warn
+from .context import (
+    HELP,
+    INTERRUPTED,
+    OK,
+    UNEXPECTED,
+    AsJson,
+    Invocation,
+    Yes,
+    confirm_downloads,
+    invocation,
+    print_columns,
+    print_json,
+    releases_of,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
-    from ..cases.results import RunResult
+    from ..cases.model import Case
+    from ..cases.results import RunResult, TestResult
 
 app = typer.Typer(context_settings=HELP)
 
@@ -175,15 +193,30 @@ def compare(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown, for a comment on a pull request.")
     ] = False,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Run the cases of which nothing is recorded; A and B are environments or releases (Linux only).",
+        ),
+    ] = False,
+    yes: Yes = False,
 ) -> None:
-    """Say which documented failures a change of versions mends, breaks and leaves. Reads recorded results and ranges; runs nothing."""
+    """Say which documented failures a change of versions mends, breaks and leaves. Reads recorded results and ranges, and runs only with --run."""
     from ..audit import comparison
     from ..audit.severity import severity
 
     if as_json and markdown:
         raise UsageError("--json and --markdown contradict each other: give one of them")
     cases = invocation(context).cases()
-    result = comparison.compare(comparison.read_side(before), comparison.read_side(after), cases)
+    old, new = comparison.read_side(before), comparison.read_side(after)
+    result = comparison.compare(old, new, cases)
+    if run:
+        concerned = [change.case for change in result.changes]
+        missing = {
+            _environment(name): comparison.not_recorded(side, concerned) for name, side in ((before, old), (after, new))
+        }
+        result = comparison.compare(old, new, cases, _run(invocation(context), missing, yes))
     if as_json:
         print_json({"schema": 1, **result.to_json()})
     elif markdown:
@@ -195,3 +228,36 @@ def compare(
     for note in result.notes:
         warn(f"note: {note}")
     raise typer.Exit(UNEXPECTED if result.of(comparison.Effect.BREAKS) else OK)
+
+
+def _environment(side: str) -> str:
+    """Return the environment that runs a side of a comparison. Raises ``UsageError`` for a list of packages."""
+    from ..util.versions import is_version
+
+    if Path(side).exists():
+        raise UsageError(
+            f"--run: {side} is a file or a directory: name an environment, such as vllm-0.8.4, or a release"
+        )
+    return f"vllm-{side}" if is_version(side) else side
+
+
+def _run(command: Invocation, missing: Mapping[str, tuple[Case, ...]], yes: bool) -> tuple[TestResult, ...]:
+    """Run the cases that are missing in each environment, and return their results."""
+    from ..runner.batch import Batch
+    from ..runner.build import build_with_cache, check_environments
+    from ..runner.run import LocalMachine, local_request, run_batches
+    from ..runner.slots import Spare, machine_room
+    from ..util.signals import terminate_as_interrupt
+
+    if sys.platform != "linux":
+        raise UsageError("--run: Linux only, because it starts engines")
+    batches = [Batch(name, cases, {}) for name, cases in missing.items() if cases]
+    check_environments(batches, gpu=False)
+    confirm_downloads([batch.environment for batch in batches], yes=yes)
+    machine = LocalMachine(build_with_cache(warn), machine_room(), Spare.of_machine())
+    with terminate_as_interrupt():
+        outcome = run_batches(local_request(batches, machine, command.run_options(None), warn))
+    if outcome.interrupted:
+        warn("interrupted: not everything was run")
+        raise typer.Exit(INTERRUPTED)
+    return outcome.run.results

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.comparison import Comparison, Effect, compare
+from pytest_vllm_regress.audit.comparison import Comparison, Effect, compare, not_recorded
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.results import TestResult
+from pytest_vllm_regress.cases.verdict import Verdict
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
@@ -49,6 +51,23 @@ def test_a_recorded_result_counts_more_than_the_range(cases: tuple[Case, ...]) -
     (change,) = [change for change in result.changes if change.case.id == "gone"]
     assert change.effect is Effect.LEAVES
     assert change.after == "observed in vllm-0.8.5 (sim, 2026-01-01)"
+
+
+def test_a_result_of_a_run_just_now_counts_and_is_asked_for_only_where_nothing_is_recorded(
+    cases: tuple[Case, ...],
+) -> None:
+    after = parse_list(b"vllm==0.8.5", "b")
+    assert [case.id for case in not_recorded(after, cases)] == [case.id for case in cases]
+    ran = TestResult("stays", "test_it", Verdict.UNEXPECTEDLY_FIXED, "passed", "sim", "here", {"vllm": "0.8.5"})
+    result = compare(parse_list(b"vllm==0.8.4", "a"), after, cases, [ran])
+    assert {change.case.id: change.effect for change in result.changes}["stays"] is Effect.MENDS
+
+
+@pytest.mark.parametrize("side", ["file", "."])
+def test_only_environments_can_be_run(side: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("vllm==0.8.4\n")
+    assert cli.main(["--cases", str(ROOT / "cases"), "compare", "0.8.5", side, "--run"]) == 2
 
 
 def test_markdown_is_a_table_without_what_stays(cases: tuple[Case, ...]) -> None:
