@@ -34,8 +34,14 @@ def ask(engine: Engine, schema: dict[str, Any], at_work: AtWork) -> None:
 
 
 @pytest.mark.vllm_case("vllm-45592")
-@BACKENDS
+@pytest.mark.vllm_engine(structured_output_backend="auto", generation="V1")
 def test_pattern_with_length(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
+    ask(vllm_engine, {**LENGTH, "pattern": "^a+$"}, vllm_at_work)
+
+
+@pytest.mark.vllm_case("vllm-45592", variant="xgrammar")
+@pytest.mark.vllm_engine(structured_output_backend="xgrammar", generation="V1")
+def test_pattern_with_length_for_xgrammar(vllm_engine: Engine, vllm_at_work: AtWork) -> None:
     ask(vllm_engine, {**LENGTH, "pattern": "^a+$"}, vllm_at_work)
 
 
