@@ -16,12 +16,14 @@ MAX_STEPS = 24
 """Limit for aliases, bases and parts of a path that are followed."""
 _GENERATED = ("BaseModel", "Struct", "NamedTuple", "TypedDict", "OpenAIBaseModel")
 """Bases whose subclasses take their fields as arguments."""
+_LISTED = ("vllm", "vllm.envs")
+"""Modules whose ``__getattr__`` takes names from a table that the history has."""
 _MAKERS = ("from_", "create", "build")
 
 
 @dataclasses.dataclass(frozen=True)
 class Symbol:
-    """A symbol in a release. ``name`` is empty for a module. ``instance``: an instance of the class, not the class."""
+    """A symbol in a release. ``name`` is empty for a module. ``instance``: an instance of the class, or a method of one."""
 
     module: str
     name: str
@@ -90,7 +92,8 @@ class Lookup:
         if definition is None or definition.startswith("?"):
             if self.has_module(f"{module.module}.{name}"):
                 return Symbol(f"{module.module}.{name}", "", "")
-            if name.startswith("__") or (self._definition(module.module, "__getattr__") and definition is not None):
+            dynamic = self._definition(module.module, "__getattr__") is not None and module.module not in _LISTED
+            if name.startswith("__") or dynamic:
                 raise Unknown
             raise Missing(module, name)
         if definition.startswith("< ") and depth:
@@ -123,7 +126,8 @@ class Lookup:
         for ancestor in classes:
             definition = self._definition(ancestor.module, f"{ancestor.name}.{name}")
             if definition is not None:
-                return self._typed(ancestor, f"{ancestor.name}.{name}", definition)
+                symbol = self._typed(ancestor, f"{ancestor.name}.{name}", definition)
+                return dataclasses.replace(symbol, instance=symbol.instance or owner.instance)
         dynamic = any(self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes)
         if is_open or dynamic or name.startswith("__"):
             raise Unknown
@@ -194,8 +198,8 @@ class Lookup:
         signature = signature_of(symbol.definition)
         if signature is None:
             raise Unknown
-        in_class = "." in symbol.name and "@staticmethod" not in symbol.definition
-        return self._forwarded(symbol.module, signature.without_first() if in_class else signature)
+        bound = "@classmethod" in symbol.definition or (symbol.instance and "@staticmethod" not in symbol.definition)
+        return self._forwarded(symbol.module, signature.without_first() if bound else signature)
 
     def _constructor(self, owner: Symbol) -> Signature:
         classes, is_open = self._ancestors(owner)

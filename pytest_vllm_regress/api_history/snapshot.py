@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from . import service
 from .modules import ROOT, Module, module_name, read_module
@@ -90,7 +90,7 @@ def _assembled(modules: Mapping[str, tuple[str, Module]], trees: service.Trees, 
         for message, owner in module.deprecations.items()
     }
     tables = {
-        "modules": dict.fromkeys(modules, ""),
+        "modules": dict.fromkeys(with_packages(modules), ""),
         "options": service.options(trees),
         "environment": variables,
         "routes": service.routes(trees),
@@ -101,6 +101,12 @@ def _assembled(modules: Mapping[str, tuple[str, Module]], trees: service.Trees, 
         "deprecations": deprecations,
     }
     return Snapshot(symbols, tables)
+
+
+def with_packages(modules: Iterable[str]) -> set[str]:
+    """Return the modules and the packages that they are in, some of which have no source of their own."""
+    parts = [module.split(".") for module in modules]
+    return {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
 
 
 def public_names(modules: Mapping[str, tuple[str, Module]], name: str, seen: set[str]) -> set[str]:

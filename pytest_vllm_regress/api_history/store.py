@@ -55,7 +55,7 @@ class History:
         """Add a release that follows all others."""
         number = len(self.releases)
         before = self.symbols_at(number - 1) if number else {}
-        for module in {*snapshot.symbols, *self.modules()}:
+        for module in {*snapshot.symbols, *(known for known in self.modules() if self.symbols(known))}:
             table = self._package(_package_of(module)).setdefault(module, {})
             append(table, number, snapshot.symbols.get(module, {}))
         for section in SECTIONS:

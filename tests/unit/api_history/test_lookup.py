@@ -10,6 +10,8 @@ from tests.unit.api_history.releases import history_of
 FILES = {
     "__init__.py": "from vllm.llm import LLM\nimport vllm.config",
     "config.py": "@dataclass\nclass EngineArgs:\n    model: str = 'm'\n    seed: int = 0\n@dataclass\nclass More(EngineArgs):\n    extra: int = 1",
+    "lazy.py": "def __getattr__(name): ...",
+    "inner/deep/a.py": "x = 1",
     "engine.py": """
         class Engine:
             limit = 3
@@ -45,6 +47,7 @@ def lookup() -> Lookup:
     ("path", "found"),
     [
         ("vllm", "vllm"),
+        ("vllm.inner.deep.a.x", "vllm.inner.deep.a.x"),  # packages without __init__.py
         ("vllm.LLM", "vllm.llm.LLM"),
         ("vllm.config.EngineArgs", "vllm.config.EngineArgs"),
         ("vllm.LLM.generate", "vllm.llm.LLM.generate"),
@@ -87,7 +90,8 @@ def test_what_the_sources_do_not_say_is_unknown(lookup: Lookup, path: str) -> No
     ("path", "names"),
     [
         ("vllm.LLM", ["model", "seed"]),  # passes its keywords on to EngineArgs
-        ("vllm.LLM.generate", ["prompts", "params", "use_tqdm"]),
+        ("vllm.LLM().generate", ["prompts", "params", "use_tqdm"]),
+        ("vllm.LLM.generate", ["self", "prompts", "params", "use_tqdm"]),  # LLM.generate(llm, ...)
         ("vllm.LLM.helper", ["a"]),
         ("vllm.config.More", ["extra", "model", "seed"]),
         ("vllm.llm.plain", ["a", "kwargs"]),

@@ -35,7 +35,7 @@ def test_a_history_survives_its_file_and_can_be_extended(tmp_path: Path) -> None
     extended.append("2", SnapshotReader().read(wheel({"__init__.py": "", **files[2]})))
     assert extended.content() == whole.content()
     assert extended.symbols("vllm.a") == {"f": [0, "def(x)", 1, "def(x, y=1)", 2, None]}
-    assert extended.symbols_at(2) == {"vllm": {}, "vllm.b.c": {"K": "class()"}}
+    assert extended.symbols_at(2) == {"vllm": {}, "vllm.b": {}, "vllm.b.c": {"K": "class()"}}
     assert extended.symbols("vllm.unknown.module") == {}
 
 
