@@ -59,7 +59,8 @@ class Checker:
         key = dataclasses.replace(use, place=_NOWHERE, live=None, instead_of=(), guarded=False)
         if key not in self._cache:
             check = self._checks[use.kind]
-            self._cache[key] = tuple(check(key, lookup) for lookup in self._lookups)
+            statuses = [check(key, lookup) for lookup in self._lookups]
+            self._cache[key] = tuple(_since_first(statuses) if use.kind == "override" else statuses)
         return self._cache[key]
 
     def has(self, kind: str, name: str, release: int) -> bool:
@@ -84,6 +85,12 @@ class Checker:
             and (use.live is None or number in use.live)
             and (not first_choices or any(statuses[number].missing for statuses in first_choices))
         ]
+
+
+def _since_first(statuses: list[Status]) -> list[Status]:
+    """Return the statuses of an override; before the first release with the method it is a method of the project's own."""
+    first = next((number for number, status in enumerate(statuses) if status == THERE), len(statuses))
+    return [UNSURE] * first + statuses[first:]
 
 
 def _name(use: Use, lookup: Lookup) -> Status:

@@ -161,7 +161,8 @@ class PythonReader:
         self._scope(node.body)
         for method in node.body:
             if isinstance(method, Function) and bases and not method.name.startswith("__"):
-                self._use("override", tuple(bases), method, "attribute", detail=method.name, override=override(method))
+                for base in bases:
+                    self._use("override", (base,), method, "attribute", detail=method.name, override=override(method))
         self._own, self._dry = outer
         self._names.pop(node.name, None)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.api_history.store import History
+from tests.unit.api_history.releases import history_of
 from tests.unit.uses.projects import answer_for, missing
 
 OLD, NEW = "from vllm.utils import get_port", "from vllm.utils.network import get_port"
@@ -103,6 +104,15 @@ def test_a_name_of_another_file_is_no_guard(tmp_path: Path, two_releases: Histor
     first = "import vllm\nNEW = Version(vllm.__version__) < Version('2')"
     result = answer_for(tmp_path, two_releases, {"a.py": first, "b.py": f"from a import NEW\nif NEW:\n    {OLD}"})
     assert missing(result)["2.0"] == ["the module vllm.utils has no get_port"]
+
+
+def test_a_method_that_vllm_adds_later_is_the_project_s_own_before(tmp_path: Path) -> None:
+    method = "class W:\n    def load(self): ..."
+    history = history_of({"1": {"w.py": "class W: ..."}, "2": {"w.py": method}, "3": {"w.py": "class W: ..."}})
+    source = "from vllm.w import W\nclass Own(W):\n    def load(self): ...\n    def other(self): ..."
+    result = answer_for(tmp_path, history, {"a.py": source})
+    assert [len(problems) for problems in result.problems.values()] == [0, 0, 1]
+    assert result.unknown == ()
 
 
 def test_a_fallback_that_no_release_needs_is_not_missed(tmp_path: Path, two_releases: History) -> None:
