@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -73,8 +74,12 @@ def start(fake: Fake, tmp_path: Path, request: pytest.FixtureRequest) -> Start:
         )
 
         def end() -> None:
+            family = [] if process.returncode is not None else started_by(process)
             process.kill()
             process.wait(60)
+            for left in family:  # nobody ends the uv of a builder that was killed
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    left.kill()
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()
