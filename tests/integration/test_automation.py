@@ -89,7 +89,7 @@ def test_the_commands_for_tests_leave_nothing_out_and_repeat_nothing() -> None:
     assert f"&& .venv/bin/{fast}\n" in readme
     assert tox["testenv:tests"]["commands"] == f"{fast} {{posargs}}"
     assert tox["testenv:full"]["commands"] == "pytest tests -n 2 {posargs}"
-    assert (ROOT / ".ci" / "run").read_text().endswith('\n.venv/bin/pytest tests -n 2 -m "engine or slow"\n')
+    assert (ROOT / ".ci" / "run").read_text().endswith('\n.venv/bin/tox run -e full -- -m "engine or slow"\n')
 
 
 @pytest.mark.parametrize(("command", "status", "ran"), [("true", 0, True), ("false && true", 1, False)])
@@ -98,7 +98,7 @@ def test_ci_runs_the_rest_only_after_the_readme_s_command(tmp_path: Path, comman
     shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
     (tmp_path / "README.md").write_text(f"<!-- test-command -->\n```sh\n{command}\n```\n<!-- end -->\n")
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    for program in (tmp_path / ".venv" / "bin" / "pytest", tmp_path / "chromedriver"):
+    for program in (tmp_path / ".venv" / "bin" / "tox", tmp_path / "chromedriver"):
         program.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > rest\n')
         program.chmod(0o755)
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
