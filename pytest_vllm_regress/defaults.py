@@ -33,3 +33,5 @@ MAX_PROCESSES = 4096
 MAX_LOG_MIB = 64
 MEMORY_SHARE = 0.9
 """Fraction of the machine's (or container's) memory that one engine and its descendants may use."""
+RACY_TRIALS = 5
+"""Default number of trials of a racy case."""

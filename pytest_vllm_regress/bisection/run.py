@@ -18,9 +18,6 @@ from .commits import end_of, history
 from .search import CandidateRunner, Plan, Search
 from .search_log import SearchLog
 
-RACY_TRIALS = 5
-"""Default number of trials for a racy case."""
-
 
 @dataclasses.dataclass(frozen=True)
 class BisectRequest:

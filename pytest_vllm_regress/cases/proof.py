@@ -152,7 +152,7 @@ def claims_fingerprint(case: Case) -> str:
 
 def code_fingerprint(directory: Path) -> str:
     """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules they call."""
-    files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+    files = [file for file in sorted(directory.rglob("*")) if not file.is_dir()]
     names = {file.relative_to(directory): file for file in files}
     sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
     called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}

@@ -14,9 +14,10 @@ import typer
 from packaging.utils import canonicalize_name
 
 from ..bisection.algorithm import Direction
-from ..bisection.run import RACY_TRIALS, BisectReport, BisectRequest, run
+from ..bisection.run import BisectReport, BisectRequest, run
 from ..bisection.search import CandidateRunner
 from ..bisection.search_log import output_file
+from ..defaults import RACY_TRIALS
 from ..errors import UsageError
 from ..runner.batch import RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits

@@ -14,6 +14,7 @@ from ..bisection.search import CandidateRunner
 from ..cases import lint
 from ..cases.impostors import Trial
 from ..cases.model import Case
+from ..defaults import RACY_TRIALS
 from ..errors import UsageError
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
@@ -23,7 +24,7 @@ from ..runner.run import LocalMachine, RunRequest, SequentialRunner, batch_progr
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from ..validation.prove import RACY_TRIALS, ProofRunner, ValidateRequest, evidence_problems
+from ..validation.prove import ProofRunner, ValidateRequest, evidence_problems
 from ..validation.prove import validate as prove
 from ..validation.trace import trace_case
 from .context import (

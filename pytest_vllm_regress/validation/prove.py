@@ -12,12 +12,11 @@ from ..cases.impostors import Trial
 from ..cases.model import Case
 from ..cases.proof import Proof
 from ..cases.results import RunResult, TestResult
+from ..defaults import RACY_TRIALS
 from ..runner.batch import Batch, RunOutcome
 from ..runner.plan import plan_batches
 
 logger = logging.getLogger("vllm_regress.validation")
-RACY_TRIALS = 5
-"""Default number of trials for a racy case."""
 
 
 @dataclasses.dataclass(frozen=True)

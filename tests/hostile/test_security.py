@@ -38,7 +38,7 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         modules: list[str] = []
         if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
+            modules = [alias.name for alias in node.names if alias.name != "yaml" or alias.asname]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             modules = [node.module or ""]
         elif isinstance(node, ast.Call):
@@ -49,6 +49,8 @@ def unsafe(tree: ast.AST) -> Iterator[str]:
                 and node.func.attr == "load"
                 and ast.unparse(node.func.value) in ("np", "numpy", "torch")
             ):
+                yield f"line {node.lineno}: {ast.unparse(node.func)}()"
+            if ast.unparse(node.func).startswith("yaml.") and not ast.unparse(node.func).startswith("yaml.safe_load"):
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
             for keyword in node.keywords:
                 if isinstance(keyword.value, ast.Constant) and (keyword.arg, keyword.value.value) in UNSAFE_KEYWORDS:
@@ -72,6 +74,8 @@ def test_the_controller_neither_executes_nor_unpickles_its_input(path: Path) -> 
         "eval(x)",
         "subprocess.run(x, shell=True)",
         "np.load(x, allow_pickle=True)",
+        "from yaml import load",
+        "yaml.load(x, yaml.SafeLoader)",
     ],
 )
 def test_the_search_finds_unsafe_code(code: str) -> None:
