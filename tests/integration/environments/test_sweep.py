@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -183,7 +184,8 @@ def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(released: F
             if last.get("ran") == stop_in:
                 process.kill()
         process.wait()
-    assert ran == [NAMES[0], NAMES[1], *NAMES[1:4], *NAMES[3:]]
+    # Builds overlap, so the order may differ; only the environments in which it was killed run twice.
+    assert Counter(ran) == {name: 2 if name in (NAMES[1], NAMES[3]) else 1 for name in NAMES}
     assert last == {"results": len(NAMES), "code": 0}
 
 
