@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+import signal
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from ..target_site.vllm_regress_target.nanny import SEGMENTS
 from .documents import load_json
 from .files import peek
 from .owner import Owner, State
+from .signals import blocked
 
 PREFIX = "vr-"
 _OWNER = "run.json"
@@ -46,13 +48,19 @@ class RunDir:
         """
         owner = Owner.me()
         parent = dataclasses.asdict(controller) if controller else None
-        path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        path = None
         try:
-            run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
-            (path / _OWNER).write_text(json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": parent}))
-            (path / "logs").mkdir()
-        except BaseException:  # a full disk or an interrupt: without its owner the directory would never be removed
-            shutil.rmtree(path, ignore_errors=True)
+            # Nobody can tell that a folder without a record is ours: a signal that ends this process waits until the record is written.
+            with blocked(signal.SIGINT, signal.SIGTERM):
+                path = Path(tempfile.mkdtemp(prefix=PREFIX))
+                run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
+                (path / _OWNER).write_text(
+                    json.dumps({**dataclasses.asdict(owner), "tag": run.tag, "controller": parent})
+                )
+            run.logs.mkdir()
+        except BaseException:  # a full disk or an interrupt
+            if path is not None:
+                shutil.rmtree(path, ignore_errors=True)
             raise
         return run
 
@@ -92,13 +100,14 @@ class RunDir:
             with contextlib.suppress(OSError):
                 if not [path for path in self.path.iterdir() if path != record and not _remove(path)]:
                     content = peek(record, _MAX_OWNER)
-                    record.unlink(missing_ok=True)
-                    try:
-                        self.path.rmdir()
-                    except OSError:
-                        record.write_text(content)
-                    else:
-                        return
+                    with blocked(signal.SIGINT, signal.SIGTERM):  # as in `create`
+                        record.unlink(missing_ok=True)
+                        try:
+                            self.path.rmdir()
+                        except OSError:
+                            record.write_text(content)
+                        else:
+                            return
 
 
 def _is_segment(name: str, inode: str) -> bool:

@@ -44,6 +44,16 @@ def interruptible() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Deliver these signals to the calling thread only after the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def end_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent, with pid ``parent``, ends (prctl PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -62,6 +65,32 @@ def test_a_creation_that_is_cut_short_leaves_nothing(
     with pytest.raises(ending):
         RunDir.create()
     assert not list(place.glob(f"{PREFIX}*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("module", "function"), [("tempfile", "mkdtemp"), ("os", "unlink")])
+def test_a_process_killed_by_a_signal_leaves_only_folders_with_a_record(
+    place: Path, number: signal.Signals, module: str, function: str
+) -> None:
+    """The signal arrives when the folder was just made, or when its record was just removed."""
+    program = f"""
+import os, signal, tempfile
+from pytest_vllm_regress.util.rundir import RunDir
+signal.signal({number}, signal.SIG_DFL)
+tempfile.gettempdir()  # tries the folder with a file, which it unlinks
+real = {module}.{function}
+def and_signal(*args, **options):
+    result = real(*args, **options)
+    os.kill(os.getpid(), {number})
+    return result
+{module}.{function} = and_signal
+RunDir.create().remove()
+"""
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(place)}, check=False)
+    assert done.returncode == -number
+    remaining = [run.run.path for run in abandoned_runs()]
+    assert list(place.glob(f"{PREFIX}*")) == remaining
+    assert len(remaining) == (function == "mkdtemp")
 
 
 def test_a_removed_log_is_not_created_again(place: Path) -> None:
