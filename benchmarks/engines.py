@@ -308,11 +308,11 @@ def main() -> None:
     options.record.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(options.record.read_text()) if options.record.exists() else {}
     # Keep earlier measurements of the same machine.
-    kept = before if before.get("machine") == machine else {"rows": [], "small": {}}
-    rows_by_name = {row["what"]: row for row in kept["rows"]} | {
+    earlier = before if before.get("machine") == machine else {"rows": [], "small": {}}
+    rows_by_name = {row["what"]: row for row in earlier["rows"]} | {
         row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows
     }
-    record = {"machine": machine, "rows": list(rows_by_name.values()), "small": kept["small"] | small}
+    record = {"machine": machine, "rows": list(rows_by_name.values()), "small": earlier["small"] | small}
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"record: {options.record}")
 

@@ -62,8 +62,8 @@ def measure(name: str, text: str, size: int) -> None:
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     explanation = explain(Repeated(text, size), cases, name)  # type: ignore[arg-type]
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    found = f"{len(explanation.findings)} findings, {len(explanation.unknown)} other failures"
-    print(f"{name:22}{time.process_time() - began:6.1f} s{grown / 1024:7.0f} MiB more  {found}", flush=True)
+    counts = f"{len(explanation.findings)} findings, {len(explanation.unknown)} other failures"
+    print(f"{name:22}{time.process_time() - began:6.1f} s{grown / 1024:7.0f} MiB more  {counts}", flush=True)
 
 
 def main() -> None:

@@ -248,7 +248,7 @@ def release(bench: Bench) -> Facts:
         size = {"mib": min(4096, before.free // MIB // 4)}
         allowed = Deadline.after("probe", bench.left_s)
         pid = child.request("call", allowed, file=file, function="hold", arguments=size)
-        held, curve, begun = _usage(device).used, [], time.monotonic()
+        used_before, curve, begun = _usage(device).used, [], time.monotonic()
         os.kill(pid, signal.SIGKILL)
         while time.monotonic() - begun < min(10, bench.left_s):
             curve.append((round(1000 * (time.monotonic() - begun)), _usage(device).used // MIB))
@@ -256,7 +256,7 @@ def release(bench: Bench) -> Facts:
                 break
         return {
             "before_mib": before.used // MIB,
-            "held_mib": held // MIB,
+            "held_mib": used_before // MIB,
             "curve": curve[:: max(1, len(curve) // 50)],
         }
 
@@ -429,13 +429,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
             f"--{name}", type=lambda text: tuple(text.split(",")), default=default, help=",".join(default)
         )
     parser.add_argument("--record", type=Path, default=RECORDS / "gpu.json")
-    given = parser.parse_args(arguments)
-    if unknown := set(given.only) - STEPS.keys():
+    options = parser.parse_args(arguments)
+    if unknown := set(options.only) - STEPS.keys():
         parser.error(f"no such step: {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
-    why = rehearsal(given.device)
-    if why is not None and RECORDS in given.record.resolve().parents:
+    why = rehearsal(options.device)
+    if why is not None and RECORDS in options.record.resolve().parents:
         parser.error(f"this is a rehearsal ({why}) and no record: name a file outside docs/records by --record")
-    return given
+    return options
 
 
 def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:

@@ -94,20 +94,20 @@ def difference(section: str, old: str, new: str) -> str:
 def _option_difference(old: Option, new: Option) -> str:
     parts = [f"default {old.default or 'none'} -> {new.default or 'none'}"] if old.default != new.default else []
     if old.choices and new.choices:
-        gone = [choice for choice in old.choices if choice not in new.choices]
-        come = [choice for choice in new.choices if choice not in old.choices]
-        parts += [f"no longer allows {', '.join(gone)}"] if gone else []
-        parts += [f"also allows {', '.join(come)}"] if come else []
+        removed = [choice for choice in old.choices if choice not in new.choices]
+        added = [choice for choice in new.choices if choice not in old.choices]
+        parts += [f"no longer allows {', '.join(removed)}"] if removed else []
+        parts += [f"also allows {', '.join(added)}"] if added else []
     return "; ".join(parts)
 
 
 def _signature_difference(old: Signature, new: Signature) -> str:
     before = {parameter.name: parameter for parameter in old.parameters}
     after = {parameter.name: parameter for parameter in new.parameters}
-    gone = [name for name in before if name not in after]
-    come = [f"{name}{' (required)' if after[name].required else ''}" for name in after if name not in before]
-    parts = [f"takes no {', '.join(gone)}"] if gone else []
-    parts += [f"takes {', '.join(come)}"] if come else []
+    removed = [name for name in before if name not in after]
+    added = [f"{name}{' (required)' if after[name].required else ''}" for name in after if name not in before]
+    parts = [f"takes no {', '.join(removed)}"] if removed else []
+    parts += [f"takes {', '.join(added)}"] if added else []
     for name, parameter in after.items():
         earlier = before.get(name)
         if earlier is None:

@@ -184,10 +184,10 @@ class Lookup:
         first, _, rest = base.partition(".")
         if not rest:
             return self._class_in(symbol.module, first)
-        found = self._in_module(Symbol(symbol.module, "", ""), first)
+        member = self._in_module(Symbol(symbol.module, "", ""), first)
         for part in rest.split("."):
-            found = self._step(found, part)
-        return found
+            member = self._step(member, part)
+        return member
 
     def _signature(self, symbol: Symbol) -> Signature:
         """Return the parameters for a call of a function, a bound method or a class. Raises ``Unknown``."""

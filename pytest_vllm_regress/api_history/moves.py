@@ -21,16 +21,16 @@ def moved(before: Symbols, after: Symbols) -> dict[str, str]:
         for name, definition in symbols.items():
             if "." not in name and (is_class(definition) or is_function(definition)):
                 places[name].append(module)
-    found = {}
+    new_places = {}
     for module, symbols in before.items():
         now = after.get(module, {})
         for name, definition in symbols.items():
-            gone = name not in now and "." not in name and not name.startswith("__")
-            if gone and definition.startswith(("def", "async", "class", "@", "<")):
+            disappeared = name not in now and "." not in name and not name.startswith("__")
+            if disappeared and definition.startswith(("def", "async", "class", "@", "<")):
                 target = _place(module, name, places.get(name, []), before) or _renamed(module, name, before, after)
                 if target:
-                    found[f"{module}:{name}"] = target
-    return found
+                    new_places[f"{module}:{name}"] = target
+    return new_places
 
 
 def _place(module: str, name: str, modules: list[str], before: Symbols) -> str:

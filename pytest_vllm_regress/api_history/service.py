@@ -228,13 +228,13 @@ def metrics(trees: Trees) -> dict[str, str]:
 
 def parsers(trees: Trees) -> dict[str, str]:
     """Return the registered parsers as ``tool:hermes`` and ``reasoning:deepseek_r1`` with their classes."""
-    found: dict[str, str] = {}
+    registered: dict[str, str] = {}
     for path, tree in trees.items():
         if match := _PARSER_FILES.fullmatch(path):
             kind = "tool" if match[1] == "tool_parsers" else "reasoning"
             for node in ast.walk(tree):
-                found |= {f"{kind}:{name}": owner for name, owner in _registered(node)}
-    return dict(sorted(found.items()))
+                registered |= {f"{kind}:{name}": owner for name, owner in _registered(node)}
+    return dict(sorted(registered.items()))
 
 
 def _registered(node: ast.AST) -> Iterator[tuple[str, str]]:

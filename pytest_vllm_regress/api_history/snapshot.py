@@ -109,13 +109,13 @@ def with_packages(modules: Iterable[str]) -> set[str]:
     return {".".join(names[:count]) for names in parts for count in range(1, len(names) + 1)}
 
 
-def public_names(modules: Mapping[str, tuple[str, Module]], name: str, seen: set[str]) -> set[str]:
+def public_names(modules: Mapping[str, tuple[str, Module]], name: str, visited: set[str]) -> set[str]:
     """Return the names that ``from name import *`` brings."""
-    if name not in modules or name in seen:
+    if name not in modules or name in visited:
         return set()
     module = modules[name][1]
     own = {symbol for symbol in module.symbols if "." not in symbol and not symbol.startswith("_")}
-    return own.union(*(public_names(modules, source, seen | {name}) for source in module.stars))
+    return own.union(*(public_names(modules, source, visited | {name}) for source in module.stars))
 
 
 def _kept(name: str, symbols: dict[str, str]) -> dict[str, str]:

@@ -91,10 +91,10 @@ class Comparison:
         lines = [
             f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         ]
-        shown = (*self.of(Effect.BREAKS), *self.of(Effect.MENDS))
-        if shown:
+        listed_changes = (*self.of(Effect.BREAKS), *self.of(Effect.MENDS))
+        if listed_changes:
             lines += ["", "| effect | case | severity | failure | known by |", "| --- | --- | --- | --- | --- |"]
-        for change in shown:
+        for change in listed_changes:
             known = change.after if change.effect is Effect.BREAKS else change.before
             cells = (change.effect, change.case.id, severity(change.case), change.case.title, known)
             lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
@@ -146,10 +146,10 @@ def _effect(before: bool, after: bool) -> Effect:
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool, str]:
     """Return whether the packages have the failure, and how that is known."""
     if recorded := _latest(inventory, case, table):
-        shown = recorded.shown is True
+        has_failure = recorded.shown is True
         return (
-            shown,
-            f"{'observed' if shown else 'passed'} in {recorded.environment} ({recorded.device}, {recorded.date})",
+            has_failure,
+            f"{'observed' if has_failure else 'passed'} in {recorded.environment} ({recorded.device}, {recorded.date})",
         )
     findings = find(inventory, [case])
     if findings:

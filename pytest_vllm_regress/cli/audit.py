@@ -278,13 +278,13 @@ def _print_diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_
 
     before, after = (release_number(history(), version) for version in versions)
     project = read_project(path, history()) if path is not None else None
-    found = diff(history(), before, after, project)
+    used_changes = diff(history(), before, after, project)
     if as_json:
-        print_json(to_json(found, versions))
+        print_json(to_json(used_changes, versions))
     elif as_markdown:
-        say(markdown(found, versions))
+        say(markdown(used_changes, versions))
     else:
-        for line in text(found, versions):
+        for line in text(used_changes, versions):
             say(line)
     for note in project.notes if project is not None else ():
         warn(f"note: {note}")

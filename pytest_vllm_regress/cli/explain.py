@@ -99,5 +99,5 @@ def _print_unknown(failure: UnknownFailure) -> None:
 
 
 def _field(name: str, text: str) -> None:
-    shown = text if len(text) <= 3 * MAX_SHOWN else f"{text[: 3 * MAX_SHOWN]}..."
-    say(f"  {name + ':':13}{one_line(shown)}")
+    shortened = text if len(text) <= 3 * MAX_SHOWN else f"{text[: 3 * MAX_SHOWN]}..."
+    say(f"  {name + ':':13}{one_line(shortened)}")

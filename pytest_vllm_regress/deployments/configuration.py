@@ -44,14 +44,14 @@ def read_deployments(text: str) -> tuple[Deployment, ...]:
     """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
     path = Path(text).expanduser()
     if " " in text.strip() and not os.path.exists(path):
-        found = tuple(_of_words(_split(text), "--serve", {}))
+        deployments = tuple(_of_words(_split(text), "--serve", {}))
     elif os.path.exists(path):
-        found = tuple(_of_file(path))
+        deployments = tuple(_of_file(path))
     else:
         raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
-    if not found:
+    if not deployments:
         raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
-    return found
+    return deployments
 
 
 def _of_file(path: Path) -> Iterator[Deployment]:
@@ -81,13 +81,13 @@ def _yaml_documents(text: str, path: Path) -> list[Any]:
 
 def _of_document(document: Any, source: str) -> Iterator[Deployment]:
     """Yield the deployments of the mappings in a document. Aliases are followed once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting = [document]
-    while waiting and len(seen) < _MAX_NODES:
+    while waiting and len(visited) < _MAX_NODES:
         node = waiting.pop()
-        if id(node) in seen or not isinstance(node, (dict, list)):
+        if id(node) in visited or not isinstance(node, (dict, list)):
             continue
-        seen.add(id(node))
+        visited.add(id(node))
         if isinstance(node, dict):
             yield from _of_mapping(node, source)
         waiting += reversed(list(node.values()) if isinstance(node, dict) else node)

@@ -161,14 +161,14 @@ def _texts(function: ast.FunctionDef) -> Iterator[str]:
             yield first.value
 
 
-def _column(names: Any, rows: Any, wanted: str) -> Iterator[str]:
-    """Yield the texts that ``parametrize`` gives the argument ``wanted``."""
+def _column(names: Any, rows: Any, argument: str) -> Iterator[str]:
+    """Yield the texts that ``parametrize`` gives this argument."""
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    if not isinstance(columns, list) or wanted not in columns or not isinstance(rows, list):
+    if not isinstance(columns, list) or argument not in columns or not isinstance(rows, list):
         return
     for row in rows:
         value = (
-            row[columns.index(wanted)]
+            row[columns.index(argument)]
             if len(columns) > 1 and isinstance(row, list) and len(row) == len(columns)
             else row
         )

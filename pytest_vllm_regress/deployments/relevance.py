@@ -84,8 +84,8 @@ def _in_deployment(affected: _Affected, deployment: Deployment) -> Relevance:
     controls = [condition for condition in _of_control(affected, deployment) if condition.met is False]
     if controls:
         return Relevance(Reach.NOT_REACHABLE, controls[0].reason)
-    shown = [needs for needs in needs_of(affected.case) if _shows(affected, needs.variant)]
-    answers = [_for_test(needs, affected, deployment) for needs in shown]
+    relevant_needs = [needs for needs in needs_of(affected.case) if _shows(affected, needs.variant)]
+    answers = [_for_test(needs, affected, deployment) for needs in relevant_needs]
     unread = Relevance(Reach.UNKNOWN, "nothing says which configuration it needs")
     return min(answers, key=lambda answer: answer.reach.rank, default=unread)
 

@@ -68,14 +68,14 @@ class Running:
             )
         if not self.child.end_expected:
             self.child.check_alive(self._deadline("request", None))
-        wanted = self.child.pid if process is None else process
+        selector = self.child.pid if process is None else process
         known = "; ".join(map(str, self.processes()))
         for target, info in self._processes.items():
-            if info.alive and wanted in (info.pid, info.role):
+            if info.alive and selector in (info.pid, info.role):
                 self.child.expect_end()
                 process_tree.send_signal([target], signal.Signals(number))
                 return info
-        raise UsageError(f"signal(..., {wanted!r}): no running process has this pid or role; there are: {known}")
+        raise UsageError(f"signal(..., {selector!r}): no running process has this pid or role; there are: {known}")
 
     def wait_for_exit(self, timeout: float | None = None, *, all_processes: bool = False) -> int:
         """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM killed it.

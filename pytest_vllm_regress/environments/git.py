@@ -112,8 +112,8 @@ class Repository:
     def _alternates(self) -> tuple[Path, ...]:
         """Return the object folders of other repositories that git would read as this one's."""
         lines = (self._try("count-objects", "-v") or "").splitlines()
-        found = (Path(line.removeprefix("alternate: ").strip('"')) for line in lines if line.startswith("alternate: "))
-        return tuple(path for path in found if path.exists())
+        paths = (Path(line.removeprefix("alternate: ").strip('"')) for line in lines if line.startswith("alternate: "))
+        return tuple(path for path in paths if path.exists())
 
     @property
     def is_shallow(self) -> bool:

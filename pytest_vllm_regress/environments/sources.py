@@ -147,12 +147,14 @@ def source_at_commit(project: Project, repository: Repository, commit: Commit) -
 
 def set_clones(places: Sequence[str]) -> None:
     """Set the clones for this process and its children. Each of ``places`` is ``[PACKAGE=]PATH|URL``."""
-    for given in places:
-        package, equals, place = given.partition("=")
+    for setting in places:
+        package, equals, place = setting.partition("=")
         if not equals or package not in PROJECTS:
-            package, place = "vllm", given
+            package, place = "vllm", setting
         if not place:
-            raise UsageError(f"--source {given!r}: allowed is [PACKAGE=]PATH|URL, PACKAGE one of {', '.join(PROJECTS)}")
+            raise UsageError(
+                f"--source {setting!r}: allowed is [PACKAGE=]PATH|URL, PACKAGE one of {', '.join(PROJECTS)}"
+            )
         os.environ[_variable(PROJECTS[package])] = (
             place if _URL.match(place) else str(Path(place).expanduser().absolute())
         )

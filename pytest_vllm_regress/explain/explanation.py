@@ -120,9 +120,9 @@ class CaseRecord:
 def findings_of(records: Sequence[CaseRecord], all_versions: Mapping[str, str], named: frozenset[str]) -> list[Finding]:
     """Return the documented failures, the surest first. ``all_versions`` complete those named before a line; ``named``: ids in the log."""
     findings = [finding for record in records if (finding := _finding(record, all_versions, named)) is not None]
-    kept = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
-    kept = [_with_alternatives(finding, kept) for finding in kept]
-    return sorted(kept, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
+    remaining = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
+    remaining = [_with_alternatives(finding, remaining) for finding in remaining]
+    return sorted(remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
 
 
 def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozenset[str]) -> Finding | None:

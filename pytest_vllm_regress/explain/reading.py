@@ -25,10 +25,10 @@ def selected_lines(stream: BinaryIO, literals: Iterable[bytes], more: Callable[[
 
     Of a line longer than ``MAX_LINE`` the surroundings of the literals are lines of their own, with the same number.
     """
-    wanted = tuple(dict.fromkeys(literals))
+    texts = tuple(dict.fromkeys(literals))
     number = 1
     for block in _blocks(stream):
-        starts = _starts(block, wanted)
+        starts = _starts(block, texts)
         position = counted = index = 0
         while position < len(block):
             if more():
@@ -67,10 +67,10 @@ def _blocks(stream: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _starts(block: bytes, wanted: tuple[bytes, ...]) -> list[int]:
+def _starts(block: bytes, texts: tuple[bytes, ...]) -> list[int]:
     """Return where the lines with a literal begin; in a long line, where the surroundings of each literal begin."""
     starts = set()
-    for literal in wanted:
+    for literal in texts:
         at = block.find(literal)
         while at >= 0:
             begin = block.rfind(b"\n", 0, at) + 1

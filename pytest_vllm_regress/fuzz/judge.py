@@ -54,8 +54,8 @@ class Judge:
         """Return the violation of each text, None for one that satisfies the schema. Raises ``NotJudged``."""
         if not texts:
             return []
-        found = self._request("violations", schema=schema, texts=list(texts))
-        return [None if violation is None else (violation[0], violation[1]) for violation in found]
+        replies = self._request("violations", schema=schema, texts=list(texts))
+        return [None if violation is None else (violation[0], violation[1]) for violation in replies]
 
     def usable(self, schema: Any, tests: Any) -> dict[str, Any] | None:
         """Return the usable part of a group of the JSON Schema Test Suite, see ``judge_process``. Raises ``NotJudged``."""

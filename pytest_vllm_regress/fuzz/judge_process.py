@@ -46,8 +46,8 @@ def _reply(line: bytes) -> dict[str, Any]:
 
 def _violations(schema: dict[str, Any], texts: list[str]) -> list[tuple[str, str] | None]:
     checker = validator(schema)
-    found = (find_violation(checker, text) for text in texts)
-    return [violation and (violation[0], violation[1][:MAX_MESSAGE]) for violation in found]
+    violations = (find_violation(checker, text) for text in texts)
+    return [violation and (violation[0], violation[1][:MAX_MESSAGE]) for violation in violations]
 
 
 def _usable(schema: Any, tests: Any) -> dict[str, Any] | None:

@@ -170,8 +170,8 @@ class DeathDetector:
 
     def check(self) -> str:
         """Return which processes have died and how, once no report is to be expected; else an empty string."""
-        lost = self._engine.lost()
-        if not lost:
+        dead = self._engine.lost()
+        if not dead:
             return ""
         now = self._clock()
         self._logs.read()
@@ -180,5 +180,5 @@ class DeathDetector:
         if passed < _REPORT_S and not is_quiet(self._snapshots, _QUIET_S):
             return ""
         return (
-            f"its engine process {' and '.join(lost)}, and the other processes did not report it within {passed:.1f} s"
+            f"its engine process {' and '.join(dead)}, and the other processes did not report it within {passed:.1f} s"
         )

@@ -202,10 +202,10 @@ class CaseLines:
 
     def _show_cases(self, batch: Batch, run: RunResult, node: str = "") -> None:
         for cell in group_into_cells(judge(run, batch, RunOptions()).results):
-            shown = self._cells.setdefault(batch.key, {})
-            if (cell.case_id, cell.device) in shown:
+            printed_cells = self._cells.setdefault(batch.key, {})
+            if (cell.case_id, cell.device) in printed_cells:
                 continue
-            shown[cell.case_id, cell.device] = cell.expected
+            printed_cells[cell.case_id, cell.device] = cell.expected
             done = self._done
             seconds = sum(result.duration_s for result in cell.results)
             note = "" if cell.expected else " (not expected)"
@@ -224,7 +224,7 @@ class CaseLines:
 
     @property
     def _done(self) -> int:
-        return sum(len({case_id for case_id, _ in shown}) for shown in self._cells.values())
+        return sum(len({case_id for case_id, _ in cells}) for cells in self._cells.values())
 
     def _doing(self) -> str:
         running = [name for (name, _), (*_, log) in self._running.items() if log.exists()]

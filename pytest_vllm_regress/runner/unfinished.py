@@ -60,11 +60,11 @@ def with_missing_cases(
     if status in (0, 1):
         missing = batch.without({result.case_id for result in results}).cases
         unreadable = unreadable or " and reported nothing for this case"
-    said = f". Its output ends with: {output}" if output else ": see its output above"
+    excerpt = f". Its output ends with: {output}" if output else ": see its output above"
     if status == 1 and not missing and all(result.expected for result in results):
         on_gpu = all(result.device == "gpu" and result.verdict is Verdict.NOT_APPLICABLE for result in results)
         problems += (f"{batch.environment}: {_NOTHING_ON_GPU if on_gpu else _UNEXPLAINED}",)
-    return RunResult(results + inconclusive_results(batch, missing, why + unreadable + said), problems)
+    return RunResult(results + inconclusive_results(batch, missing, why + unreadable + excerpt), problems)
 
 
 def _describe(status: int) -> str:

@@ -114,7 +114,7 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
 def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
     """Return what each release lacks: the same thing once for each file."""
     releases = checker.history.releases
-    found: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
+    problems: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
     advice = functools.cache(
         lambda kind, targets, detail, release: instead(checker, Use(kind, targets, Place("", 0), detail), release)
     )
@@ -122,9 +122,9 @@ def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem,
         statuses = checker.statuses(use)
         for number in checker.broken_in(use):
             key = (use.place.file, statuses[number].missing)
-            if key not in found[number]:
-                found[number][key] = Problem(use, key[1], advice(use.kind, use.targets, use.detail, number))
-    return {release: tuple(found[number].values()) for number, release in enumerate(releases)}
+            if key not in problems[number]:
+                problems[number][key] = Problem(use, key[1], advice(use.kind, use.targets, use.detail, number))
+    return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
 
 
 def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
@@ -174,12 +174,12 @@ def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterabl
         for message, timeline in checker.history.table("deprecations").items()
         if (owner := definition_at(timeline, release)) is not None
     ]
-    seen: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for use in uses if messages else ():
         owners = _owners(checker, use, release)
         for message, owner in messages:
-            if _concerns(use, owners, message, owner) and (use.name, message) not in seen:
-                seen.add((use.name, message))
+            if _concerns(use, owners, message, owner) and (use.name, message) not in reported:
+                reported.add((use.name, message))
                 yield Deprecation(use, message)
 
 

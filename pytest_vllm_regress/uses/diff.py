@@ -50,13 +50,13 @@ def release_number(history: History, version: str) -> int:
 
 def diff(history: History, before: int, after: int, project: Project | None) -> list[UsedChange]:
     """Return the changes that concern the project; without one, all that a user can see."""
-    found = changes(history, before, after)
+    used_changes = changes(history, before, after)
     if project is None:
-        return [UsedChange(change) for change in found if is_public(change)]
+        return [UsedChange(change) for change in used_changes if is_public(change)]
     places = used_names(project.uses, [Lookup(history, number) for number in (before, after)])
     return [
         UsedChange(change, tuple(sorted(places[key], key=lambda place: place.order)))
-        for change in found
+        for change in used_changes
         if (key := (change.section, change.name)) in places or change.section == "requirements"
     ]
 
@@ -97,14 +97,14 @@ def _keys_of_symbol(use: Use, symbol: Symbol) -> Iterator[tuple[str, str]]:
         yield SYMBOLS, f"{_ENGINE_ARGUMENTS}.{use.detail}"
 
 
-def text(found: Sequence[UsedChange], versions: tuple[str, str]) -> Iterator[str]:
+def text(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> Iterator[str]:
     """Yield the lines of the report."""
-    yield f"vLLM {versions[0]} -> {versions[1]}: {len(found)} change{'' if len(found) == 1 else 's'}"
-    shown, new = _without_new_symbols(found)
+    yield f"vLLM {versions[0]} -> {versions[1]}: {len(used_changes)} change{'' if len(used_changes) == 1 else 's'}"
+    listed, new = _without_new_symbols(used_changes)
     if new:
         yield f"{new} of them are new symbols, which --json lists"
     section = ""
-    for entry in shown:
+    for entry in listed:
         change = entry.change
         if change.section != section:
             section = change.section
@@ -118,13 +118,17 @@ def text(found: Sequence[UsedChange], versions: tuple[str, str]) -> Iterator[str
         yield f"  {one_line(change.name)}: {one_line(words)}{one_line(where)}"
 
 
-def _without_new_symbols(found: Sequence[UsedChange]) -> tuple[list[UsedChange], int]:
+def _without_new_symbols(used_changes: Sequence[UsedChange]) -> tuple[list[UsedChange], int]:
     """Return the changes without added symbols that the project does not use yet, and the number of those."""
-    kept = [entry for entry in found if entry.places or entry.change.section != SYMBOLS or entry.change.kind != "added"]
-    return kept, len(found) - len(kept)
+    remaining = [
+        entry
+        for entry in used_changes
+        if entry.places or entry.change.section != SYMBOLS or entry.change.kind != "added"
+    ]
+    return remaining, len(used_changes) - len(remaining)
 
 
-def markdown(found: Sequence[UsedChange], versions: tuple[str, str]) -> str:
+def markdown(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> str:
     """Return the report as a Markdown table."""
     lines = [
         f"vLLM {versions[0]} to {versions[1]}",
@@ -132,7 +136,7 @@ def markdown(found: Sequence[UsedChange], versions: tuple[str, str]) -> str:
         "| section | name | change | used in |",
         "| --- | --- | --- | --- |",
     ]
-    for entry in _without_new_symbols(found)[0]:
+    for entry in _without_new_symbols(used_changes)[0]:
         change = entry.change
         cells = (
             change.section,
@@ -144,11 +148,11 @@ def markdown(found: Sequence[UsedChange], versions: tuple[str, str]) -> str:
     return "\n".join(lines)
 
 
-def to_json(found: Sequence[UsedChange], versions: tuple[str, str]) -> dict[str, Any]:
+def to_json(used_changes: Sequence[UsedChange], versions: tuple[str, str]) -> dict[str, Any]:
     """Return plain values for ``--json``."""
     return {
         "schema": SCHEMA_VERSION,
         "from": versions[0],
         "to": versions[1],
-        "changes": [entry.to_json() for entry in found],
+        "changes": [entry.to_json() for entry in used_changes],
     }

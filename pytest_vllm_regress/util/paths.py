@@ -71,8 +71,8 @@ def cache_root() -> Path:
 
 
 def _cache_path() -> Path:
-    given = os.environ.get("VLLM_REGRESS_CACHE")
-    return Path(given).expanduser().absolute() if given else Path(platformdirs.user_cache_dir("vllm-regress"))
+    setting = os.environ.get("VLLM_REGRESS_CACHE")
+    return Path(setting).expanduser().absolute() if setting else Path(platformdirs.user_cache_dir("vllm-regress"))
 
 
 def writable_root() -> Path:

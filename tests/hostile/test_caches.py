@@ -170,10 +170,10 @@ def test_other_code_in_the_cache_is_checked(
     unpacked = paths._unpacked(archive)
     paths._unpacked.cache_clear()
     refused(unpacked, lambda: paths._unpacked(archive))
-    kept = bytecode_folder(python)
-    assert kept is not None
-    kept.mkdir()
-    change(kept)
+    folder = bytecode_folder(python)
+    assert folder is not None
+    folder.mkdir()
+    change(folder)
     assert bytecode_folder(python) is None
 
 

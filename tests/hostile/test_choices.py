@@ -91,8 +91,8 @@ def test_a_release_that_a_finding_names_is_installed_from_wheels_with_hashes(
 
 def test_the_findings_of_this_project_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    found = {json.loads(path.read_text())["environment"] for path in (ROOT / "docs" / "findings").glob("*.json")}
-    assert {names.recipe_named_by_file(name).name for name in found} == found
+    environments = {json.loads(path.read_text())["environment"] for path in (ROOT / "docs" / "findings").glob("*.json")}
+    assert {names.recipe_named_by_file(name).name for name in environments} == environments
     assert names.recipe_named_by_file("vllm0.8.4-sim").name == "vllm-0.8.4"
 
 

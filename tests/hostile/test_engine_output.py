@@ -50,8 +50,8 @@ def logged(text: str, capsys: pytest.CaptureFixture[str], file: Path) -> str:
 @attacks
 @pytest.mark.parametrize("printer", [name for name in PRINTERS if name not in ("page", "sarif")])
 def test_reports_and_the_terminal(printer: str, text: str) -> None:
-    shown = PRINTERS[printer](text[:4000])
-    assert is_harmless(shown) and "\ud800" not in shown
+    output = PRINTERS[printer](text[:4000])
+    assert is_harmless(output) and "\ud800" not in output
 
 
 @attacks
@@ -77,8 +77,8 @@ def test_captured_output_in_pytests_report(text: str) -> None:
     report = pytest.TestReport("x", ("x", 1, "x"), {}, "failed", text, "call")
     report.sections = [("Captured stdout call", f"\x1b[32mgreen\x1b[0m\tb {text}")]
     _mask_report(report)
-    ((_, shown),) = report.sections
-    assert shown.startswith("\x1b[32mgreen\x1b[0m\tb ") and is_harmless(shown, colours=True)
+    ((_, output),) = report.sections
+    assert output.startswith("\x1b[32mgreen\x1b[0m\tb ") and is_harmless(output, colours=True)
     assert is_harmless(report.longreprtext)
 
 
@@ -105,8 +105,8 @@ def show_log(tmp_path: Path, content: bytes) -> str:
 @attacks
 def test_output_of_batches(text: str, tmp_path: Path) -> None:
     content = f"\x1b[1;31mE\x1b[0m\tx {text}".encode(errors="replace")
-    shown = show_log(tmp_path, content)
-    assert shown.startswith("\x1b[1;31mE\x1b[0m\tx ") and is_harmless(shown, colours=True)
+    output = show_log(tmp_path, content)
+    assert output.startswith("\x1b[1;31mE\x1b[0m\tx ") and is_harmless(output, colours=True)
 
 
 def test_output_of_batches_that_ordinary_tests_print_stays(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_output_of_batches_that_ordinary_tests_print_stays(tmp_path: Path) -> No
 def test_output_in_pieces_is_as_harmless(text: str) -> None:
     text = text[:2000]
     for size in (1, 2, 3, 7):
-        held, shown = "", ""
+        unfinished, output = "", ""
         for at in range(0, len(text), size):
-            ready, held = split_output(held + text[at : at + size])
-            shown += printable_output(ready)
-        shown += printable_output(held)
-        assert is_harmless(shown, colours=True)
+            ready, unfinished = split_output(unfinished + text[at : at + size])
+            output += printable_output(ready)
+        output += printable_output(unfinished)
+        assert is_harmless(output, colours=True)
 
 
 @pytest.mark.parametrize("escape", [printable, printable_output])

@@ -27,31 +27,31 @@ LEAVING = ["..", ".", ".git", ".GIT", "../..", "/etc", "a/../../..", "a//b"]
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> RepositoryBuilder:
-    made = RepositoryBuilder(tmp_path / "clone")
-    made.commit("first", {"vllm/__init__.py": "", "vllm/sub/a.py": "a = 1\n", "requirements/common.txt": "numpy\n"})
+def origin(tmp_path: Path) -> RepositoryBuilder:
+    origin = RepositoryBuilder(tmp_path / "clone")
+    origin.commit("first", {"vllm/__init__.py": "", "vllm/sub/a.py": "a = 1\n", "requirements/common.txt": "numpy\n"})
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "a.py").write_text("secret = 1\n")
     (tmp_path / "outside" / "common.txt").write_text("secret\n")
-    return made
+    return origin
 
 
-def raw_tree(made: RepositoryBuilder, entries: list[tuple[str, str, str]]) -> str:
+def raw_tree(origin: RepositoryBuilder, entries: list[tuple[str, str, str]]) -> str:
     """Write a tree object with entries (mode, name, id) that git's own commands would refuse."""
     content = b"".join(f"{mode} {name}".encode() + b"\0" + bytes.fromhex(blob) for mode, name, blob in entries)
     command = ["git", "hash-object", "-t", "tree", "-w", "--literally", "--stdin"]
-    done = subprocess.run(command, cwd=made.place, input=content, capture_output=True, check=True)
+    done = subprocess.run(command, cwd=origin.place, input=content, capture_output=True, check=True)
     return done.stdout.decode().strip()
 
 
-def commit_with(made: RepositoryBuilder, name: str) -> str:
+def commit_with(origin: RepositoryBuilder, name: str) -> str:
     """Return a commit with a file ``vllm/NAME/evil.py``, where the name stands as it is in the tree."""
-    blob = made.git("rev-parse", "HEAD:vllm/sub/a.py")
-    empty = made.git("rev-parse", "HEAD:vllm/__init__.py")
-    inner = raw_tree(made, [("100644", "evil.py", blob)])
-    package = raw_tree(made, [("100644", "__init__.py", empty), ("40000", name, inner)])
-    root = raw_tree(made, [("40000", "vllm", package)])
-    return made.git("commit-tree", "-m", "evil", root)
+    blob = origin.git("rev-parse", "HEAD:vllm/sub/a.py")
+    empty = origin.git("rev-parse", "HEAD:vllm/__init__.py")
+    inner = raw_tree(origin, [("100644", "evil.py", blob)])
+    package = raw_tree(origin, [("100644", "__init__.py", empty), ("40000", name, inner)])
+    root = raw_tree(origin, [("40000", "vllm", package)])
+    return origin.git("commit-tree", "-m", "evil", root)
 
 
 def write_index(place: Path, paths: list[str], blob: str) -> None:
@@ -65,55 +65,55 @@ def write_index(place: Path, paths: list[str], blob: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_a_commit_with_a_path_that_leaves_its_tree_is_refused(name: str, made: RepositoryBuilder) -> None:
-    repository = Repository.at(made.place)
-    commit = repository.commit(commit_with(made, name))
+def test_a_commit_with_a_path_that_leaves_its_tree_is_refused(name: str, origin: RepositoryBuilder) -> None:
+    repository = Repository.at(origin.place)
+    commit = repository.commit(commit_with(origin, name))
     with pytest.raises(UsageError, match="the path"):
         source_at_commit(VLLM, repository, commit)
 
 
 @pytest.mark.parametrize("path", ["vllm/../../outside/a.py", "vllm//etc/passwd", "vllm/./a.py", "vllm/.git/config"])
-def test_an_index_with_a_path_that_leaves_its_tree_is_refused(path: str, made: RepositoryBuilder) -> None:
-    write_index(made.place, ["vllm/__init__.py", path], made.git("rev-parse", "HEAD:vllm/sub/a.py"))
+def test_an_index_with_a_path_that_leaves_its_tree_is_refused(path: str, origin: RepositoryBuilder) -> None:
+    write_index(origin.place, ["vllm/__init__.py", path], origin.git("rev-parse", "HEAD:vllm/sub/a.py"))
     with pytest.raises(UsageError):
-        find_source(SourceName("", VLLM, str(made.place)))
+        find_source(SourceName("", VLLM, str(origin.place)))
 
 
 @pytest.mark.parametrize("folder", ["vllm/sub", "requirements"])
-def test_a_folder_swapped_for_a_link_is_refused(folder: str, made: RepositoryBuilder, tmp_path: Path) -> None:
-    (made.place / folder).rename(tmp_path / "before")
-    (made.place / folder).symlink_to(tmp_path / "outside")
+def test_a_folder_swapped_for_a_link_is_refused(folder: str, origin: RepositoryBuilder, tmp_path: Path) -> None:
+    (origin.place / folder).rename(tmp_path / "before")
+    (origin.place / folder).symlink_to(tmp_path / "outside")
     with pytest.raises(UsageError, match="is a symbolic link"):
-        find_source(SourceName("", VLLM, str(made.place)))
+        find_source(SourceName("", VLLM, str(origin.place)))
 
 
-def test_a_folder_swapped_after_the_look_is_refused(made: RepositoryBuilder, tmp_path: Path) -> None:
-    (made.place / "vllm/sub/a.py").write_text("a = 2\n")
-    source = find_source(SourceName("", VLLM, str(made.place)))
+def test_a_folder_swapped_after_the_look_is_refused(origin: RepositoryBuilder, tmp_path: Path) -> None:
+    (origin.place / "vllm/sub/a.py").write_text("a = 2\n")
+    source = find_source(SourceName("", VLLM, str(origin.place)))
     assert source.changed
-    (made.place / "vllm/sub").rename(tmp_path / "before")
-    (made.place / "vllm/sub").symlink_to(tmp_path / "outside")
+    (origin.place / "vllm/sub").rename(tmp_path / "before")
+    (origin.place / "vllm/sub").symlink_to(tmp_path / "outside")
     with pytest.raises(UsageError, match="is a symbolic link"):
         list(source.files())
 
 
-def test_files_that_are_links_or_pipes_are_not_read(made: RepositoryBuilder, tmp_path: Path) -> None:
-    (made.place / "vllm/link.py").symlink_to(tmp_path / "outside" / "a.py")
-    os.mkfifo(made.place / "vllm/pipe.py")
-    (made.place / "requirements/common.txt").unlink()
-    (made.place / "requirements/common.txt").symlink_to(tmp_path / "outside" / "common.txt")
-    (made.place / "requirements/cuda.txt").symlink_to("common.txt")
-    source = find_source(SourceName("", VLLM, str(made.place)))
+def test_files_that_are_links_or_pipes_are_not_read(origin: RepositoryBuilder, tmp_path: Path) -> None:
+    (origin.place / "vllm/link.py").symlink_to(tmp_path / "outside" / "a.py")
+    os.mkfifo(origin.place / "vllm/pipe.py")
+    (origin.place / "requirements/common.txt").unlink()
+    (origin.place / "requirements/common.txt").symlink_to(tmp_path / "outside" / "common.txt")
+    (origin.place / "requirements/cuda.txt").symlink_to("common.txt")
+    source = find_source(SourceName("", VLLM, str(origin.place)))
     assert {path for path, _ in source.files()} == {"vllm/__init__.py", "vllm/sub/a.py"}
     assert b"secret" not in (source.read("requirements/common.txt") or b"")
     assert source.read("requirements/cuda.txt") == b"common.txt"
 
 
-def test_a_huge_file_is_refused(made: RepositoryBuilder) -> None:
-    with (made.place / "vllm/huge.py").open("wb") as stream:
+def test_a_huge_file_is_refused(origin: RepositoryBuilder) -> None:
+    with (origin.place / "vllm/huge.py").open("wb") as stream:
         stream.truncate(200 * 2**30)
     with pytest.raises(UsageError, match="larger than"):
-        find_source(SourceName("", VLLM, str(made.place)))
+        find_source(SourceName("", VLLM, str(origin.place)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ class HostileSource(Source):
 @pytest.mark.parametrize(
     "path", ["../evil.py", "vllm/../../../../../evil.py", "/tmp/vllm-regress-evil.py", "vllm/x/../y.py"]
 )
-def test_an_overlay_is_not_left(path: str, made: RepositoryBuilder, tmp_path: Path) -> None:
+def test_an_overlay_is_not_left(path: str, origin: RepositoryBuilder, tmp_path: Path) -> None:
     base = tmp_path / "base"
     (base / "bin").mkdir(parents=True)
     (base / "bin/python").symlink_to("/usr/bin/python3")
@@ -135,7 +135,7 @@ def test_an_overlay_is_not_left(path: str, made: RepositoryBuilder, tmp_path: Pa
     info = base / "lib/python3.11/site-packages/vllm-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Name: vllm\nVersion: 1.0\n")
-    repository = Repository.at(made.place)
+    repository = Repository.at(origin.place)
     source = HostileSource(VLLM, repository, repository.commit("HEAD"), path=path)
     recipe = Overlay(source, Recipe("vllm-1.0", ("vllm==1.0",)), "1.0", "")
     with pytest.raises(UsageError, match="the path"):
@@ -163,66 +163,66 @@ def test_files_are_opened_below_a_folder_only(tmp_path: Path) -> None:
     assert parts_below("a/b..c/...") == ("a", "b..c", "...")
 
 
-def test_a_work_tree_elsewhere_is_refused(made: RepositoryBuilder, tmp_path: Path) -> None:
+def test_a_work_tree_elsewhere_is_refused(origin: RepositoryBuilder, tmp_path: Path) -> None:
     other = RepositoryBuilder(tmp_path / "private")
     other.commit("private", {"vllm/__init__.py": "secret = 1\n"})
-    made.git("config", "core.worktree", str(other.place))
+    origin.git("config", "core.worktree", str(other.place))
     with pytest.raises(UsageError, match=r"core\.worktree"):
-        find_source(SourceName("", VLLM, str(made.place)))
+        find_source(SourceName("", VLLM, str(origin.place)))
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm/__init__.py").write_text("secret = 1\n")
-    made.git("config", "core.worktree", str(tmp_path))
+    origin.git("config", "core.worktree", str(tmp_path))
     with pytest.raises(UsageError, match=r"core\.worktree"):
-        find_source(SourceName("", VLLM, str(made.place)))
+        find_source(SourceName("", VLLM, str(origin.place)))
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
 def test_repositories_of_others_are_used_only_if_they_are_named(
-    made: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    origin: RepositoryBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (made.place / "work").mkdir()
-    os.chown(made.place, NOBODY, NOBODY)
-    os.chown(made.place / ".git", NOBODY, NOBODY)
+    (origin.place / "work").mkdir()
+    os.chown(origin.place, NOBODY, NOBODY)
+    os.chown(origin.place / ".git", NOBODY, NOBODY)
     monkeypatch.delenv("VLLM_REGRESS_SOURCE_VLLM", raising=False)
-    monkeypatch.chdir(made.place / "work")
+    monkeypatch.chdir(origin.place / "work")
     with pytest.raises(UsageError, match="another user"):
         sources.clone_of(VLLM)
     with pytest.raises(UsageError, match="another user"):
-        Repository.at(made.place / "work")
-    assert Repository.at(made.place).commit("HEAD").subject == "first"
+        Repository.at(origin.place / "work")
+    assert Repository.at(origin.place).commit("HEAD").subject == "first"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file to another user")
-def test_objects_of_others_are_not_borrowed(made: RepositoryBuilder, tmp_path: Path) -> None:
+def test_objects_of_others_are_not_borrowed(origin: RepositoryBuilder, tmp_path: Path) -> None:
     place = tmp_path / "shared"
-    made.git("clone", "--quiet", "--shared", str(made.place), str(place))
+    origin.git("clone", "--quiet", "--shared", str(origin.place), str(place))
     assert Repository.at(place).commit("HEAD").subject == "first"
-    os.chown(made.place / ".git" / "objects", NOBODY, NOBODY)
+    os.chown(origin.place / ".git" / "objects", NOBODY, NOBODY)
     with pytest.raises(UsageError, match="alternates"):
         Repository.at(place)
 
 
-def test_a_repository_that_blocks_is_given_up(made: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
-    (made.place / ".git/objects/info").mkdir(exist_ok=True)
-    os.mkfifo(made.place / ".git/objects/info/alternates")
+    (origin.place / ".git/objects/info").mkdir(exist_ok=True)
+    os.mkfifo(origin.place / ".git/objects/info/alternates")
     started = time.monotonic()
     with pytest.raises(UsageError, match="did not answer"):
-        Repository.at(made.place)
+        Repository.at(origin.place)
     assert time.monotonic() - started < 30
 
 
-def test_submodules_and_included_settings_run_nothing(made: RepositoryBuilder, tmp_path: Path) -> None:
+def test_submodules_and_included_settings_run_nothing(origin: RepositoryBuilder, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     trap.chmod(0o755)
-    (made.place / ".gitmodules").write_text(
+    (origin.place / ".gitmodules").write_text(
         f'[submodule "m"]\n\tpath = vllm/m\n\turl = ext::{trap}\n\tignore = none\n\tfetchRecurseSubmodules = true\n'
     )
-    inner = RepositoryBuilder(made.place / "vllm/m")
+    inner = RepositoryBuilder(origin.place / "vllm/m")
     inner.commit("inner", {"inner.py": ""})
-    made.git("add", "--all", "--force")
-    made.git("commit", "--quiet", "-m", "a submodule")
+    origin.git("add", "--all", "--force")
+    origin.git("commit", "--quiet", "-m", "a submodule")
     settings = tmp_path / "settings"
     settings.write_text(
         f"[core]\n\tfsmonitor = {trap}\n\thooksPath = {tmp_path}\n\tpager = {trap}\n\tsshCommand = {trap}\n\tgitProxy = {trap}\n"
@@ -233,19 +233,19 @@ def test_submodules_and_included_settings_run_nothing(made: RepositoryBuilder, t
         f'\tvcs = trap\n[filter "f"]\n\tclean = {trap}\n\tsmudge = {trap}\n\tprocess = {trap}\n[uploadpack]\n\tpackObjectsHook = {trap}\n'
         "[extensions]\n\tpartialClone = origin\n[core]\n\trepositoryFormatVersion = 1\n"
     )
-    for where in (made.place, inner.place):
+    for where in (origin.place, inner.place):
         with (where / ".git/config").open("a") as config:
             config.write(f'[include]\n\tpath = {settings}\n[includeIf "gitdir:/**"]\n\tpath = {settings}\n')
             config.write(settings.read_text())
         (where / ".git/info").mkdir(exist_ok=True)
         (where / ".git/info/attributes").write_text("* filter=f diff=f\n")
-    (made.place / "vllm/sub/a.py").write_text("a = 3\n")
-    source = find_source(SourceName("", VLLM, str(made.place)))
+    (origin.place / "vllm/sub/a.py").write_text("a = 3\n")
+    source = find_source(SourceName("", VLLM, str(origin.place)))
     assert dict(source.files())["vllm/sub/a.py"] == b"a = 3\n"
     repository = source.repository
     repository.between("HEAD~1", "HEAD")
     repository.has("0" * 39 + "1")
     with pytest.raises(UsageError, match="is missing"):
         list(repository.contents(["0" * 39 + "1"]))  # a partial clone would fetch it
-    git.clone(f"file://{made.place}", tmp_path / "copy.git")
+    git.clone(f"file://{origin.place}", tmp_path / "copy.git")
     assert not (tmp_path / "ran").exists()

@@ -112,8 +112,8 @@ class OwnListener:
             if process.is_running() and listeners.is_socket(descriptor, inode):
                 return True
         for process in self._processes():
-            found = listeners.descriptor_of(process.pid, inode)
-            if found and process.is_running():
-                self._proven[inode] = process, found
+            opened = listeners.descriptor_of(process.pid, inode)
+            if opened and process.is_running():
+                self._proven[inode] = process, opened
                 return True
         return False

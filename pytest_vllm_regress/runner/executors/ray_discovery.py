@@ -87,6 +87,6 @@ def _check_listener(address: str) -> None:
 def _is_local(host: str) -> bool:
     addresses = {address.address for interface in psutil.net_if_addrs().values() for address in interface}
     with contextlib.suppress(OSError):
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
-        return any(each in addresses or each.startswith("127.") for each in found)
+        hosts = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        return any(address in addresses or address.startswith("127.") for address in hosts)
     return False

@@ -59,18 +59,20 @@ def plan_sweep(
     ``names``: oldest first. One whose torch is unknown goes with the one before it.
     """
     with ThreadPoolExecutor(LOOKUPS, "look-up") as pool:
-        found = dict(zip(names, pool.map(look_up, names), strict=True))
+        contents_by_name = dict(zip(names, pool.map(look_up, names), strict=True))
     stacks: dict[str, list[str]] = {}
     torch = ""
     for name in names:
-        torch = found[name].torch or torch
+        torch = contents_by_name[name].torch or torch
         stacks.setdefault(torch, []).append(name)
     planned = []
     for torch, members in stacks.items():
-        seen: set[str] = set()
+        present: set[str] = set()
         for name in members:
-            planned.append(SweptEnvironment(name, found[name], torch, _bytes(found[name], seen)))
-            seen |= set(found[name].files)
+            planned.append(
+                SweptEnvironment(name, contents_by_name[name], torch, _bytes(contents_by_name[name], present))
+            )
+            present |= set(contents_by_name[name].files)
     return tuple(planned)
 
 

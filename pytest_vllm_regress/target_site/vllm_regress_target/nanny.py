@@ -194,13 +194,13 @@ def start_times(root: int) -> Dict[int, int]:
                 continue
             if fields[0] not in (b"Z", b"X"):
                 children.setdefault(int(fields[1]), []).append((int(entry), int(fields[_START_TIME])))
-    found: Dict[int, int] = {}
+    descendants: Dict[int, int] = {}
     pending = [root]
     while pending:
         below = children.get(pending.pop(), [])
-        found.update(below)
+        descendants.update(below)
         pending.extend(pid for pid, _ in below)
-    return found
+    return descendants
 
 
 def _stat(pid: int) -> List[bytes]:

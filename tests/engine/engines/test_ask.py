@@ -22,8 +22,8 @@ sys.exit(3)
 @pytest.mark.usefixtures("user_caches")
 def test_a_command_talks_to_a_server() -> None:
     command = ["ask", "vllm-0.8.5", "--serve", "--set", "generation=V1", "--", sys.executable, "-c", CLIENT, "{url}"]
-    asked = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pytest_vllm_regress", *command], capture_output=True, text=True, timeout=300
     )
-    assert asked.returncode == 3, asked.stderr[-4000:]
-    assert json.loads(asked.stdout)["completion_tokens"] == 3
+    assert process.returncode == 3, process.stderr[-4000:]
+    assert json.loads(process.stdout)["completion_tokens"] == 3

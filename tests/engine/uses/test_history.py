@@ -77,8 +77,8 @@ def test_the_history_agrees_with_the_installed_package(version: str, tmp_path: P
     uses = [use for use in read_project(tmp_path, history()).uses if use.kind in ("name", "keyword", "option")]
     assert len(uses) > 35
     python = EnvironmentCache().ensure(resolve(f"vllm-{version}"))
-    asked = [(use.kind, use.targets[0], use.detail) for use in uses]
-    done = run_isolated([str(python), "-c", SCRIPT, json.dumps(asked)], timeout_s=300, keep=())
+    questions = [(use.kind, use.targets[0], use.detail) for use in uses]
+    done = run_isolated([str(python), "-c", SCRIPT, json.dumps(questions)], timeout_s=300, keep=())
     assert done.returncode == 0, done.stderr
     installed = json.loads(done.stdout.partition("ANSWER")[2])
     recorded = [not checker.statuses(use)[release].missing for use in uses]

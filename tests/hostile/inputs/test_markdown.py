@@ -46,7 +46,7 @@ _REFERENCE = re.compile(r"@|#\d|GH-|www\.|\b[0-9a-f]{7,}\b|evil", re.I)
 
 def effects(markdown: str) -> list[str]:
     """Return what GitHub would act on: references in text outside code, links without an address of the project, images and HTML."""
-    found = []
+    texts = []
     pending = list(MarkdownIt("commonmark").enable("table").parse(markdown))
     inside_link = False
     for token in pending:
@@ -54,14 +54,14 @@ def effects(markdown: str) -> list[str]:
             if part.type == "link_open":
                 inside_link = True
                 if re.match(r"https://(github\.com/vllm-project/vllm|example\.org)/", str(part.attrs["href"])) is None:
-                    found.append(str(part.attrs["href"]))
+                    texts.append(str(part.attrs["href"]))
             inside_link = inside_link and part.type != "link_close"
             if part.type in ("image", "html_inline", "html_block"):
-                found.append(part.content)
+                texts.append(part.content)
             if part.type == "text" and not inside_link:
                 text = re.sub(r"https://github\.com/vllm-project/vllm/\S+", "", part.content)
-                found += [text] if _REFERENCE.search(text) else []
-    return found
+                texts += [text] if _REFERENCE.search(text) else []
+    return texts
 
 
 def result(text: str) -> RunResult:
@@ -103,7 +103,7 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
     day = datetime.datetime(2025, 3, 1, tzinfo=datetime.UTC)
     commits = [Commit(letter * 40, (), day, day, text) for letter in "abc"]
     history = History(PROJECTS["vllm"], Repository(tmp_path), (Group(commits[0]), Group(commits[2])), 3)
-    seen = CandidateResult(State.SKIPPED, text)
+    result = CandidateResult(State.SKIPPED, text)
     culprit = Culprit(
         case,
         history,
@@ -111,8 +111,8 @@ def test_the_text_for_a_culprits_thread_quotes(tmp_path: Path, text: str) -> Non
         commits[0],
         is_fix=True,
         doubtful=(commits[1],),
-        result=seen,
-        parent_result=seen,
+        result=result,
+        parent_result=result,
         release=text,
     )
     assert effects(culprit.markdown(lambda commit: f"'{text}+vllm@{commit.id}")) == []

@@ -141,11 +141,11 @@ def test_memory_is_limited_and_the_next_request_is_answered() -> None:
 
 
 def test_a_search_counts_what_is_not_judged_and_goes_on() -> None:
-    asked: list[Question] = []
+    questions: list[Question] = []
 
     def ask(question: Question) -> tuple[Problem, ...]:
-        asked.append(question)
-        if len(asked) % 2:
+        questions.append(question)
+        if len(questions) % 2:
             raise NotJudged("too slow")
         return ()
 

@@ -119,9 +119,9 @@ def test_without_a_home_directory_nothing_is_created(
     command: tuple[str, ...], index: Fake, absent_home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = main([*command])
-    said = "".join(capsys.readouterr())
-    assert status == context.USAGE, said
-    assert f"the home directory {absent_home} does not exist (HOME)" in said
+    output = "".join(capsys.readouterr())
+    assert status == context.USAGE, output
+    assert f"the home directory {absent_home} does not exist (HOME)" in output
     assert not index.calls("venv")
     assert not [words for words in index.calls("compile") if "pylock.toml" in words]  # sizes
     assert not (absent_home / ".cache").exists()  # pip asks rustc for its version, and rustup creates its own folder

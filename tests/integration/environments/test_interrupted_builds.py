@@ -124,8 +124,8 @@ class TestInterruption:
         wait_for(lambda: len(started_by(process)) == 2, "uv to start a process")
         family = started_by(process)
         process.send_signal(number)
-        said = until(process, "interrupted and its half-built environment removed")
-        assert len([line for line in said if "interrupted" in line]) == 1
+        output = until(process, "interrupted and its half-built environment removed")
+        assert len([line for line in output if "interrupted" in line]) == 1
         assert not place.exists()
         process.wait(60)
         assert psutil.wait_procs(family, 2)[1] == []

@@ -120,8 +120,8 @@ def test_the_interpreter_imports_the_commit_and_its_base(builder: RepositoryBuil
     words = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     version = recipe.overlay.version
     assert words[:3] == ["2", version, version]
-    kept = bytecode_folder(python)
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(kept), "PYTHONDONTWRITEBYTECODE": ""}
+    folder = bytecode_folder(python)
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
     subprocess.run([python, "-c", "import vllm, numpy"], env=environment, check=True)
     compiled = {path.parent.name for path in (cache.place(recipe.overlay.base) / overlay.BYTECODE).rglob("*.pyc")}
     assert ("numpy" in compiled, "vllm" in compiled) == (True, False)  # the commit's own are its own

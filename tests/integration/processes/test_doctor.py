@@ -104,9 +104,9 @@ def named(killed: Killed) -> list[str]:
 def test_doctor_shows_and_touches_nothing_then_removes(killed: Killed, capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(named(killed)) == ["process", "run directory", "shared memory", "shared memory"]
     assert cli.main(["doctor"]) == 1
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in (killed.path, killed.mapped, killed.noted, killed.escaped.pid):
-        assert str(name) in shown
+        assert str(name) in output
     assert killed.existing() == [True] * 4
     cli.main(["doctor", "--remove", "--json"])
     removed = {trace["name"]: trace["removed"] for trace in json.loads(capsys.readouterr().out)}

@@ -78,7 +78,9 @@ def test_the_nodes_end_with_their_starter(engine: list[str], tmp_path: Path, kil
 
 def test_a_ray_that_does_not_start_is_reported(engine: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKEN", "1")
-    ended = subprocess.run(engine, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 1
-    assert "OSError: no raylet" in ended.stderr
-    assert "RuntimeError: a Ray cluster of two nodes could not be started: its process exited with 1" in ended.stderr
+    completed = subprocess.run(engine, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 1
+    assert "OSError: no raylet" in completed.stderr
+    assert (
+        "RuntimeError: a Ray cluster of two nodes could not be started: its process exited with 1" in completed.stderr
+    )

@@ -163,9 +163,9 @@ def test_a_request_without_cases_builds_and_one_without_disk_space_is_lost(
 ) -> None:
     (built,) = ask(BatchRequest(str(affected_target)), around)
     assert (built.state, built.run.results) == (BatchState.FINISHED, ())
-    (lost,) = ask(BatchRequest(str(affected_target), needs=Needs(disk_bytes=1 << 60)), around)
-    assert lost.state is BatchState.LOST
-    assert "GiB free" in lost.why
+    (reply,) = ask(BatchRequest(str(affected_target), needs=Needs(disk_bytes=1 << 60)), around)
+    assert reply.state is BatchState.LOST
+    assert "GiB free" in reply.why
     (nowhere,) = ask(BatchRequest("/nowhere/bin/python"), around)
     assert nowhere.state is BatchState.LOST
     assert "no such interpreter" in nowhere.why

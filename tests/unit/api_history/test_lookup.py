@@ -44,7 +44,7 @@ def lookup() -> Lookup:
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "expected_path"),
     [
         ("vllm", "vllm"),
         ("vllm.inner.deep.a.x", "vllm.inner.deep.a.x"),  # packages without __init__.py
@@ -57,8 +57,8 @@ def lookup() -> Lookup:
         ("vllm.engine.Child().limit", "vllm.engine.Engine.limit"),
     ],
 )
-def test_paths_are_followed(lookup: Lookup, path: str, found: str) -> None:
-    assert lookup.find(path).path == found
+def test_paths_are_followed(lookup: Lookup, path: str, expected_path: str) -> None:
+    assert lookup.find(path).path == expected_path
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ def read(source: str, path: str = "vllm/sample.py") -> Module:
 
 
 def signature(text: str) -> Signature:
-    found = signature_of(text)
-    assert found is not None
-    return found
+    parsed = signature_of(text)
+    assert parsed is not None
+    return parsed
 
 
 def test_functions_have_parameters_kinds_and_defaults() -> None:

@@ -19,7 +19,7 @@ def options(**sources: str) -> dict[str, Option]:
 
 
 def test_options_that_are_written_out() -> None:
-    found = options(
+    names = options(
         engine__arg_utils="""
         class EngineArgs:
             seed: int = 7
@@ -29,7 +29,7 @@ def test_options_that_are_written_out() -> None:
         """,
         other="parser.add_argument('--not-ours')",
     )
-    assert found == {
+    assert names == {
         "--seed": Option("7"),
         "--mode": Option("'a'", ("a", "b"), ("-m",)),
         "--fast": Option("False"),
@@ -37,7 +37,7 @@ def test_options_that_are_written_out() -> None:
 
 
 def test_options_from_fields_of_configurations() -> None:
-    found = options(
+    names = options(
         config__model="""
         DType = Literal["auto", "half"]
         class Base:
@@ -54,7 +54,7 @@ def test_options_from_fields_of_configurations() -> None:
         """,
         entrypoints__openai__cli_args="class FrontendArgs:\n    api_key: str | None = None",
     )
-    assert found == {
+    assert names == {
         "--api-key": Option("None"),
         "--dtype": Option("'auto'", ("auto", "half")),
         "--seed": Option("0"),
@@ -62,7 +62,7 @@ def test_options_from_fields_of_configurations() -> None:
 
 
 def test_environment_variables_with_defaults() -> None:
-    found = service.environment_variables(
+    names = service.environment_variables(
         trees(
             envs="""
             environment_variables = {
@@ -73,7 +73,7 @@ def test_environment_variables_with_defaults() -> None:
             """
         )
     )
-    assert found == {"VLLM_A": "'3'", "VLLM_B": "None", "VLLM_C": ""}
+    assert names == {"VLLM_A": "'3'", "VLLM_B": "None", "VLLM_C": ""}
 
 
 def test_routes_metrics_parsers_and_groups() -> None:

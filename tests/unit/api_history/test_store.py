@@ -40,7 +40,7 @@ def test_a_history_survives_its_file_and_can_be_extended(tmp_path: Path) -> None
 
 
 def test_star_imports_and_environment_variables_are_names() -> None:
-    made = history_of(
+    sample = history_of(
         {
             "1": {
                 "a.py": "from vllm.b import *",
@@ -50,9 +50,9 @@ def test_star_imports_and_environment_variables_are_names() -> None:
             }
         }
     )
-    assert set(made.symbols("vllm.a")) == {"shown", "deep"}
-    assert "VLLM_X" in made.symbols("vllm.envs")
-    assert made.table("environment")["VLLM_X"] == [0, "'1'"]
+    assert set(sample.symbols("vllm.a")) == {"shown", "deep"}
+    assert "VLLM_X" in sample.symbols("vllm.envs")
+    assert sample.table("environment")["VLLM_X"] == [0, "'1'"]
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_star_imports_and_environment_variables_are_names() -> None:
 def test_a_symbol_that_moved_is_found(
     before: dict[str, str], after: dict[str, str], key: str, place: str | None
 ) -> None:
-    made = history_of({"1": before, "2": after, "3": after})
-    timeline = made.table(MOVES).get(key)
+    sample = history_of({"1": before, "2": after, "3": after})
+    timeline = sample.table(MOVES).get(key)
     assert (timeline and definition_at(timeline, 2)) == place
 
 
 def test_a_symbol_that_returns_has_not_moved() -> None:
     first, second = {"a.py": "def f(): ...", "b.py": ""}, {"a.py": "", "b.py": "def f(): ..."}
-    made = history_of({"1": first, "2": second, "3": first})
-    assert made.table(MOVES)["vllm.a:f"] == [1, "vllm.b:f", 2, None]
+    sample = history_of({"1": first, "2": second, "3": first})
+    assert sample.table(MOVES)["vllm.a:f"] == [1, "vllm.b:f", 2, None]
 
 
 def test_the_shipped_history_has_all_releases_and_is_small() -> None:

@@ -82,7 +82,7 @@ def audit(cases: Path, *arguments: object) -> int:
 
 def test_text(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert audit(cases, affected, "--verbose") == 1
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "demo: it breaks",
         "exception (start or ready)",
@@ -92,7 +92,7 @@ def test_text(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFix
         "vllm 0.8.5",
         "https://example.org/1",
     ):
-        assert words in shown
+        assert words in output
     assert audit(cases, fine) == 0
     assert "no documented failures" in capsys.readouterr().out
     assert audit(cases, fine, affected) == 1

@@ -28,17 +28,17 @@ def test_a_failure_is_one_line_of_at_most_100_characters_worst_first(capsys: pyt
 
 def test_verbose_prints_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("-v") == 1
-    shown = capsys.readouterr().out
-    assert "  workaround:  --tokenizer-pool-size 0; or an environment" in shown
+    output = capsys.readouterr().out
+    assert "  workaround:  --tokenizer-pool-size 0; or an environment" in output
 
 
 def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit("--serve", SERVE) == 1
-    shown = capsys.readouterr().out
-    headings = [line.partition(":")[0] for line in shown.splitlines() if line.startswith(("reach", "unknown", "not"))]
+    output = capsys.readouterr().out
+    headings = [line.partition(":")[0] for line in output.splitlines() if line.startswith(("reach", "unknown", "not"))]
     assert sorted(headings, key=["reachable", "unknown", "not reachable"].index) == headings
-    assert "\nreachable: --tool-call-parser is hermes\n" in shown
-    assert "\nnot reachable: --pipeline-parallel-size is 1, it needs 2 or more\n" in shown
+    assert "\nreachable: --tool-call-parser is hermes\n" in output
+    assert "\nnot reachable: --pipeline-parallel-size is 1, it needs 2 or more\n" in output
     assert audit("--serve", SERVE, "--json") == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     reach = {finding["case"]: finding["relevance"]["reach"] for finding in target["findings"]}
@@ -46,8 +46,8 @@ def test_serve_ranks_the_failures_and_says_why(capsys: pytest.CaptureFixture[str
 
 
 def test_failures_that_cannot_show_do_not_count(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = [finding for finding in _findings(capsys, SERVE) if finding["relevance"]["reach"] != "not reachable"]
-    ignored = [word for finding in shown for word in ("--ignore", finding["case"])]
+    reachable = [finding for finding in _findings(capsys, SERVE) if finding["relevance"]["reach"] != "not reachable"]
+    ignored = [word for finding in reachable for word in ("--ignore", finding["case"])]
     assert audit("--serve", SERVE, *ignored) == 0
     assert audit(*ignored) == 1
 

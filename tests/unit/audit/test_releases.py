@@ -44,9 +44,9 @@ def make(tmp_path: Path) -> Make:
     """``make(a="<0.9")``: cases by id and range of vLLM, or a table of other fields."""
 
     def write(**cases: str | dict[str, str]) -> tuple[Case, ...]:
-        for name, given in cases.items():
-            fields = {"family": "demo", "kind": '"exception"', "affected": f'vllm = "{given}"'}
-            fields |= given if isinstance(given, dict) else {}
+        for name, text in cases.items():
+            fields = {"family": "demo", "kind": '"exception"', "affected": f'vllm = "{text}"'}
+            fields |= text if isinstance(text, dict) else {}
             path = tmp_path / "cases" / name / "case.toml"
             path.parent.mkdir(parents=True)
             path.write_text(CASE.format(id=name, **fields))
@@ -142,9 +142,9 @@ def test_the_command_shows_releases_and_a_release(capsys: pytest.CaptureFixture[
     assert len(releases) >= 10
     assert "vllm-17173" in releases["0.8.4"]["gone_in_next"]
     assert cli.main([*cases, "audit", "--vllm", "0.8.4", "-v"]) == 1
-    shown = capsys.readouterr().out
-    assert "what to do:  " in shown
-    assert shown.index("severity:    engine death") < shown.index("severity:    leak")
+    output = capsys.readouterr().out
+    assert "what to do:  " in output
+    assert output.index("severity:    engine death") < output.index("severity:    leak")
     assert cli.main([*cases, "audit", "--vllm", "0.8.4", "--json"]) == 1
     (target,) = json.loads(capsys.readouterr().out)["targets"]
     assert target["versions"]["ray"] == "2.43.0"  # from the release's lock

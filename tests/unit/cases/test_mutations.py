@@ -36,5 +36,5 @@ def test_stored_observations_prove_the_current_case(case: Case) -> None:
     assert [
         judgement for judgement in again if judgement.stale or judgement.changed or not judgement.now.expected
     ] == []
-    shown = {judgement.now.environment for judgement in again if judgement.now.verdict is Verdict.REPRODUCED}
-    assert shown == set(case.evidence.affected)
+    environments = {judgement.now.environment for judgement in again if judgement.now.verdict is Verdict.REPRODUCED}
+    assert environments == set(case.evidence.affected)

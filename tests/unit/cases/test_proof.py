@@ -296,8 +296,8 @@ def test_validate_proves_and_skips_proven_cases(
     runner.answers.append(GOOD)
     met.append(REJECTED[:1])
     assert validate("demo") == 1
-    shown = capsys.readouterr().out
-    assert "NOT PROVEN  demo: nothing was written\n    old: 1 impostors were rejected, 6 are needed\n" in shown
-    assert "validate" not in shown  # to repeat the same command would not help
+    output = capsys.readouterr().out
+    assert "NOT PROVEN  demo: nothing was written\n    old: 1 impostors were rejected, 6 are needed\n" in output
+    assert "validate" not in output  # to repeat the same command would not help
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2

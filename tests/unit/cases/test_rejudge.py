@@ -113,12 +113,12 @@ def test_saved_observations_can_be_judged_anywhere(
     observation = dataclasses.replace(SEEN, parts={Part.ASSERTION: Masked("expected 8, got 1"), Part.LOG: Masked(log)})
     (result,) = read_results(stored(case, tmp_path / "run.json", observation=observation)).results
     other = dataclasses.replace(result, test="another", dossier="long" * 100)
-    kept = rejudge.save_observations(case, [RunResult((result, other))])
-    assert kept == case.directory / "observations.json" and kept.stat().st_size < 6000
+    path = rejudge.save_observations(case, [RunResult((result, other))])
+    assert path == case.directory / "observations.json" and path.stat().st_size < 6000
     (again,) = rejudge.rejudge_case(case, rejudge.load_observations(case))
     assert (again.now.verdict, again.stale) == (Verdict.REPRODUCED, "")
     assert again.now.observation is not None
     log = again.now.observation.parts[Part.LOG]
-    assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in kept.read_text()
+    assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in path.read_text()
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
     assert "1 observations judged again: 0 verdicts changed" in capsys.readouterr().out

@@ -167,6 +167,6 @@ def test_order_of_combined_verdicts() -> None:
 
 @given(st.text(), st.integers(30, 300))
 def test_excerpt_is_bounded_and_on_one_line(text: str, limit: int) -> None:
-    shown = excerpt(text, limit)
-    assert len(shown) <= limit
-    assert "\n" not in shown
+    shortened = excerpt(text, limit)
+    assert len(shortened) <= limit
+    assert "\n" not in shortened

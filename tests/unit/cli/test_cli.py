@@ -64,9 +64,9 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed["affected"] == {"vllm": "<0.8.5"}
     assert listed["first_fixed"] == "vllm 0.8.5"
     assert regress("--cases", cases, "show", "demo") == 0
-    shown = capsys.readouterr().out
-    assert "evidence:     affected AFFECTED; fixed FIXED" in shown
-    assert "workaround" not in shown
+    output = capsys.readouterr().out
+    assert "evidence:     affected AFFECTED; fixed FIXED" in output
+    assert "workaround" not in output
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_help_names_the_exit_codes_and_version(capsys: pytest.CaptureFixture[str
 
 def test_commands_with_a_module_of_their_own_are_listed_with_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     assert regress("--help") == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in (*cli.MODULES, "list", "run"):
-        assert f" {name} " in shown
+        assert f" {name} " in output
 
 
 def test_modules_of_commands_are_imported_only_when_used() -> None:
@@ -181,8 +181,8 @@ def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[st
     cases = tmp_path / "cases"
     url = "https://github.com/noamgat/lm-format-enforcer/issues/124?x=1"
     control = ("--control", "tokenizer_pool_size=0", "--control", "executor=mp")
-    given = ("--title", 'a "title" \\ é', "--affected", "<0.10.6", "--affected-env", "vllm-0.5.4", "--kind", "hang")
-    assert regress("--cases", cases, "new", url, *given, *control) == 0
+    arguments = ("--title", 'a "title" \\ é', "--affected", "<0.10.6", "--affected-env", "vllm-0.5.4", "--kind", "hang")
+    assert regress("--cases", cases, "new", url, *arguments, *control) == 0
     assert regress("--cases", cases, "new", "17173") == 0
     assert regress("--cases", cases, "new", "Some_Org/x#7") == 2
     assert regress("--cases", cases, "new", "some-org/X.y#7") == 0

@@ -39,10 +39,10 @@ def test_every_refusal_ends_the_command_with_130(answer: bytes, tmp_path: Path) 
     )
     os.close(theirs)
     try:
-        shown = _read_until(ours, b"Go on?")
+        output = _read_until(ours, b"Go on?")
         os.write(ours, answer)
-        shown += _read_until(ours, b"nothing was downloaded or run")
-        assert process.wait(60) == 130, shown
+        output += _read_until(ours, b"nothing was downloaded or run")
+        assert process.wait(60) == 130, output
     finally:
         process.kill()
         process.wait()

@@ -320,10 +320,10 @@ def test_the_agent_gets_numbers_and_kept_caches(machine: FakeMachine, run: Calla
     machine.used = {"3": 0, "5": 0}
     place = placement.Placement(machine.messages.append, {"PATH": "/bin", "TRITON_CACHE_DIR": "/theirs"})
     run()
-    given = place.agent_environment(TARGET)
-    assert given["CUDA_VISIBLE_DEVICES"] == "3,5"
-    assert given["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-    assert given["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
-    assert given["PATH"] == f"/x/bin{os.pathsep}/bin"
-    assert given["VLLM_CACHE_ROOT"] == str(machine.folder / "compiled" / "vllm-0.11.2" / "vllm")
-    assert "TRITON_CACHE_DIR" not in given
+    environment = place.agent_environment(TARGET)
+    assert environment["CUDA_VISIBLE_DEVICES"] == "3,5"
+    assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert environment["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+    assert environment["PATH"] == f"/x/bin{os.pathsep}/bin"
+    assert environment["VLLM_CACHE_ROOT"] == str(machine.folder / "compiled" / "vllm-0.11.2" / "vllm")
+    assert "TRITON_CACHE_DIR" not in environment

@@ -274,10 +274,10 @@ def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     log.write_text(DIED + TRACEBACK.format(n=1).replace("no room", "no room \x1b]0;title\x07 password=hunter2000"))
     arguments = ["--cases", str(death.directory.parent), "explain", str(log)]
     assert cli.main(arguments) == 1
-    shown = capsys.readouterr().out
-    assert "death: one result" in shown
-    assert "hunter2000" not in shown
-    assert "\x1b" not in shown
+    output = capsys.readouterr().out
+    assert "death: one result" in output
+    assert "hunter2000" not in output
+    assert "\x1b" not in output
     assert cli.main([*arguments, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert [finding["lines"] for finding in document["findings"]] == [[1]]

@@ -28,9 +28,9 @@ def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Reduction, li
     attempts: list[frozenset[str]] = []
 
     def attempt(left_out: tuple[Feature, ...]) -> Outcome:
-        kept = NAMES - {feature.name for feature in left_out}
-        attempts.append(kept)
-        return Outcome(verdict(kept), "")
+        features = NAMES - {feature.name for feature in left_out}
+        attempts.append(features)
+        return Outcome(verdict(features), "")
 
     return ladder.walk(FEATURES, FAILED, attempt), attempts
 
@@ -47,7 +47,7 @@ def test_features_of_a_spec() -> None:
 @given(st.sets(st.sampled_from(sorted(NAMES))).map(frozenset))
 def test_the_features_that_a_failure_needs_are_found(culprits: frozenset[str]) -> None:
     """The failure appears exactly if all culprits are present."""
-    reduction, attempts = walk(lambda kept: "fails" if culprits <= kept else "works")
+    reduction, attempts = walk(lambda features: "fails" if culprits <= features else "works")
     assert reduction.smallest == culprits
     assert (
         reduction.largest is None
@@ -64,7 +64,7 @@ def test_the_features_that_a_failure_needs_are_found(culprits: frozenset[str]) -
 )
 def test_only_what_was_run_is_reported(world: dict[frozenset[str], str]) -> None:
     """For any behaviour of the engines, both reported ends were tried, and no engine with one feature less still fails."""
-    reduction, _ = walk(lambda kept: world.get(kept, "works"))
+    reduction, _ = walk(lambda features: world.get(features, "works"))
     assert reduction.tried[reduction.smallest].fails
     assert reduction.largest is None or reduction.tried[reduction.largest].works
     assert all(
@@ -79,8 +79,12 @@ def test_another_failure_is_neither_end() -> None:
     """A step to an impossible engine is skipped in both directions."""
     needed = "pipeline parallel"
     reduction, _ = walk(
-        lambda kept: (
-            "cannot be: no pipelines" if needed not in kept else "fails" if "tensor parallel" in kept else "works"
+        lambda features: (
+            "cannot be: no pipelines"
+            if needed not in features
+            else "fails"
+            if "tensor parallel" in features
+            else "works"
         )
     )
     assert reduction.smallest == {"pipeline parallel", "tensor parallel"}

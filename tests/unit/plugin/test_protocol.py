@@ -163,11 +163,11 @@ def test_a_skip_keeps_what_it_claims(make_item: MakeItem) -> None:
 
 def test_reports_hold_no_secret_and_cannot_steer_the_terminal(make_item: MakeItem) -> None:
     item = make_item()
-    shown = report("failed", text="password=hunter2222\n\tin\x1b[31m red")
-    shown.sections.append(("stdout", "api_key=hunter3333"))
-    protocol.remember(item, call(None), shown)
-    assert "hunter" not in shown.longreprtext + shown.sections[0][1]
-    assert "\x1b" not in shown.longreprtext and "\n\tin" in shown.longreprtext
+    masked_report = report("failed", text="password=hunter2222\n\tin\x1b[31m red")
+    masked_report.sections.append(("stdout", "api_key=hunter3333"))
+    protocol.remember(item, call(None), masked_report)
+    assert "hunter" not in masked_report.longreprtext + masked_report.sections[0][1]
+    assert "\x1b" not in masked_report.longreprtext and "\n\tin" in masked_report.longreprtext
     skipped = report("skipped", text=("test_demo.py", 3, "Skipped: password=hunter2222"))
     protocol.remember(item, call(None), skipped)
     assert skipped.longrepr[:2] == ("test_demo.py", 3) and "hunter" not in skipped.longrepr[2]

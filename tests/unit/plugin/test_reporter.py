@@ -130,12 +130,14 @@ def test_a_gpu_run_that_skips_everything_fails(device: str, verdicts: list[Verdi
 
 
 def test_the_summary_names_verdicts_and_what_was_left() -> None:
-    shown: list[str] = []
-    terminal: Any = SimpleNamespace(section=shown.append, write_line=lambda line, **_: shown.append(line))
+    printed: list[str] = []
+    terminal: Any = SimpleNamespace(section=printed.append, write_line=lambda line, **_: printed.append(line))
     reporter = recorder()
     reporter.pytest_terminal_summary(terminal)
-    assert shown == []
+    assert printed == []
     reporter.pytest_runtest_logreport(judged(Verdict.REGRESSED))
     reporter.pytest_terminal_summary(terminal)
-    assert shown[0] == "documented failures"
-    assert shown[1].startswith("REGRESSED") and "demo on old, device sim (simulated device): 1 REGRESSED" in shown[1]
+    assert printed[0] == "documented failures"
+    assert (
+        printed[1].startswith("REGRESSED") and "demo on old, device sim (simulated device): 1 REGRESSED" in printed[1]
+    )

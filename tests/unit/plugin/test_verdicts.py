@@ -93,8 +93,8 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
     item = make_item(broken=error)
     leg = judged(item, Evidence(error=error, reports=[report("failed", "setup", "text")]))
     assert leg.decision.verdict is Verdict.INCONCLUSIVE and "no solution" in leg.decision.reason
-    (shown,) = verdicts.rewrite(item, leg)
-    result = getattr(shown, ATTRIBUTE)
+    (rewritten,) = verdicts.rewrite(item, leg)
+    result = getattr(rewritten, ATTRIBUTE)
     assert (result.device, result.environment, result.versions) == ("unknown", "old", {})
     assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env 'old'"
 
@@ -145,9 +145,9 @@ def test_what_the_control_leg_met_is_shown_and_masked(make_item: MakeItem) -> No
     item = make_item(HANG)
     failed = Evidence(CONTROL, error=KeyError("password=hunter2222"))
     subject = Evidence(SUBJECT, error=ChildDied("gone", phase="probe"), reports=[report("failed", text="t")])
-    (shown,) = verdicts.rewrite(item, judged(item, subject, failed))
-    assert getattr(shown, ATTRIBUTE).control == "failed"
-    ((title, text),) = shown.sections
+    (rewritten,) = verdicts.rewrite(item, judged(item, subject, failed))
+    assert getattr(rewritten, ATTRIBUTE).control == "failed"
+    ((title, text),) = rewritten.sections
     assert title == "control leg" and "password=" in text and "hunter2222" not in text
 
 

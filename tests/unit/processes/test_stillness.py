@@ -165,11 +165,11 @@ def test_snapshots_with_gaps_prove_nothing() -> None:
 
 
 def test_runnable_or_sleeping_threads_may_continue() -> None:
-    for state, sleeps, count, held in (
+    for state, sleeps, count, expected in (
         *(("S", False, 0, False), ("S", True, 0, True), ("S", True, 1, False)),
         *(("D", False, 0, True), ("D", False, 1, False), ("R", False, 1, True)),
     ):
-        assert may_continue_by_itself({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is held
+        assert may_continue_by_itself({7: Thread(state, 3, sleeps)}, {7: Thread(state, 3 + count, sleeps)}) is expected
     assert not may_continue_by_itself({7: Thread("R", 3, False)}, {8: Thread("R", 3, False)})
     assert math.inf == IDLE.alarm
 

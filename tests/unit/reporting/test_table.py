@@ -63,24 +63,24 @@ def test_observations_of_passing_and_failing_tests() -> None:
 
 
 def test_matrix() -> None:
-    shown = lines(GREEN)
-    assert shown[1].split() == ["case", "0.10.3", "vllm-0.8.5", "vllm-0.8.4"]
-    assert shown[2].split() == ["lmfe-124", "●", "repro", "✓", "fixed"]
-    assert shown[3].split() == ["vllm-17173", "✓", "fixed", "●", "repro"]
-    assert shown[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: all as expected"
+    rows = lines(GREEN)
+    assert rows[1].split() == ["case", "0.10.3", "vllm-0.8.5", "vllm-0.8.4"]
+    assert rows[2].split() == ["lmfe-124", "●", "repro", "✓", "fixed"]
+    assert rows[3].split() == ["vllm-17173", "✓", "fixed", "●", "repro"]
+    assert rows[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: all as expected"
 
 
 def test_a_run_with_problems_is_not_called_all_as_expected() -> None:
-    shown = lines(dataclasses.replace(GREEN, problems=("x: interrupted; only tests that had ended have a verdict",)))
-    assert shown[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: as expected, as far as there are verdicts"
+    rows = lines(dataclasses.replace(GREEN, problems=("x: interrupted; only tests that had ended have a verdict",)))
+    assert rows[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: as expected, as far as there are verdicts"
 
 
 @pytest.mark.parametrize("width", [80, 100, 300])
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_every_verdict_at_every_width(width: int, ascii_only: bool) -> None:
-    shown = lines(ALL, width, ascii_only=ascii_only)
-    text = "\n".join(shown)
-    assert max(map(len, shown)) <= width
+    rows = lines(ALL, width, ascii_only=ascii_only)
+    text = "\n".join(rows)
+    assert max(map(len, rows)) <= width
     for verdict in Verdict:
         assert verdict.value in text
         assert (ASCII_SYMBOLS if ascii_only else SYMBOLS)[verdict] + " " + SHORT_WORDS[verdict] in text
@@ -107,19 +107,19 @@ def dense(environments: int, unexpected: tuple[str, str] = ("", "")) -> RunResul
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("environments", [2, 4, 20])
 def test_a_case_takes_one_line(environments: int, width: int) -> None:
-    shown = lines(dense(environments), width)
-    assert max(map(len, shown)) <= width
-    rows = [line for line in shown if line.startswith("vllm-")]
-    assert [line.split()[0] for line in rows] == [f"vllm-1717{number}" for number in range(10)]
-    assert {line.count("●") for line in rows} == {environments}
-    assert all(f"vllm-0.{8 + number // 4}.{number % 4}" in " ".join(shown) for number in range(environments))
-    assert len(shown) <= 24, "a screen"
+    rows = lines(dense(environments), width)
+    assert max(map(len, rows)) <= width
+    case_rows = [line for line in rows if line.startswith("vllm-")]
+    assert [line.split()[0] for line in case_rows] == [f"vllm-1717{number}" for number in range(10)]
+    assert {line.count("●") for line in case_rows} == {environments}
+    assert all(f"vllm-0.{8 + number // 4}.{number % 4}" in " ".join(rows) for number in range(environments))
+    assert len(rows) <= 24, "a screen"
 
 
 def test_environments_without_room_for_words_are_numbered_and_explained() -> None:
-    shown = lines(dense(20))
-    assert shown[0].split() == ["case", *map(str, range(1, 21))]
-    assert "20 vllm-0.12.3" in "\n".join(shown)
+    rows = lines(dense(20))
+    assert rows[0].split() == ["case", *map(str, range(1, 21))]
+    assert "20 vllm-0.12.3" in "\n".join(rows)
 
 
 def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case() -> None:
@@ -130,17 +130,17 @@ def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case(
             for other in (0, 1)
         )
     )
-    shown = lines(run)
-    assert shown[1] == "case-0   ✓ fixed environment-0, environment-1"
-    assert shown[20] == "case-19  ✓ fixed environment-19, environment-20"
+    rows = lines(run)
+    assert rows[1] == "case-0   ✓ fixed environment-0, environment-1"
+    assert rows[20] == "case-19  ✓ fixed environment-19, environment-20"
 
 
 @pytest.mark.parametrize("environments", [2, 20, 60])
 def test_what_is_not_expected_is_in_the_last_row_and_named_in_the_last_line(environments: int) -> None:
-    shown = lines(dense(environments, ("vllm-17173", "vllm-0.8.1")), 80)
-    rows = [line.split()[0] for line in shown if line.startswith("vllm-")]
-    assert rows[-1] == "vllm-17173"
-    assert shown[-2:] == [
+    rows = lines(dense(environments, ("vllm-17173", "vllm-0.8.1")), 80)
+    case_rows = [line.split()[0] for line in rows if line.startswith("vllm-")]
+    assert case_rows[-1] == "vllm-17173"
+    assert rows[-2:] == [
         f"1 of {10 * environments} not as expected:",
         "[1] ✗ REGRESSED vllm-17173 in vllm-0.8.1 on sim",
     ]
@@ -206,7 +206,7 @@ def test_a_name_is_text_in_every_cell(name: str) -> None:
     for width in (20, 60, 200):
         stream = io.StringIO()
         print_table(run, Console(file=stream, width=width, force_terminal=True, color_system="truecolor"))
-        shown = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
-        assert "\x1b" not in shown
+        text = re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue())
+        assert "\x1b" not in text
         text = "".join("".join(lines(run, width)).split())
         assert "".join(one_line(name).split()) in text.replace("\u2026", "")

@@ -124,8 +124,8 @@ def test_a_bar_on_a_terminal_names_what_is_built_and_run(
         progress.watching(lambda name: progress.show(None))("f")
     finally:
         progress.end()
-    shown = terminal.getvalue()
-    assert "building f; running e" in shown and "0/2" in shown
+    output = terminal.getvalue()
+    assert "building f; running e" in output and "0/2" in output
     assert (sys.stdout, sys.stderr) == (terminal, terminal), "they are ours again"
 
 

@@ -72,8 +72,8 @@ def test_recorded_seconds_come_from_the_proof() -> None:
 def test_a_case_longer_than_all_others_gets_several_workers(
     durations_s: tuple[float, ...], workers: list[str | None]
 ) -> None:
-    given = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
-    assert [batch.workers for batch in assign_workers(given, lambda case, name: durations_s[int(name)])] == workers
+    batches = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
+    assert [batch.workers for batch in assign_workers(batches, lambda case, name: durations_s[int(name)])] == workers
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "1/0", "2", "a/b", "1/257", "-1/2", "1/2/3", "²/3"])

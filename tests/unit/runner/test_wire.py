@@ -135,7 +135,7 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     journal = Journal(tmp_path / "journal", ["key"])
     cases = tuple(version_case(tmp_path / "cases", name) for name in ("one", "two", "three"))
     batch = Batch("a", cases, {})
-    lost = RunResult(inconclusive_results(batch, cases[1:2], "the machine failed"))
+    lost_run = RunResult(inconclusive_results(batch, cases[1:2], "the machine failed"))
     lines: list[str] = []
 
     def run(executor: FakeExecutor) -> RunOutcome:
@@ -145,7 +145,7 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
         FakeExecutor(
             BatchUpdate(batch, RunResult((FIXED,)), last=False, node={"node": "n1"}),
             None,
-            BatchUpdate(batch, lost, BatchState.LOST, last=False),
+            BatchUpdate(batch, lost_run, BatchState.LOST, last=False),
             KeyboardInterrupt,
         )
     )
@@ -154,7 +154,7 @@ def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     assert lines[0].startswith("[1/3] FIXED one in a on n1, 0 s; about ")
     lines.clear()
     again = FakeExecutor(
-        BatchUpdate(batch, lost, BatchState.LOST, last=False), BatchUpdate(batch, lost, BatchState.LOST)
+        BatchUpdate(batch, lost_run, BatchState.LOST, last=False), BatchUpdate(batch, lost_run, BatchState.LOST)
     )
     outcome = run(again)
     assert again.executed == [("a", ("two", "three"))]

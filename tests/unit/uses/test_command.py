@@ -48,7 +48,7 @@ def test_the_exit_code_is_about_the_declared_range(tmp_path: Path, declaration: 
 
 def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["uses", str(write(tmp_path, {**OLD, **pyproject(">=1")}))]) == 1
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "everything exists in: 1.0 (1 of 2 releases, 1.0 to 2.0)",
         "declared: vllm>=1 (pyproject.toml:3): breaks with 2.0",
@@ -57,7 +57,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "will be removed:",
         "run.sh:1: --kept: --kept is deprecated and will be removed in v3. Use --better instead.",
     ):
-        assert words in shown
+        assert words in output
 
 
 def test_what_is_ignored_does_not_count(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, 
 def test_names_cannot_control_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, {"\x1b[31mred\n::error::x.py": "from vllm.utils import get_port\n"})
     assert cli.main(["uses", str(tmp_path)]) == 0
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    assert "\n::error" not in shown
+    output = capsys.readouterr().out
+    assert "\x1b" not in output
+    assert "\n::error" not in output
     assert cli.main(["uses", str(tmp_path), "--sarif"]) == 0
     assert cli.main(["uses", str(tmp_path), "--markdown"]) == 0

@@ -22,7 +22,7 @@ def _made_up_history(two_releases: History, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_everything_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["uses", "--diff", "1.0", "2.0"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in (
         "--better: added",
         "--mode: changed no longer allows a",
@@ -35,9 +35,9 @@ def test_everything_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
         "vllm.llm:LLM.generate: changed takes required (required); params only by keyword; use_tqdm only by keyword",
         "vllm.params:Params.guided: removed",
     ):
-        assert f"  {line}\n" in shown
-    assert "vllm.params:Params.structured" not in shown  # new symbols are only counted
-    assert "new symbols" in shown
+        assert f"  {line}\n" in output
+    assert "vllm.params:Params.structured" not in output  # new symbols are only counted
+    assert "new symbols" in output
 
 
 def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,13 +47,13 @@ def test_only_what_the_project_uses(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    found = {(change["section"], change["name"]): change for change in report["changes"]}
-    assert set(found) == {
+    changes = {(change["section"], change["name"]): change for change in report["changes"]}
+    assert set(changes) == {
         ("options", "--mode"),
         ("symbols", "vllm.llm:LLM.__init__"),
         ("symbols", "vllm.params:Params.guided"),
     }
-    assert found["symbols", "vllm.params:Params.guided"]["places"] == [{"file": "a.py", "line": 3, "cell": 0}]
+    assert changes["symbols", "vllm.params:Params.guided"]["places"] == [{"file": "a.py", "line": 3, "cell": 0}]
     assert cli.main(["uses", "--diff", "1.0", "2.0", str(project), "--markdown"]) == 0
     assert "| options | ` --mode ` | changed no longer allows a | ` b.sh:1 ` |" in capsys.readouterr().out
 

@@ -53,15 +53,15 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
-    found = lacking(tmp_path, two_releases, source)
-    assert any(text in line for line in found), found
+    problems = lacking(tmp_path, two_releases, source)
+    assert any(text in line for line in problems), problems
 
 
 def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) -> None:
-    found = lacking(tmp_path, two_releases, "from vllm import LLM\nLLM('m').generate('p', None)")
-    assert found == ["vllm.llm.LLM.generate takes 1 positional arguments, not 2"]
-    found = lacking(tmp_path, two_releases, "from vllm import LLM\nLLM('m').generate('p')")
-    assert found == ["vllm.llm.LLM.generate requires required"]
+    problems = lacking(tmp_path, two_releases, "from vllm import LLM\nLLM('m').generate('p', None)")
+    assert problems == ["vllm.llm.LLM.generate takes 1 positional arguments, not 2"]
+    problems = lacking(tmp_path, two_releases, "from vllm import LLM\nLLM('m').generate('p')")
+    assert problems == ["vllm.llm.LLM.generate requires required"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ spec:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "found"),
+    ("name", "text", "expected"),
     [
         ("run.sh", "vllm serve m \\\n  --kept 1 \\\n  --old-flag x", {f"run.sh:3: {GONE}"}),
         ("run.sh", "other --old-flag && vllm serve m; other --old-flag", set()),
@@ -53,9 +53,9 @@ spec:
         ("board.json", '{"expr": "rate(vllm:old_count[1m])"}', {"board.json:1: there is no metric vllm:old"}),
     ],
 )  # fmt: skip
-def test_files(tmp_path: Path, two_releases: History, name: str, text: str, found: set[str]) -> None:
+def test_files(tmp_path: Path, two_releases: History, name: str, text: str, expected: set[str]) -> None:
     result = answer_for(tmp_path, two_releases, {name: text})
-    assert {str(problem).partition(" (now")[0] for problem in result.problems["2.0"]} == found
+    assert {str(problem).partition(" (now")[0] for problem in result.problems["2.0"]} == expected
     assert result.problems["1.0"] == ()
 
 

@@ -80,10 +80,10 @@ def test_handlers_and_level_are_restored(tmp_path: Path) -> None:
 def test_global_options_of_the_command(cases: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "regress.log"
     assert cli.main(["-v", "--log-file", str(file), "--cases", cases, "list"]) == 0
-    shown = capsys.readouterr()
-    assert f"--cases {cases} list" in shown.err
+    output = capsys.readouterr()
+    assert f"--cases {cases} list" in output.err
     assert f"--cases {cases} list" in file.read_text()
-    assert "demo" in shown.out and "INFO" not in shown.out
+    assert "demo" in output.out and "INFO" not in output.out
     assert cli.main(["-vv", "--cases", cases, "show", "demo"]) == 0
     assert "INFO" in capsys.readouterr().err
 

@@ -93,10 +93,10 @@ def test_secret_variables_are_masked_in_every_spelling(name: str, monkeypatch: p
     texts = [f"it is {value}.", json.dumps({"a": value}), repr([value]), f"{value}{value}"]
     texts += [f"https://x/?t={quote(value, safe='')}"] if secret == value else []
     for text in texts:
-        shown = mask(text)
-        assert HIDDEN in shown
+        masked = mask(text)
+        assert HIDDEN in masked
         for form in (secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")):
-            assert form not in shown
+            assert form not in masked
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_secrets_passed_to_a_child_are_masked() -> None:
 def test_no_registered_secret_survives(secret: str, before: str, after: str) -> None:
     masking._known.clear()
     register(secret)
-    shown = mask(before + secret + after)
-    assert secret in HIDDEN or secret not in shown.replace(HIDDEN, "\0")
-    assert mask(shown) == shown or HIDDEN in shown
+    masked = mask(before + secret + after)
+    assert secret in HIDDEN or secret not in masked.replace(HIDDEN, "\0")
+    assert mask(masked) == masked or HIDDEN in masked
 
 
 @pytest.mark.parametrize("part", list(HOSTILE.values()), ids=list(HOSTILE))

@@ -267,15 +267,15 @@ HARMLESS = (
 def test_the_token_of_a_vendor_is_masked_wherever_it_stands(vendor: str) -> None:
     prefix, rest = TOKENS[vendor]
     for context in CONTEXTS:
-        shown = mask(context.format(prefix + rest))
-        assert rest not in shown and rest[-12:] not in shown, context
-        assert HIDDEN in shown
+        masked = mask(context.format(prefix + rest))
+        assert rest not in masked and rest[-12:] not in masked, context
+        assert HIDDEN in masked
 
 
 @pytest.mark.parametrize("text", IN_CONTEXT)
 def test_a_secret_is_masked_where_only_its_context_tells(text: str) -> None:
-    shown = mask(text)
-    assert S not in shown and some(40, HEX) not in shown
+    masked = mask(text)
+    assert S not in masked and some(40, HEX) not in masked
 
 
 @pytest.mark.parametrize("text", HARMLESS)
