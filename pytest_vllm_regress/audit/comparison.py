@@ -1,4 +1,4 @@
-"""What a change of versions mends, breaks and leaves, from recorded results and, where there are none, from the ranges of the cases."""
+"""Compare two sets of versions: failures that the change fixes, introduces or leaves, by recorded results or else by the cases' ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .verdict_table import Recorded, VerdictTable, read_table
 
 
 class Effect(enum.StrEnum):
-    """What the change does to a failure, the first to look at first."""
+    """Effect of the change on a failure, the most important first."""
 
     BREAKS = "breaks"
     LEAVES = "leaves"
@@ -32,7 +32,7 @@ class Effect(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the one to look at first."""
+        """Position for sorting; 0 is the most important."""
         return list(Effect).index(self)
 
 

@@ -32,7 +32,7 @@ class TrialRequest:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What is compared: the environments ``before`` and ``after`` the patch, over the environment ``base_environment``."""
+    """A comparison of the environments ``before`` and ``after`` the patch, both over the environment ``base_environment``."""
 
     base: Commit
     changed: frozenset[str]
@@ -48,7 +48,7 @@ class Trial:
 
     @property
     def key(self) -> list[str]:
-        """What distinguishes this trial from others, for the journal."""
+        """The key of this trial's journal."""
         overlays = (resolve(name).overlay for name in (self.before, self.after))
         keys = [overlay.source.key for overlay in overlays if overlay is not None]
         return [*keys, self.base_environment, *(case.id for case in self.cases)]

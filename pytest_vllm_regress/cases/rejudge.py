@@ -106,7 +106,7 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
 
 
 def _control(result: TestResult) -> Observation | None:
-    """Return what a verdict needs of the control leg."""
+    """Return the control leg without the details that no verdict depends on."""
     if not result.control:
         return None
     passed = result.control == "passed"

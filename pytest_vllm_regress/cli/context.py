@@ -256,7 +256,9 @@ def make_executor(
     from ..runner.executors.ray import RayExecutor
 
     if jobs is not None:
-        raise UsageError("--jobs and --on contradict each other: how much runs at a time is the cluster's to say")
+        raise UsageError(
+            "--jobs and --on contradict each other: on a cluster, its free resources decide how many batches run side by side"
+        )
     return RayExecutor(on, say, gpus)
 
 

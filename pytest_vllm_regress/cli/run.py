@@ -212,7 +212,7 @@ def _served(session: Session, environment: str, fields: dict[str, Any], command:
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:
-    """Return what ``name=value`` words say. A value that is not JSON is a text."""
+    """Parse words ``NAME=VALUE``. A value that is not JSON is text."""
     values = {}
     for word in words:
         name, separator, text = word.partition("=")

@@ -42,7 +42,7 @@ class Reach(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for the one to look at first."""
+        """Position for sorting; 0 is the most relevant."""
         return list(Reach).index(self)
 
 

@@ -119,7 +119,7 @@ def default_environment() -> str:
 
 
 def canonical_name(name: str) -> str:
-    """Return the environment name that results carry: tox's name for an environment (vllm0.8.4-sim) and the environment's own are one."""
+    """Return the name of an environment in results. tox's form of a name (vllm0.8.4-sim) becomes the environment's own."""
     from ..environments.names import resolve
 
     return name if name == RUNNING_INTERPRETER or names_interpreter(name) else resolve(name).name

@@ -26,7 +26,7 @@ from ..util.sizes import GIB
 MAX_MEMORY = 16 * GIB
 """Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index may never end it."""
 TICK_S = 0.2
-"""Seconds between two looks at whether the build was cancelled."""
+"""Seconds between checks for a cancelled build."""
 Progress = Callable[[str], None]
 logger = logging.getLogger("vllm_regress.environments")
 _CHUNK = 1 << 16

@@ -25,5 +25,5 @@ def strip_prefix(line: str) -> tuple[str, str]:
 
 
 def source_of(prefix: str) -> str:
-    """Return what a prefix says about who wrote the line: the same for all lines of one record of one process."""
+    """Return the prefix without its times: equal for all lines that one process wrote in one log record."""
     return _WHEN.sub("", prefix)

@@ -1,4 +1,4 @@
-"""In which phase of an engine's life a line of its log stands."""
+"""Determine the phase of an engine (start, ready, request, ...) at a line of its log."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _parts(case: Case) -> frozenset[Part]:
 
 
 def _texts_by_part(text: str) -> Mapping[Part, str]:
-    """Return what of a line counts as which part of a failure."""
+    """Return the text of a line that a pattern may match, by part of a failure."""
     if match := _ASSERTION.search(text):
         return {Part.ASSERTION: match[1]}
     if match := _NO_ANSWER.search(text):

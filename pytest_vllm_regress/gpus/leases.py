@@ -98,7 +98,10 @@ class GpuLeases:
         return not self._users.keys().isdisjoint(self._requested(_ticket()))
 
     def _requested(self, before: str) -> set[str]:
-        """Return the GPUs requested by tickets older than ``before``. First come, first served: otherwise a run that gives way would retake them."""
+        """Return the GPUs requested by tickets older than ``before``.
+
+        Requests are served by age. Otherwise a run that yields its GPUs could take them back at once.
+        """
         requested: set[str] = set()
         for entry in (self._folder / "waiting").glob("*.lock"):
             if entry.stem >= before:

@@ -79,7 +79,7 @@ class Evidence:
         return self.spec
 
     def record_engine(self, child: Child) -> None:
-        """Keep what the engine logged and which processes it lost, if the leg failed; its dossier, if a smaller engine worked."""
+        """Store the engine's log and the processes that have ended if the leg failed, or the dossier of a smaller engine that works."""
         if self.error is not None:
             self.engine = child.parts()
             self.dead = child.engine_is_dead

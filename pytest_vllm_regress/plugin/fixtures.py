@@ -113,7 +113,7 @@ def vllm_grammar(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[C
             evidence.replied("probe")
             evidence.at_work.append(Mechanism("the question can be asked", answer is not Answer.CANNOT_RUN))
             if answer is Answer.CANNOT_RUN:
-                raise RuntimeError(f"nothing could be seen: {words}")
+                raise RuntimeError(f"the finding could not be replayed: {words}")
             assert answer is Answer.FIXED, f"{artefact.problem.outcome} ({artefact.problem.key}): {words}"
 
         evidence_of(request.node).phase = "probe"

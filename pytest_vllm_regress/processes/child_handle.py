@@ -110,7 +110,7 @@ class Child:
         return self._loans[-1]
 
     def adopt_engine(self) -> None:
-        """The engine has started: its processes must live from now on, and what they logged until now does not count."""
+        """Record that the engine has started: from now on its processes must stay alive, and earlier log output does not count."""
         self._logs.restart()
         self.engine_processes.adopt(process for process in self.processes() if process.pid != self.pid)
 
@@ -196,7 +196,7 @@ class Child:
         return self.life.processes()
 
     def expect_end(self) -> None:
-        """From now on the end of a process is what a test asked for."""
+        """Record that a test asked for the end of a process, which is then not a failure."""
         self.end_expected = True
         self.engine_processes.forget()
 

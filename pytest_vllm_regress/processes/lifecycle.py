@@ -81,12 +81,12 @@ class Lifecycle:
         return not self.ended and self.exit_status is None and not self.orphaned
 
     def wait_for_pid(self, deadline: Deadline) -> None:
-        """Wait until the nanny has reported whom it started: a matter of milliseconds."""
+        """Wait until the nanny has reported the pid of the child, which takes milliseconds."""
         while self.alive and self.pid is None and wait_readable(deadline, self._lifeline):
             pass
 
     def wait_for_exit_report(self) -> None:
-        """Wait a moment for the nanny to report the child's end: the channel may close before it does."""
+        """Wait at most ``GRACE_S`` for the nanny to report the end of the child, because the channel may close before that."""
         while self.alive and wait_readable(Deadline.after("settle", GRACE_S), self._lifeline):
             pass
 
@@ -104,11 +104,11 @@ class Lifecycle:
         return [*own, *process_tree.below(self._process)]
 
     def note_shared_memory(self) -> None:
-        """Remember which shared memory the processes have mapped: if all of them are killed at once, nothing else tells whose it was."""
+        """Record which shared memory the processes have mapped. After they are killed, nothing else shows that it was theirs."""
         self._shared_memory |= process_tree.shared_memory(self.processes(), self._foreign_inodes)
 
     def at_end(self, release: Callable[[], tuple[Leftover, ...]]) -> None:
-        """Call ``release`` after the processes have ended. It gives back what they held elsewhere and returns what could not be given back."""
+        """Call ``release`` after the processes have ended. It releases their other resources and returns those that it could not release."""
         self._at_end.append(release)
 
     def terminate(self) -> None:

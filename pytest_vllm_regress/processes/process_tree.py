@@ -159,16 +159,16 @@ class EngineProcesses:
 
     @property
     def adopted(self) -> bool:
-        """Whether an engine has started here."""
+        """Whether an engine has started."""
         return self._descriptions is not None
 
     def adopt(self, processes: Iterable[psutil.Process]) -> None:
-        """The engine consists of these processes from now on. Helpers among them do not count."""
+        """Record the processes of an engine that has started, without helpers."""
         self._lost = {}
         self._descriptions = {process: describe(process) for process in processes if not is_helper(process)}
 
     def forget(self) -> None:
-        """There is no engine any more whose processes must live."""
+        """Stop tracking the engine: from now on its processes may end."""
         self._descriptions, self._lost = None, {}
 
     def lost(self) -> tuple[Masked, ...]:

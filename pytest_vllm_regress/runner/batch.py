@@ -36,15 +36,15 @@ class Batch:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What distinguishes it from the other batches of a run."""
+        """Identifies the batch within a run."""
         return self.environment, self.part
 
     def only(self, case_ids: set[str]) -> Batch:
-        """The batch with these of its cases."""
+        """Return the batch with only these cases."""
         return dataclasses.replace(self, cases=tuple(case for case in self.cases if case.id in case_ids))
 
     def without(self, case_ids: set[str]) -> Batch:
-        """The batch without these of its cases."""
+        """Return the batch without these cases."""
         return self.only({case.id for case in self.cases} - case_ids)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Batch:
 
 
 class BatchState(StrEnum):
-    """What became of a batch, or of some of its cases."""
+    """State of a batch, or of some of its cases."""
 
     STARTED = "started"
     """The batch was taken up; there are no results yet."""

@@ -172,7 +172,7 @@ class _Run:
         return self._outcome(lambda batch: self._results[batch.key])
 
     def _keep(self, update: BatchUpdate) -> None:
-        """Keep an update. What a machine or a build failed at does not go into the journal, so that the next run tries it again."""
+        """Store an update. Failures of a machine or a build are not recorded in the journal, so the next run tries those cases again."""
         batch, journal = update.batch, self._request.journal
         _log.info("%s: %s, %d results", batch, update.state.value, len(update.run.results))
         self._results[batch.key].append(update.run)
@@ -184,7 +184,7 @@ class _Run:
                 self._files.report(batch).unlink(missing_ok=True)
 
     def _finished_before_interruption(self, batch: Batch) -> list[RunResult]:
-        """Return what counts of an interrupted batch: cases that had ended, also those of a pytest that was stopped with the run."""
+        """Return the results of an interrupted batch that count: cases that had ended, including those of a pytest that was stopped with the run."""
         journal = self._request.journal
         if journal is not None:
             results = [journal.finished(batch)]

@@ -2,8 +2,8 @@
 
 It is for callers such as ``tox run-parallel`` that start many commands without knowing the machine. GPUs are shared by leases instead (``gpus/``).
 
-pytest itself takes no slot: somebody who starts one run wants it now, but tox starts as many as it is told to. ``run``, ``matrix``, ``validate``
-and ``try`` know all their batches and count for themselves.
+pytest itself takes no slot, because a user who starts one run expects it to start at once. ``run``, ``matrix``, ``validate`` and ``try`` know all
+their batches and count for themselves.
 """
 
 from __future__ import annotations

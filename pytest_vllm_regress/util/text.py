@@ -42,7 +42,7 @@ def without_colours(text: str) -> str:
 
 
 def split_output(text: str) -> tuple[str, str]:
-    """Split output that goes on: what ``printable_output`` can already judge, and the beginning of what it cannot."""
+    """Split unfinished output into the part that ``printable_output`` can escape now, and an incomplete sequence at its end."""
     line = text.rfind("\n") + 1
     begin = text.rfind("\x1b", max(line, len(text) - 48))
     if text[line : line + 200].lstrip().startswith(":"):

@@ -49,7 +49,7 @@ def for_loopback(port: int) -> tuple[Listener, ...]:
 
 
 def descriptor_of(pid: int, inode: int) -> str | None:
-    """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if it has none, or may not be looked at."""
+    """Return the path below /proc of a descriptor of ``pid`` that is the socket ``inode``; None if it has none, or access to it is denied."""
     folder = f"/proc/{pid}/fd"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):

@@ -50,7 +50,7 @@ class MaintenanceRequests(Transport):
         body = {"lora_name": adapter.name, "lora_path": str(path), **({"load_inplace": True} if replace else {})}
         response = self.post("/v1/load_lora_adapter", body, timeout=timeout)
         if replace and response.status_code == 400 and "already been loaded" in response.text:
-            raise Unsupported("it loads no adapter in place of another", refused_by="this vLLM (HTTP 400)")
+            raise Unsupported("it cannot replace a loaded adapter", refused_by="this vLLM (HTTP 400)")
         self._raise_for_status(response)
 
     def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:

@@ -1,8 +1,8 @@
 """Proof that a server's port is listened on by the server's own processes, before anything is sent there.
 
 The port is free when it is chosen, but any user of the machine may bind it before vLLM does, or after vLLM has ended. The kernel's table gives the
-inode of the listening socket, and a process of the server must have a descriptor of it. It must be the same socket before and after a connection is
-made: then no other can have taken the connection. A key is sent after that, and what comes back is vLLM's answer.
+inode of the listening socket, and a process of the server must have a descriptor of it. The socket must be the same before and after a connection is
+made, so no other socket can have accepted the connection. The key is sent only after this check.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class TextRequests(Transport):
             return int((self._json(response)["usage"].get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
 
         if not self._reports_cached and not any(count({"prompt": _REPEATED_PROMPT}) for _ in range(2)):
-            raise Unsupported("it tells no cached tokens, or has no prefix cache", refused_by="this vLLM")
+            raise Unsupported("it does not report cached tokens, or has no prefix cache", refused_by="this vLLM")
         self._reports_cached = True
         return count({"prompt": prompt, **options})
 

@@ -208,7 +208,7 @@ class Transport(Running):
         for chunk in chunks:
             if "choices" not in chunk:
                 error = _masked(json.dumps(chunk))
-                raise self.child.failure(f"the stream brought an error: {error}", phase="request", answer=error)
+                raise self.child.failure(f"the stream contains an error: {error}", phase="request", answer=error)
         return chunks
 
     def _request_json(

@@ -25,7 +25,7 @@ from .ray_cluster import EnvironmentBuilders, Node, connected, describe_error, l
 TICK_S = 0.5
 """Seconds between two updates, so that output is shown meanwhile."""
 NODES_S = 5.0
-"""Seconds between two looks at which nodes are alive."""
+"""Seconds between checks for dead nodes."""
 STARVED_S = 120.0
 """Seconds without a node that has room, after which waiting batches are given up."""
 _log = logging.getLogger("vllm_regress.runner")

@@ -48,7 +48,7 @@ def run_batch_on_node(request: str, build_request: str) -> Iterator[str]:
 
 
 class EnvironmentBuilder:
-    """An actor on each node that builds each environment once, and finds what dead runs left there."""
+    """An actor on each node that builds each environment once, and finds leftovers of runs that have ended."""
 
     def __init__(self) -> None:
         self._keep_running = _raylet_lives()

@@ -46,7 +46,7 @@ class SweptEnvironment:
 
     @property
     def notes(self) -> str:
-        """What is special about its release."""
+        """Remarks about its release, such as that it was yanked."""
         post = "post-release" if ".post" in self.name else ""
         return ", ".join(filter(None, (post, "yanked" if self.contents.yanked else "")))
 

@@ -1,10 +1,10 @@
-"""Run the request that comes in one line on standard input, and write the replies to standard output, one a line.
+"""Read a request, one line, from standard input, run it, and write the replies to standard output, one per line.
 
 ``python -m pytest_vllm_regress.runner.remote.guard``. Standard input is the lifeline: when it closes, the requester is gone and the run ends.
 
-There are two processes. The worker runs the batch (``worker``). The guard cleans up behind it, as the subreaper of everything that runs for the
-request, when none of it is left. The guard detaches itself from its parent, because whatever kills a Ray worker kills the worker's children
-first, and the one who cleans up must survive that.
+There are two processes. The worker runs the batch (``worker``). The guard is the subreaper of everything that runs for the request, and cleans up
+when all of it has ended. It detaches itself from its parent, because Ray kills a worker's children before the worker, and the process that cleans
+up must survive that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .wire import BatchReply, encode_reply, is_last
 from .worker import run_request_here
 
 GRACE_S = 5.0
-"""Seconds that the worker has to end after the requester is gone: a build removes what it had half built."""
+"""Seconds that the worker has to end after the requester disconnects. A build uses them to remove a half-built environment."""
 _CHUNK = 1 << 16
 
 

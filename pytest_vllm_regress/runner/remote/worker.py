@@ -25,7 +25,7 @@ from . import packing
 from .wire import MAX_LOG, BatchReply, BatchRequest, decode_request
 
 POLL_S = 0.2
-"""Seconds between two looks at pytest's report."""
+"""Seconds between two reads of pytest's report."""
 GRACE_S = 5.0
 """Seconds between SIGTERM and SIGKILL for a pytest that must end."""
 FULL_DISK_BYTES = 16 * MIB

@@ -259,9 +259,9 @@ def _unlink(paths: Iterable[str]) -> None:
 
 
 class Segments:
-    """Records in a file of the run which shared-memory files the child's processes use, so that they can be removed when all of these were killed.
+    """Record of the shared-memory files that the child's processes use, so that they can be removed after these processes were killed.
 
-    Whose a file is can be seen only while a process has it mapped or open, so the processes are read while they live. That is slow, so it is done
+    Only a process that has a file mapped or open shows who uses it, so the processes are read while they run. That is slow, so it is done
     only when /dev/shm has a file that was not there at the last two checks. A file is recorded with its inode, and removed only if the name still
     has that inode: somebody else may have created a file with the same name since.
     """

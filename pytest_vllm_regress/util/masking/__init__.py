@@ -1,9 +1,9 @@
 """Secrets are kept from child processes and masked in text.
 
-Text is masked where it enters the controller, at two borders: an error frame from a child (``processes/channel.py``) and the output of a
-process (``mask_log``). Result files are masked field by field (``cases/results.py``). From then on it has the type ``Masked`` and is
-not masked again. What needs masked text asks for the type, so that mypy finds a text that passed no border. ``mask`` is for other text, such as what
-a test raised, and for output to a person, where a message may quote text of the user's.
+Text is masked where it enters the controller: an error frame from a child (``processes/channel.py``), the output of a process (``mask_log``),
+and a result file (``cases/results.py``). From then on it has the type ``Masked`` and is not masked again. Functions that need masked text require
+this type, so mypy reports text that was not masked. ``mask`` is for other text, such as the message of an exception in a test, and for output to
+users, which may quote input.
 """
 
 from __future__ import annotations

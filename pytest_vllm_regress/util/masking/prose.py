@@ -1,4 +1,4 @@
-"""Tell secrets from sentences and code: what stands behind a suspicious name without being its secret."""
+"""Distinguish secrets from sentences and code: text that follows a suspicious name but is not its value."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_vllm_that_cannot_replace_adapters_is_not_applicable(
 ) -> None:
     server, _, answers = adapter_server
     answers.append(httpx.Response(400, json={"error": {"message": LOADED}}))
-    with pytest.raises(Unsupported, match="in place of another"):
+    with pytest.raises(Unsupported, match="cannot replace a loaded adapter"):
         server.load_adapter(Adapter("mine", rank=4), replace=True)
 
 
