@@ -41,6 +41,20 @@ class UpgradeAdvice:
     fewest: str | None
     kept: tuple[str, ...]
 
+    def __str__(self) -> str:
+        none = f"no {'later ' if self.without else ''}release is without all of these"
+        if self.without and not self.earlier:
+            text = f"vllm {self.without} is the nearest release without any of these"
+        elif self.without:
+            text = f"{none}; the nearest earlier one that is: vllm {self.without}"
+        elif self.fewest:
+            return (
+                f"{none}; of the later ones vllm {self.fewest} has the fewest, {len(self.kept)}: {', '.join(self.kept)}"
+            )
+        else:
+            return none
+        return f"{text} ({self.other or 'no'} other documented failure{'' if self.other == 1 else 's'})"
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values for ``--json``."""
         return dataclasses.asdict(self)

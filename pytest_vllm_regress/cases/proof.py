@@ -220,11 +220,16 @@ def make_proof(
     return proof, messages or _proof_problems(case, proof, lock, command or f"vllm-regress validate {case.id}")
 
 
+def recorded_versions(versions: Mapping[str, str], case: Case | None) -> dict[str, str]:
+    """Return the versions of the packages that matter to a failure, by name: those that the case names, and a fixed list."""
+    packages = {*_RECORDED_PACKAGES, *(affected.package for affected in (case.affected if case else ()))}
+    return {package: version for package, version in sorted(versions.items()) if package in packages}
+
+
 def _evidence(
     case: Case, name: str, role: str, by_trial: Sequence[Sequence[TestResult]], lock: LockId
 ) -> EnvironmentEvidence:
     results = [result for trial in by_trial for result in trial]
-    packages = {*_RECORDED_PACKAGES, *(affected.package for affected in case.affected)}
     last = max(results, key=lambda result: result.ended_at)
     return EnvironmentEvidence(
         environment=name,
@@ -233,7 +238,7 @@ def _evidence(
         device=last.device,
         date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
         lock=lock(name),
-        versions={package: version for package, version in sorted(last.versions.items()) if package in packages},
+        versions=recorded_versions(last.versions, case),
         trials=len(by_trial),
         tests=dict(sorted(Counter(result.verdict.value for result in results).items())),
         control=_control_outcome(results),

@@ -39,6 +39,7 @@ MODULES = {
     "report": "report",
     "run": "run",
     "show": "cases",
+    "site": "report",
     "try": "try_patch",
     "uses": "audit",
     "validate": "validate",

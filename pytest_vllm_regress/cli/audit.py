@@ -17,7 +17,6 @@ from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, 
 if TYPE_CHECKING:
     from ..audit.matching import Finding
     from ..audit.preflight import Concern
-    from ..audit.releases import UpgradeAdvice
     from ..audit.target import Audit
 
 SCHEMA_VERSION = 1
@@ -128,7 +127,7 @@ def _print(result: Audit, verbose: bool) -> None:
     count = len(result.findings)
     say(f"{count or 'no'} documented failure{'' if count == 1 else 's'}{ignored}")
     if result.better is not None:
-        _field("what to do", _advice(result.better))
+        _field("what to do", str(result.better))
     if verbose:
         for finding in result.findings:
             _print_finding(finding, result)
@@ -164,19 +163,6 @@ def _grouped(result: Audit) -> list[Finding]:
 
 def _cut(line: str) -> str:
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3].rstrip()}..."
-
-
-def _advice(better: UpgradeAdvice) -> str:
-    none = f"no {'later ' if better.without else ''}release is without all of these"
-    if better.without and not better.earlier:
-        text = f"vllm {better.without} is the nearest release without any of these"
-    elif better.without:
-        text = f"{none}; the nearest earlier one that is: vllm {better.without}"
-    elif better.fewest:
-        return f"{none}; of the later ones vllm {better.fewest} has the fewest, {len(better.kept)}: {', '.join(better.kept)}"
-    else:
-        return none
-    return f"{text} ({better.other or 'no'} other documented failure{'' if better.other == 1 else 's'})"
 
 
 def _print_finding(finding: Finding, result: Audit) -> None:

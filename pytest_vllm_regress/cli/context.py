@@ -15,7 +15,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -178,14 +178,6 @@ class Invocation:
             return self.cases()
         except UsageError:
             return ()
-
-
-def releases_of(cases: Sequence[Case]) -> list[dict[str, Any]]:
-    """Return what the cases say about each release that has a lock, for the page; an empty list without cases."""
-    from ..audit.releases import overview
-    from ..environments.recipes import find_file, load
-
-    return [release.to_json() for release in overview(cases, load(find_file()).locks)] if cases else []
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -47,7 +47,6 @@ from .context import (
     make_executor,
     print_columns,
     print_json,
-    releases_of,
     say,
     warn,
 )
@@ -183,9 +182,9 @@ def matrix(
     if written is not None:
         say(f"results: {written}")
     if html is not None:
-        from ..reporting.html import write_page
+        from ..pages.run_page import write_page
 
-        say(f"page: {write_page(html, outcome.run, cases_now := shared.cases(), releases_of(cases_now))}")
+        say(f"page: {write_page(html, outcome.run, shared.cases())}")
     print_to_console(outcome.run)
     if outcome.interrupted:
         warn("interrupted: repeat the command to resume")

@@ -1,4 +1,4 @@
-"""``vllm-regress report``, ``judge`` and ``compare``: stored results merged and shown, judged again, or compared for two sets of versions."""
+"""``vllm-regress report``, ``site``, ``judge`` and ``compare``: stored results shown, as a site, judged again, and compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from .context import (
     invocation,
     print_columns,
     print_json,
-    releases_of,
     say,
     warn,
 )
@@ -47,6 +46,10 @@ def report(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page with all verdicts and their evidence to FILE.")
     ] = None,
+    pages: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the same as a folder with a page for each case and environment."),
+    ] = None,
     markdown: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."),
@@ -67,11 +70,14 @@ def report(
     from ..util.files import write_atomically
 
     merged = merge_results([read_results(path) for path in result_files(paths or [])])
-    if html is not None:
-        from ..reporting.html import write_page
+    if html is not None or pages is not None:
+        from ..pages.run_page import write_page, write_pages
 
-        cases = invocation(context).cases_if_any()
-        say(f"page: {write_page(html, merged, cases, releases_of(cases))}")
+        known = invocation(context).cases_if_any()
+        if html is not None:
+            say(f"page: {write_page(html, merged, known)}")
+        if pages is not None:
+            say(f"pages: {write_pages(pages, merged, known)}")
     if markdown == Path("-"):
         say(markdown_text(merged))
     elif markdown is not None:
@@ -89,6 +95,26 @@ def report(
     elif markdown != Path("-"):
         print_to_console(merged)
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
+
+
+@app.command(epilog="Exit codes: 0 written; 2 usage or bad input, such as a link that leads nowhere; 4 internal error.")
+def site(
+    context: typer.Context,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder, or one of an earlier site.")],
+) -> None:
+    """Write a site of everything that is recorded about the cases, for any static host. Runs nothing.
+
+    It has an overview, a page and history for each case, a page and an SVG badge for each release of vLLM, and the documentation if this is a
+    checkout of the project. All links are checked first. DIR/index.html also works without a server.
+    """
+    from ..environments.recipes import find_file, load
+    from ..pages.site import write_site
+    from ..util.paths import shipped
+
+    project = shipped("cases").parent
+    with_docs = (project / "docs" / "README.md").is_file()
+    count = write_site(directory, invocation(context).cases(), load(find_file()).locks, project if with_docs else None)
+    say(f"site: {directory / 'index.html'} ({count} files)")
 
 
 @app.command()

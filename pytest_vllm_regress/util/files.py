@@ -44,7 +44,7 @@ def peek(path: Path, limit: int) -> str:
         return ""
 
 
-def write_atomically(path: Path, content: str) -> None:
+def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the content of ``path`` atomically. The umask decides who may read it.
 
     Raises ``UsageError`` if it cannot be written.
@@ -54,8 +54,8 @@ def write_atomically(path: Path, content: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{secrets.token_hex(8)}.part")
         descriptor = os.open(temporary, _flags("WRONLY", "CREAT", "EXCL"), 0o666)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(content)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content.encode("utf-8") if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)

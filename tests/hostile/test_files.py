@@ -24,7 +24,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult, merge_resul
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.fuzz import artefact
-from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines

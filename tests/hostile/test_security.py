@@ -20,7 +20,7 @@ from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import sidecars as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
-from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines

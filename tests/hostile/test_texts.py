@@ -31,8 +31,8 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.context import print_columns, say, warn
 from pytest_vllm_regress.environments.installed import Package
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.plugin.evidence import sanitize
-from pytest_vllm_regress.reporting.html import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines, print_table

@@ -42,11 +42,13 @@ COMMANDS = {
     "audit": ["audit", "vllm==0.8.4", "--serve", "vllm serve M"],
     "explain": ["explain", str(ROOT / "pytest_vllm_regress" / "data" / "sound" / "vllm-0.8.5.log")],
     "report": ["report", "RESULTS", "--markdown", "-"],
+    "pages": ["report", "RESULTS", "--html", "FOLDER/page.html", "--pages", "FOLDER/pages"],
+    "site": ["site", "FOLDER/site"],
 }
 WITHOUT_LINUX = f"""
 import builtins, io, os, sys
 import asyncio, multiprocessing, shutil, tempfile
-import filelock, jinja2, jsonschema, packaging, platformdirs, regex, rich.table, typer, yaml  # they work there
+import filelock, jinja2, jsonschema, markdown_it, packaging, platformdirs, regex, rich.table, typer, yaml  # they work there
 for name in {LINUX_ONLY!r}:
     sys.modules[name] = None
 for name in {OF_POSIX!r}:
@@ -72,7 +74,7 @@ sys.exit(0 if status in (0, 1) else 9)
 def run(code: str, command: list[str], tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     results.write_text('{"schema": 2, "tool_version": "0", "results": [], "problems": []}')
-    arguments = [str(results) if word == "RESULTS" else word for word in command]
+    arguments = [str(results) if word == "RESULTS" else word.replace("FOLDER", str(tmp_path)) for word in command]
     done = subprocess.run(
         [sys.executable, "-c", code, "--cases", str(ROOT / "cases"), *arguments],
         capture_output=True,

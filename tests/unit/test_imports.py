@@ -32,6 +32,7 @@ FLOORS = (
         "explain",
         "conformance",
         "fuzz",
+        "pages",
     ),
     *("plugin", "cli"),
 )

@@ -23,7 +23,7 @@ from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
-from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from tests.helpers.cases import CaseFile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.results import read_results
-from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines

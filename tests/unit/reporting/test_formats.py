@@ -1,4 +1,4 @@
-"""Markdown, JUnit and the page: required content, and hostile texts that stay text."""
+"""Markdown and JUnit: required content, and hostile texts that stay text."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.releases import overview
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.reporting.html import page
+from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
@@ -61,49 +60,6 @@ class Tags(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
-
-
-def test_page_shows_case_by_version_oldest_first() -> None:
-    html = page(RUN, CASES, now=0.0)
-    head = html[html.index("<thead>") : html.index("</thead>")]
-    assert re.findall(r"vllm-[\d.]+", head) == ["vllm-0.8.4", "vllm-0.9.2", "vllm-0.10.2"]
-    tags = Tags(html)
-    text = " ".join(" ".join(tags.words).split())
-    for expected in (
-        "n results requested, one returned",
-        "1 of 3 cells are not as expected",
-        "1970-01-01",
-        "expected 8 results, got 1",
-    ):
-        assert expected in text
-    assert "Describe the bug" in text
-    assert "simulated" in text
-    links = [attributes.get("href") or "" for tag, attributes in tags.elements if tag == "a"]
-    assert "https://github.com/vllm-project/vllm/issues/17173" in links
-    anchors = {attributes.get("id") for _, attributes in tags.elements}
-    assert all(link[1:] in anchors for link in links if link.startswith("#"))
-
-
-def test_page_loads_nothing() -> None:
-    for tag, attributes in Tags(page(hostile.run(), CASES)).elements:
-        assert "src" not in attributes, (tag, attributes)
-        assert tag not in ("link", "iframe", "object", "embed", "img", "svg", "form", "base"), tag
-        assert not [name for name in attributes if name.startswith("on")], attributes
-        assert tag != "a" or (attributes["href"] or "").startswith(("#", "https://"))
-
-
-def test_hostile_texts_stay_text_on_the_page() -> None:
-    html = page(hostile.run())
-    assert hostile.SCRIPT not in html
-    assert html.count("<script>") == html.count("<style>") == 1
-    assert not re.search("[\x00-\x08\x0b-\x1f\u202e\u2066]", html)
-    assert "&lt;script&gt;" in html
-    assert "{{ 7 * 7 }}" in html
-    assert len(html) < 3_000_000
-
-
-def test_a_page_without_results_says_so() -> None:
-    assert "No verdicts" in page(RunResult())
 
 
 def test_markdown() -> None:
@@ -242,16 +198,3 @@ def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
     assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
     assert read_results(tmp_path / "in" / "a.json").results == RUN.results[:1]
-
-
-def test_the_page_lists_the_known_failures_of_each_release() -> None:
-    """Each row has the number of failures, the families, and the failures that the next release no longer has."""
-    releases = overview(CASES, ROOT / "locks")
-    rows = [release.to_json() for release in releases]
-    words = [word for text in Tags(page(RUN, CASES, rows)).words if (word := text.strip())]
-    at = words.index("Gone in the next") + 1
-    first = rows[0]
-    families = ", ".join(f"{name} {count}" for name, count in first["families"].items())
-    assert words[at : at + 3] == [first["vllm"], str(len(first["failures"])), families]
-    assert "By release" not in page(RUN, CASES)
-    assert len(rows) >= 10 and all(row["vllm"] in words for row in rows)

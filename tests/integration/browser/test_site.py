@@ -1,0 +1,150 @@
+"""The site in a real browser: filters, comparison, keyboard, links, phone, dark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.select import Select
+from selenium.webdriver.support.wait import WebDriverWait
+
+from pytest_vllm_regress.audit.severity import Severity, severity
+from pytest_vllm_regress.audit.verdict_table import read_table
+from pytest_vllm_regress.pages.record import Knowledge
+from pytest_vllm_regress.pages.site import build_site
+from tests.helpers import ROOT
+from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
+from tests.unit.reporting.test_formats import CASES
+
+PAGES = ["index.html", "cases/vllm-17173.html", "releases/0.8.4.html", "releases/index.html", "docs/index.html"]
+
+
+@pytest.fixture(scope="module")
+def site() -> Mapping[str, str | bytes]:
+    return build_site(CASES, ROOT / "locks", ROOT)
+
+
+def visible_rows(browser: webdriver.Chrome) -> list[str]:
+    script = "return [...document.querySelectorAll('tbody tr:not([hidden]) th a')].map((link) => link.textContent)"
+    rows: list[str] = browser.execute_script(script)
+    return rows
+
+
+def choose(browser: webdriver.Chrome, field: str, text: str) -> None:
+    Select(browser.find_element(By.ID, field)).select_by_visible_text(text)
+
+
+def test_filters_by_text_family_severity_and_verdict(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    everything = visible_rows(browser)
+    assert len(everything) == len(CASES)
+    browser.find_element(By.ID, "filter-text").send_keys("17173 ONE")
+    assert visible_rows(browser) == ["vllm-17173"]
+    assert browser.find_element(By.ID, "filter-result").text == f"1 of {len(CASES)} cases"
+    browser.find_element(By.ID, "filter-reset").click()
+    assert visible_rows(browser) == everything
+
+    choose(browser, "filter-family", "hang")
+    assert set(visible_rows(browser)) == {case.id for case in CASES if case.family == "hang"}
+    browser.find_element(By.ID, "filter-reset").click()
+    choose(browser, "filter-severity", "leak")
+    assert set(visible_rows(browser)) == {case.id for case in CASES if severity(case) is Severity.LEAK}
+    browser.find_element(By.ID, "filter-reset").click()
+
+    choose(browser, "filter-verdict", "NOT APPLICABLE")
+    table = read_table(CASES)
+    verdicts = {case.id: {entry.verdict.value for entry in table.of_case(case.id)} for case in CASES}
+    assert set(visible_rows(browser)) == {case_id for case_id, seen in verdicts.items() if "NOT_APPLICABLE" in seen}
+    choose(browser, "filter-verdict", "not expected")
+    assert visible_rows(browser) == []
+
+
+def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    choose(browser, "compare-before", "0.8.4")
+    choose(browser, "compare-after", "0.13.0")
+    knowledge = Knowledge(CASES, read_table(CASES), ROOT / "locks")
+    failing = {
+        name: {case.id for case in CASES if knowledge.states(case)[name].failing} for name in ("0.8.4", "0.13.0")
+    }
+    effects = {
+        "breaks": failing["0.13.0"] - failing["0.8.4"],
+        "leaves": failing["0.13.0"] & failing["0.8.4"],
+        "mends": failing["0.8.4"] - failing["0.13.0"],
+    }
+    counts = ", ".join(f"{name} {len(ids)}" for name, ids in effects.items())
+    assert browser.find_element(By.ID, "filter-result").text == f"0.8.4 to 0.13.0: {counts}"
+    for name, ids in effects.items():
+        script = f"return [...document.querySelectorAll('tr[data-change={name}]:not([hidden]) th a')].map((a) => a.textContent)"
+        assert set(browser.execute_script(script)) == ids
+    heads = [cell.text for cell in browser.find_elements(By.CSS_SELECTOR, "thead th") if cell.is_displayed()]
+    assert heads == ["Case", "0.8.4", "0.13.0"]
+    browser.find_element(By.ID, "filter-reset").click()
+    assert len(visible_rows(browser)) == len(CASES)
+
+
+def test_the_keyboard_moves_between_verdicts_and_opens_one(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    browser.find_element(By.TAG_NAME, "body").send_keys("/")
+    assert active(browser) == "filter-text"
+    browser.switch_to.active_element.send_keys("17173")
+    browser.execute_script("document.querySelector('tbody tr:not([hidden]) th a').focus()")
+    assert active(browser) == "cases/vllm-17173.html"
+    browser.switch_to.active_element.send_keys(Keys.END)
+    assert active(browser) == "cases/vllm-17173.html#vllm-0.33.0.sim"
+    browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)  # no row below
+    browser.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert active(browser) == "cases/vllm-17173.html#vllm-0.32.0.sim"
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    WebDriverWait(browser, 10).until(lambda _: "cases/vllm-17173.html" in browser.current_url)
+
+
+def test_one_link_of_the_table_is_in_the_order_of_tab(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site)
+    assert len(browser.find_elements(By.CSS_SELECTOR, "tbody a[tabindex='0']")) == 1
+
+
+def test_links_lead_from_a_case_to_a_release_and_back(shown: Show, site: Mapping[str, str | bytes]) -> None:
+    browser = shown(site, page="cases/vllm-17173.html")
+    browser.find_element(By.CSS_SELECTOR, ".bars a[href='../releases/0.8.4.html']").click()
+    WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vLLM 0.8.4: "))
+    browser.find_element(By.LINK_TEXT, "vllm-17173").click()
+    WebDriverWait(browser, 10).until(lambda _: browser.title.startswith("vllm-17173"))
+    browser.find_element(By.LINK_TEXT, "Documentation").click()
+    WebDriverWait(browser, 10).until(lambda _: browser.title == "Documentation")
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_has_contrast(shown: Show, site: Mapping[str, str | bytes], page: str, dark: bool) -> None:
+    assert low_contrast(shown(site, page=page, dark=dark)) == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, "docs/how-to/compare-versions.html"])
+def test_a_phone_needs_no_sideways_scrolling(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
+    browser = shown(site, width=375, page=page)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+
+
+@pytest.mark.parametrize("page", [*PAGES, "README.html"])
+def test_a_page_loads_only_the_sites_own_files(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
+    browser = shown(site, page=page)
+    assert browser.get_log("browser") == []  # type: ignore[no-untyped-call]
+    root = browser.current_url.removesuffix(page)
+    assert [url for url in requests_of(browser) if not url.startswith(root)] == []
+    pictures = "return [...document.images].filter((image) => !image.naturalWidth).map((image) => image.src)"
+    assert browser.execute_script(pictures) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_everything_has_a_name(shown: Show, site: Mapping[str, str | bytes], page: str) -> None:
+    browser = shown(site, page=page)
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    named = {"link", "button", "columnheader", "rowheader", "heading", "table", "combobox", "searchbox", "image"}
+    roles = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in tree if not node.get("ignored")]
+    assert {"heading", "link"} <= {role for role, _ in roles}
+    assert page != "index.html" or {"table", "columnheader", "rowheader", "cell"} <= {role for role, _ in roles}
+    assert [role for role, name in roles if role in named and not name.strip()] == []
