@@ -31,7 +31,7 @@ class TrialRequest:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class PatchTrial:
     """A comparison of the environments ``before`` and ``after`` the patch, both over the environment ``base_environment``."""
 
     base: Commit
@@ -62,7 +62,7 @@ class Trial:
         return effects(self.cases, before, after)
 
 
-def plan_trial(request: TrialRequest) -> Trial:
+def plan_trial(request: TrialRequest) -> PatchTrial:
     """Find the base and the changed files of a work tree. Raises ``UsageError`` if nothing was changed."""
     name = parse_name(f"vllm@{request.tree.expanduser().absolute()}")
     assert name is not None
@@ -79,7 +79,7 @@ def plan_trial(request: TrialRequest) -> Trial:
         cases = nearest_first(cases, changed, source.repository)
     environment = request.environment or _fitting_release(base.id)
     before, after = f"{environment}+vllm@{base.id}", f"{environment}+vllm@{source.tree}"
-    return Trial(base, changed, cases, environment, before, after)
+    return PatchTrial(base, changed, cases, environment, before, after)
 
 
 def _fitting_release(commit: str) -> str:

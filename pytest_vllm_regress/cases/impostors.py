@@ -53,7 +53,7 @@ _OWN: Mapping[Kind, Impostor] = MappingProxyType(
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class ImpostorTrial:
     """Outcome of one impostor for one test of a case in one environment."""
 
     case: str
@@ -101,7 +101,7 @@ def sample_match(pattern: str) -> str:
         return ""
 
 
-def count_rejected(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
+def count_rejected(trials: Iterable[ImpostorTrial], case_id: str) -> dict[str, int]:
     """Return how many impostors were rejected in each environment."""
     rejected: dict[str, set[Impostor]] = {}
     for trial in trials:
@@ -112,18 +112,18 @@ def count_rejected(trials: Iterable[Trial], case_id: str) -> dict[str, int]:
     return {environment: len(names) for environment, names in rejected.items()}
 
 
-def write_trials(path: Path, trials: Sequence[Trial]) -> None:
+def write_trials(path: Path, trials: Sequence[ImpostorTrial]) -> None:
     """Write ``path`` atomically."""
     plain = [{**dataclasses.asdict(trial), "verdict": trial.verdict.value} for trial in trials]
     write_atomically(path, json.dumps(plain, indent=1) + "\n")
 
 
-def read_trials(path: Path) -> tuple[Trial, ...]:
+def read_trials(path: Path) -> tuple[ImpostorTrial, ...]:
     """Read what ``write_trials`` wrote. Raises ``UsageError`` for anything else."""
     try:
         records: list[dict[str, Any]] = parse_json(read_bounded(path, _MAX_BYTES, what="a record of impostors"))
         return tuple(
-            Trial(**{**record, "impostor": Impostor(record["impostor"]), "verdict": Verdict(record["verdict"])})
+            ImpostorTrial(**{**record, "impostor": Impostor(record["impostor"]), "verdict": Verdict(record["verdict"])})
             for record in records
         )
     except (ValueError, TypeError, KeyError) as error:

@@ -29,7 +29,7 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import read_bounded, write_atomically
 from ..util.validation import problems
-from .impostors import MIN_REJECTED, Trial, count_rejected
+from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from .results import TestResult
 from .verdict import Verdict, combine
@@ -263,7 +263,7 @@ def _control_outcome(results: Iterable[TestResult]) -> str:
     return "passed" if any(result.control == "passed" for result in results) else ""
 
 
-def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[Trial]) -> tuple[Proof, list[str]]:
+def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[ImpostorTrial]) -> tuple[Proof, list[str]]:
     """Add the rejected impostors to a proof, and list what is wrong with it."""
     rejected = count_rejected(trials, case.id)
     environments = tuple(

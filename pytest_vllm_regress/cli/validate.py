@@ -12,7 +12,7 @@ import typer
 from ..bisection.documented import TraceOptions
 from ..bisection.search import CandidateRunner
 from ..cases import lint
-from ..cases.impostors import Trial
+from ..cases.impostors import ImpostorTrial
 from ..cases.model import Case
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
@@ -168,7 +168,7 @@ def _proof_runner(options: RunOptions, on: str | None, jobs: int | None, results
             warn(str(error))
         return outcome
 
-    def impostors(cases: Sequence[Case]) -> Sequence[Trial]:
+    def impostors(cases: Sequence[Case]) -> Sequence[ImpostorTrial]:
         return try_impostors(cases, options, run_here, say)
 
     return ProofRunner(run, impostors)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ..cases import impostors
-from ..cases.impostors import Impostor, Trial
+from ..cases.impostors import Impostor, ImpostorTrial
 from ..cases.loading import CASE_FILE, load_case
 from ..cases.model import Case
 from ..cases.observation import Observation
@@ -28,7 +28,7 @@ class Trials:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / f"{os.getpid()}.json"
-        self._trials: list[Trial] = []
+        self._trials: list[ImpostorTrial] = []
         self._floods: dict[Path, str] = {}
 
     def run(self, item: pytest.Item, marked: MarkedCase, run_leg: Callable[[Evidence], Evidence]) -> list[str]:
@@ -45,7 +45,9 @@ class Trials:
             decision = judge_observation(
                 marked.case, marked.variant, target.versions, observation, Observation(Kind.PASSED, observation.phase)
             )
-            trial = Trial(marked.case.id, target.name, test_id(item), fault.impostor, decision.verdict, decision.reason)
+            trial = ImpostorTrial(
+                marked.case.id, target.name, test_id(item), fault.impostor, decision.verdict, decision.reason
+            )
             session_of(item.config).progress(
                 f"{trial.case} on {trial.environment}, {trial.impostor}: {trial.verdict.value}"
             )

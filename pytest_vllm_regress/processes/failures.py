@@ -49,7 +49,7 @@ class ChildFailures:
     def __init__(self, facts: ChildFacts, life: Lifecycle, logs: LogWindow, engine: EngineProcesses) -> None:
         self._name, self._facts = facts.name, facts
         self._life, self._logs, self._engine = life, logs, engine
-        self._room_at_start = shortages.look()
+        self._room_at_start = shortages.available()
         self._last_reply: tuple[str, float] | None = None
 
     def note_reply(self, phase: str) -> None:
@@ -158,7 +158,7 @@ class ChildFailures:
         if self._last_reply is not None:
             phase, at = self._last_reply
             progress = f"last answer {time.monotonic() - at:.1f} s ago, in phase {phase}"
-        facts = filter(None, (self._facts.about, f"progress: {progress}", f"left: {shortages.look()}"))
+        facts = filter(None, (self._facts.about, f"progress: {progress}", f"left: {shortages.available()}"))
         not_run = dossier.time_not_run(failed) if failed else ()
         return dossier.compile_dossier(
             title=title,
@@ -184,6 +184,6 @@ class ChildFailures:
     def _shortage(self, *, status: int | None = None, silent: bool = False) -> str:
         """Return which resource the processes may have run out of, as the end of a sentence; empty when none was short."""
         shortage = shortages.shortage(
-            self._room_at_start, shortages.look(), self._logs.text(), status=status, silent=silent
+            self._room_at_start, shortages.available(), self._logs.text(), status=status, silent=silent
         )
         return f"; {shortage}" if shortage else ""

@@ -50,7 +50,7 @@ class Room:
         return ", ".join(parts)
 
 
-def look(
+def available(
     shm: Path = Path("/dev/shm"), cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> Room:
     """Return the resources that this process and those it starts have now."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ..cases.impostors import Trial, read_trials
+from ..cases.impostors import ImpostorTrial, read_trials
 from ..cases.model import Case
 from ..util.rundir import scratch
 from .batch import Batch, RunOptions, RunOutcome
@@ -15,7 +15,7 @@ from .progress import Say
 
 def try_impostors(
     cases: Sequence[Case], options: RunOptions, run: Callable[[Sequence[Batch], RunOptions], RunOutcome], say: Say
-) -> tuple[Trial, ...]:
+) -> tuple[ImpostorTrial, ...]:
     """Try every impostor on one test of each case, in the first environment of each side. ``run`` runs batches.
 
     Trials that could not be made are missing from the result. Raises ``KeyboardInterrupt`` when the run was interrupted.

@@ -10,7 +10,7 @@ from ..cases.verdict import combine
 from .batch import Batch, RunOptions
 
 
-def judge(run: RunResult, batch: Batch, options: RunOptions) -> RunResult:
+def apply_expectations(run: RunResult, batch: Batch, options: RunOptions) -> RunResult:
     """Add to each result the command that repeats it, and mark results that contradict the case's role in this environment."""
     return dataclasses.replace(
         run, results=tuple(_judge_result(result, run.results, batch, options) for result in run.results)

@@ -22,7 +22,7 @@ from ..util.text import one_line, printable_output, split_output
 from .batch import Batch, BatchState, RunOptions
 from .executor import BatchUpdate
 from .journal import BatchFiles
-from .judge import judge
+from .judge import apply_expectations
 from .pytest_run import ReportReader
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class CaseLines:
             self._bar.stop()
 
     def _show_cases(self, batch: Batch, run: RunResult, node: str = "") -> None:
-        for cell in group_into_cells(judge(run, batch, RunOptions()).results):
+        for cell in group_into_cells(apply_expectations(run, batch, RunOptions()).results):
             printed_cells = self._cells.setdefault(batch.key, {})
             if (cell.case_id, cell.device) in printed_cells:
                 continue

@@ -15,7 +15,7 @@ from .executor import BatchUpdate, Executor
 from .executors.sequential import SequentialExecutor
 from .executors.threads import ThreadsExecutor
 from .journal import BatchFiles, Journal
-from .judge import judge
+from .judge import apply_expectations
 from .plan import assign_workers, split_batches
 from .progress import BatchHeaders, CaseLines, OutputInOrder, Progress, Say, WithBar
 from .pytest_run import StartCommand, run_command
@@ -198,5 +198,5 @@ class _Run:
 
     def _outcome(self, results_of: Callable[[Batch], list[RunResult]], *, interrupted: bool = False) -> RunOutcome:
         options = self._request.options
-        runs = (judge(merge_results(results_of(batch)), batch, options) for batch in self._request.batches)
+        runs = (apply_expectations(merge_results(results_of(batch)), batch, options) for batch in self._request.batches)
         return RunOutcome(merge_results(runs), tuple(self._unbuilt), interrupted)

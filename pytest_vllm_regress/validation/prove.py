@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..cases import lint, proof, rejudge
-from ..cases.impostors import Trial
+from ..cases.impostors import ImpostorTrial
 from ..cases.model import Case
 from ..cases.proof import Proof
 from ..cases.results import RunResult, TestResult
@@ -40,7 +40,7 @@ class ProofRunner:
     """How cases are run. ``run``: batches in evidence environments, to their full deadlines. ``try_impostors``: on cases that are proven so far."""
 
     run: Callable[[Sequence[Batch]], RunOutcome]
-    try_impostors: Callable[[Sequence[Case]], Sequence[Trial]]
+    try_impostors: Callable[[Sequence[Case]], Sequence[ImpostorTrial]]
 
 
 @dataclasses.dataclass(frozen=True)

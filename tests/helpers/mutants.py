@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_vllm_regress.cases import lint, proof, rejudge
-from pytest_vllm_regress.cases.impostors import UNRELATED_MESSAGE, Trial, impostor_of_kind
+from pytest_vllm_regress.cases.impostors import UNRELATED_MESSAGE, ImpostorTrial, impostor_of_kind
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
@@ -103,7 +103,7 @@ def _forged(case: Case) -> Iterator[str]:
     for names in (case.evidence.affected[:1], case.evidence.fixed[:1]):
         for result in [result for result in stored_results(case) if result.environment in names][:1]:
             decision = judge_observation(case, None, result.versions, observed, Observation(Kind.PASSED, phase))
-            yield Trial(case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason).fault
+            yield ImpostorTrial(case.id, names[0], "t", impostor_of_kind(case), decision.verdict, decision.reason).fault
 
 
 def _inverted(affected: Range) -> Range:

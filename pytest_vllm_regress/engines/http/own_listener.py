@@ -18,7 +18,7 @@ from ..resources.ports import HOST
 from . import listeners
 from .listeners import Listener
 
-_LOOKS, _BETWEEN_S = 3, 0.02
+_ATTEMPTS, _BETWEEN_S = 3, 0.02
 """A process that is ending has no descriptors any more, while its socket is still in the table for a moment."""
 _STARTED, _COMPLETE = "connection.connect_tcp.started", "connection.connect_tcp.complete"
 
@@ -41,7 +41,7 @@ class OwnListener:
         self._processes = processes
         self._proven: dict[int, tuple[psutil.Process, str]] = {}
 
-    def look(self) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
+    def sockets(self) -> tuple[tuple[Listener, ...], tuple[Listener, ...]]:
         """Return the sockets that may take a connection now: the server's own, and others."""
         present = listeners.for_loopback(self._port)
         own = tuple(listener for listener in present if self._is_own(listener.inode))
@@ -49,8 +49,8 @@ class OwnListener:
 
     def check(self) -> frozenset[int]:
         """Return the inodes of the listening sockets. Raises ``NotOurServer`` if one of them is not the server's."""
-        for _ in range(_LOOKS):
-            own, others = self.look()
+        for _ in range(_ATTEMPTS):
+            own, others = self.sockets()
             if not others:
                 break
             time.sleep(_BETWEEN_S)
@@ -96,12 +96,12 @@ class OwnListener:
         if event == _STARTED and info.get("port") == self._port:
             before["inodes"] = self.check()
         elif event == _COMPLETE and "inodes" in before:
-            own, others = self.look()
+            own, others = self.sockets()
             return bool(own) and not others and {listener.inode for listener in own} == before.pop("inodes")
         return True
 
     def _changed(self) -> str:
-        _, others = self.look()
+        _, others = self.sockets()
         if others:
             return self.describe(others)
         return f"who listens on port {self._port} of {HOST} changed during the connection, so nothing was sent there"

@@ -49,7 +49,7 @@ class ReadinessRequests(SoundRequests):
         try:
             monitor = self.child.monitor_wait(deadline)
             for _ in self._attempts(monitor, deadline):
-                own, others = self.listener.look()
+                own, others = self.listener.sockets()
                 holders = self.listener.describe(others) if others else "" if own else holders
                 if own and others:
                     raise PortTaken(holders, phase=deadline.phase)
@@ -57,7 +57,7 @@ class ReadinessRequests(SoundRequests):
                     return
             raise self.child.hung(deadline, f"the server was not ready within {deadline.allowed_s:g} s")
         except (ChildDied, DeadlineExceeded) as error:
-            _, others = self.listener.look()
+            _, others = self.listener.sockets()
             holders = self.listener.describe(others) if others else holders
             log = f"{error.args[0]}\n{error.detail}\n{error.parts.get(Part.LOG, '')}"
             if holders and (isinstance(error, DeadlineExceeded) or _IN_USE.search(log)):

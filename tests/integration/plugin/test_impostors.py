@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.impostors import MIN_REJECTED, Impostor, Trial, read_trials
+from pytest_vllm_regress.cases.impostors import MIN_REJECTED, Impostor, ImpostorTrial, read_trials
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
 
@@ -21,7 +21,7 @@ def test_demo(vllm_probe):
 """
 
 
-def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, Trial]]:
+def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, ImpostorTrial]]:
     """pytest's result, and the trials of the run by impostor."""
     done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-impostors=met")
     return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read_trials(file)}

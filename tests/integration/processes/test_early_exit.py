@@ -21,7 +21,7 @@ from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.processes.child_handle import Child, Loan
 from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
 from pytest_vllm_regress.util.deadline import Deadline
-from tests.integration.processes.test_stillness import FAMILIES, PATIENT_S, SETTLE_S
+from tests.integration.processes.test_stillness import PATIENT_S, PROCESS_TREES, SETTLE_S
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def child(agent: Agent) -> Iterator[Child]:
 
 
 def ask(child: Child, function: str, seconds: float = PATIENT_S, phase: str = "request") -> Any:
-    call = {"file": str(FAMILIES), "function": function, "arguments": {}}
+    call = {"file": str(PROCESS_TREES), "function": function, "arguments": {}}
     return child.request("call", Deadline.after(phase, seconds), **call)
 
 
@@ -47,7 +47,7 @@ def ask(child: Child, function: str, seconds: float = PATIENT_S, phase: str = "r
 def get(child: Child) -> Iterator[Ask]:
     """GET a function's name from a server in the child; it answers when the function does."""
     port = ask(child, "listen")
-    request = {"op": "call", "file": str(FAMILIES), "function": "serve", "arguments": {}}
+    request = {"op": "call", "file": str(PROCESS_TREES), "function": "serve", "arguments": {}}
     child.channel.post(request, Deadline.after("probe", 60))
     quiet = SimpleNamespace(admit=lambda body: None, check=lambda: None)
 

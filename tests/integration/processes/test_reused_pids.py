@@ -41,9 +41,9 @@ def stranger(pid: int) -> Iterator[list[psutil.Process]]:
             try:
                 if process.pid == pid:
                     assert process.stdout is not None and process.stdout.readline()
-                    family = [psutil.Process(pid), *psutil.Process(pid).children()]
-                    assert len(family) == 2
-                    yield family
+                    strangers = [psutil.Process(pid), *psutil.Process(pid).children()]
+                    assert len(strangers) == 2
+                    yield strangers
                     return
             finally:
                 with contextlib.suppress(ProcessLookupError):
@@ -69,12 +69,12 @@ def test_a_stranger_with_a_nannys_pid_is_not_ended(orphaned: bool) -> None:
     nannys.wait()
     if orphaned:
         theirs.close()
-    with stranger(nannys.pid) as family:
-        family[0].suspend()
-        wait_for_stop(family[0])
+    with stranger(nannys.pid) as strangers:
+        strangers[0].suspend()
+        wait_for_stop(strangers[0])
         assert life.processes() == []
         life.kill(0.0)
-        assert family[0].status() == psutil.STATUS_STOPPED and all(map(process_tree.is_alive, family))
+        assert strangers[0].status() == psutil.STATUS_STOPPED and all(map(process_tree.is_alive, strangers))
     theirs.close()
 
 
@@ -95,10 +95,10 @@ def test_a_stranger_with_a_childs_pid_is_not_asked_to_end() -> None:
     until = time.monotonic() + 60
     while psutil.pid_exists(child.pid) and time.monotonic() < until:  # init reaps it
         time.sleep(0.05)
-    with stranger(child.pid) as family:
+    with stranger(child.pid) as strangers:
         life.terminate()
         time.sleep(0.2)
-        assert all(map(process_tree.is_alive, family))
+        assert all(map(process_tree.is_alive, strangers))
     life.kill(0.0)
 
 
@@ -116,8 +116,8 @@ def test_a_stranger_with_the_pid_of_a_descendant_is_not_signalled() -> None:
     ) as looking:
         assert looking.stdout is not None
         pid = int(looking.stdout.readline())
-        with stranger(pid) as family:
+        with stranger(pid) as strangers:
             looking.communicate("go\n")
             assert looking.returncode == 0
             time.sleep(0.2)
-            assert all(map(process_tree.is_alive, family))
+            assert all(map(process_tree.is_alive, strangers))

@@ -17,7 +17,7 @@ from pytest_vllm_regress.util.deadline import Deadline
 
 pytestmark = pytest.mark.slow
 
-FAMILIES = Path(__file__).with_name("families") / "probe.py"
+PROCESS_TREES = Path(__file__).with_name("process_trees") / "probe.py"
 SETTLE_S, PATIENT_S = 3.0, 120.0
 HANG = DocumentedHang("the documented text", ("probe",), SETTLE_S)
 
@@ -41,34 +41,34 @@ WORK = (
 )
 
 
-def ask(agent: Agent, function: str, awaited: DocumentedHang | None, seconds: float = PATIENT_S) -> Any:
+def ask(agent: Agent, function: str, hang: DocumentedHang | None, seconds: float = PATIENT_S) -> Any:
     child = agent.start_child("probe", Deadline.after("start", 60))
-    call = {"file": str(FAMILIES), "function": function, "arguments": {}}
+    call = {"file": str(PROCESS_TREES), "function": function, "arguments": {}}
     try:
-        with child.lend(Loan(EarlyExitPolicy(awaited))):
+        with child.lend(Loan(EarlyExitPolicy(hang))):
             return child.request("call", Deadline.after("probe", seconds), **call)
     finally:
         child.kill()
 
 
-@pytest.mark.parametrize("family", HANGS)
-def test_a_documented_hang_ends_early(agent: Agent, family: str) -> None:
+@pytest.mark.parametrize("function", HANGS)
+def test_a_documented_hang_ends_early(agent: Agent, function: str) -> None:
     with pytest.raises(DeadlineExceeded) as caught:
-        ask(agent, family, HANG)
+        ask(agent, function, HANG)
     words = str(caught.value)
     assert "hangs: " in words and f"the wait ended before its deadline of {PATIENT_S:g} s" in words
-    assert ("the same step again for" if "restart" in family else "still for") in words
+    assert ("the same step again for" if "restart" in function else "still for") in words
     assert "after 'the documented text" in words and "== dossier:" in words
     assert caught.value.phase == "probe" and caught.value.kind == "hang"
 
 
-@pytest.mark.parametrize("family", WORK)
-def test_work_never_counts_as_a_hang(agent: Agent, family: str) -> None:
-    assert ask(agent, family, HANG)
+@pytest.mark.parametrize("function", WORK)
+def test_work_never_counts_as_a_hang(agent: Agent, function: str) -> None:
+    assert ask(agent, function, HANG)
 
 
 @pytest.mark.parametrize(
-    ("family", "awaited"),
+    ("function", "hang"),
     [
         ("say_nothing_and_wait", HANG),
         ("wait_for_ever", None),
@@ -77,15 +77,15 @@ def test_work_never_counts_as_a_hang(agent: Agent, family: str) -> None:
     ],
 )
 def test_without_its_text_or_in_another_phase_no_hang_ends_early(
-    agent: Agent, family: str, awaited: DocumentedHang | None
+    agent: Agent, function: str, hang: DocumentedHang | None
 ) -> None:
     with pytest.raises(DeadlineExceeded, match=r"missed its deadline: no answer within 6 s"):
-        ask(agent, family, awaited, seconds=2 * SETTLE_S)
+        ask(agent, function, hang, seconds=2 * SETTLE_S)
 
 
 def test_text_of_an_earlier_request_does_not_count(agent: Agent) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
-    arguments = {"file": str(FAMILIES), "arguments": {}}
+    arguments = {"file": str(PROCESS_TREES), "arguments": {}}
     policy = Loan(EarlyExitPolicy(HANG))
     with child.lend(policy):
         child.request("call", Deadline.after("probe", 20), function="say", **arguments)
@@ -97,9 +97,9 @@ def test_sampling_costs_less_than_a_hundredth_of_a_core(agent: Agent) -> None:
     child = agent.start_child("probe", Deadline.after("start", 60))
     assert child.alive and child.pid is not None
     now = [0.0]
-    family = WatchedTree(child.life.nanny_pid, child.pid, child.log, None)
-    watch = HangDetector(DocumentedHang("something else", ("probe",)), family, lambda: now[0])
-    request = {"op": "call", "file": str(FAMILIES), "function": "be_of_eight", "arguments": {}}
+    watched = WatchedTree(child.life.nanny_pid, child.pid, child.log, None)
+    watch = HangDetector(DocumentedHang("something else", ("probe",)), watched, lambda: now[0])
+    request = {"op": "call", "file": str(PROCESS_TREES), "function": "be_of_eight", "arguments": {}}
     child.channel.post(request, Deadline.after("probe", 60))
     until = time.monotonic() + 60
     while "something else" not in child.log.read_text() and time.monotonic() < until:

@@ -44,7 +44,7 @@ os.wait()
 
 
 @contextmanager
-def family(program: str) -> Iterator[list[psutil.Process]]:
+def process_tree_of(program: str) -> Iterator[list[psutil.Process]]:
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
@@ -56,10 +56,10 @@ def family(program: str) -> Iterator[list[psutil.Process]]:
         process.communicate()
 
 
-def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
+def wait_description(processes: list[psutil.Process], accepts: Callable[[str], bool]) -> str:
     """Return the description of the first process once it sleeps."""
     until = time.monotonic() + 60
-    while not wanted(text := Waits(processes).describe(processes[0])) and time.monotonic() < until:
+    while not accepts(text := Waits(processes).describe(processes[0])) and time.monotonic() < until:
         time.sleep(0.01)  # there is no event for another process falling asleep
     return text
 
@@ -78,27 +78,27 @@ def seen(processes: list[psutil.Process], wanted: Callable[[str], bool]) -> str:
     ids=["pipe", "tcp", "epoll", "child"],
 )
 def test_the_other_end_is_named(program: str, call: str) -> None:
-    with family(program) as processes:
-        text = seen(processes, lambda text: call in text)
+    with process_tree_of(program) as processes:
+        text = wait_description(processes, lambda text: call in text)
         assert call in text
         assert str(processes[1].pid) in text
 
 
 def test_a_process_that_runs_stopped_or_gone() -> None:
-    with family("print('up', flush=True)\nwhile True: pass") as processes:
+    with process_tree_of("print('up', flush=True)\nwhile True: pass") as processes:
         used = processes[0].cpu_times().user
         assert (
-            seen(processes, lambda text: processes[0].cpu_times().user > used) == "waits: no, it runs"
+            wait_description(processes, lambda text: processes[0].cpu_times().user > used) == "waits: no, it runs"
         )  # it has come back from its write
         processes[0].suspend()
-        assert "waits: it is stopped" in seen(processes, lambda text: "stopped" in text)
+        assert "waits: it is stopped" in wait_description(processes, lambda text: "stopped" in text)
         assert Waits(processes, {processes[0].pid}).describe(processes[0]) == "waits: no, it ran"
         processes[0].resume()
     assert Waits(processes).describe(processes[0]) == ""
 
 
 def test_a_lock(tmp_path: object) -> None:
-    with family(
+    with process_tree_of(
         "import threading\nprint('up', flush=True)\na = threading.Lock(); a.acquire(); a.acquire()"
     ) as processes:
-        assert "futex: a lock" in seen(processes, lambda text: "futex" in text)
+        assert "futex: a lock" in wait_description(processes, lambda text: "futex" in text)

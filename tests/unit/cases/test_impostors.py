@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import impostors
-from pytest_vllm_regress.cases.impostors import Impostor, Trial
+from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
@@ -18,8 +18,8 @@ CASES = load_all_cases(ROOT / "cases")
 PATTERNS = ("a+b?c{2,3}", "(?:x|y)[0-9][^q]\\w\\s", '^File "[^"]*", line \\d+$', "(?i:abc)|d", "(?P<a>.)z")
 
 
-def trial(verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environment: str = "old") -> Trial:
-    return Trial("demo", environment, "test_x.py::test", impostor, verdict, "why")
+def trial(verdict: Verdict, impostor: Impostor = Impostor.ENGINE_KILLED, environment: str = "old") -> ImpostorTrial:
+    return ImpostorTrial("demo", environment, "test_x.py::test", impostor, verdict, "why")
 
 
 @pytest.mark.parametrize("pattern", [*PATTERNS, *(case.symptom.pattern for case in CASES)])
@@ -59,7 +59,7 @@ def test_rejected_impostors_are_counted_by_environment() -> None:
         trial(Verdict.INCONCLUSIVE),  # a duplicate
         trial(Verdict.INCONCLUSIVE, Impostor.FLOODED_LOG),
         trial(Verdict.REGRESSED, environment="new"),
-        Trial("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
+        ImpostorTrial("another", "old", "t", Impostor.EMPTY_ANSWER, Verdict.INCONCLUSIVE, ""),
     ]
     assert impostors.count_rejected(trials, "demo") == {"old": 2, "new": 0}
 

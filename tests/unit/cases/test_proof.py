@@ -11,7 +11,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.impostors import Impostor, Trial
+from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_all_cases, load_case
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
@@ -72,7 +72,9 @@ def lock(environment: str) -> str:
 
 GOOD = [result("old", Verdict.REPRODUCED), result("new", Verdict.FIXED)]
 REJECTED = [
-    Trial("demo", name, "t", impostor, Verdict.INCONCLUSIVE, "") for name in ("old", "new") for impostor in Impostor
+    ImpostorTrial("demo", name, "t", impostor, Verdict.INCONCLUSIVE, "")
+    for name in ("old", "new")
+    for impostor in Impostor
 ]
 
 
@@ -267,7 +269,7 @@ def test_validate_proves_and_skips_proven_cases(
     met = [REJECTED, [], []]
     offered: list[list[str]] = []
 
-    def try_impostors(cases: Sequence[Case], *_: object) -> list[Trial]:
+    def try_impostors(cases: Sequence[Case], *_: object) -> list[ImpostorTrial]:
         offered.append([case.id for case in cases])
         return met.pop(0)
 

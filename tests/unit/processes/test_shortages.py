@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.gpus.fit import LEAST_SHM
-from pytest_vllm_regress.processes.shortages import FILES, Room, all_memory, look, shortage
+from pytest_vllm_regress.processes.shortages import FILES, Room, all_memory, available, shortage
 from pytest_vllm_regress.util.sizes import GIB, MIB
 
 PLENTY = Room(8 * GIB, 8 * GIB, None, 0, FILES)
@@ -91,13 +91,13 @@ def test_limits_and_counters_are_read_from_the_control_group(
     counted = place / "b" if folder == "a" else place
     counted.mkdir(exist_ok=True)
     (counted / events).write_text("oom 5\noom_kill 4\n")
-    resources = look(tmp_path, cgroups, own)
+    resources = available(tmp_path, cgroups, own)
     assert (resources.memory_limit, resources.oom_kills) == (2 * GIB, 4)
     assert resources.shm_size == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
 
 
 def test_a_machine_without_figures(tmp_path: Path) -> None:
-    resources = look(tmp_path / "no", tmp_path / "no", tmp_path / "no")
+    resources = available(tmp_path / "no", tmp_path / "no", tmp_path / "no")
     assert (resources.shm_free, resources.memory_limit, resources.oom_kills) == (None, None, 0)
     assert shortage(resources, resources, "No space left on device", silent=True) == "" and "files" in str(resources)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import impostors
-from pytest_vllm_regress.cases.impostors import Impostor, Trial
+from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult
@@ -34,12 +34,12 @@ class FakeRun:
         for number, batch in enumerate(batches):
             self.batches_run.append(batch)
             if batch.environment != self.silent:
-                trial = Trial("demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
+                trial = ImpostorTrial("demo", batch.environment, "t", Impostor.ENGINE_KILLED, Verdict.INCONCLUSIVE, "")
                 impostors.write_trials(folder / f"{number}.json", [trial])
         return RunOutcome(RunResult(), interrupted=self.interrupted)
 
 
-def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[Trial, ...]:
+def met(run: FakeRun, cases: Sequence[Case] = CASES) -> tuple[ImpostorTrial, ...]:
     return try_impostors(cases, RunOptions("sim"), run, lambda line: None)
 
 
