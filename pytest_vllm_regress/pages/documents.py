@@ -12,7 +12,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from ..errors import UsageError
 from ..util.files import read_bounded
+from ..util.text import printable
 
 MAX_DOCUMENT = 4 * 1024 * 1024
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
@@ -21,10 +23,14 @@ _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """Where relative links lead. ``pages``: the page of each document or folder, by its path below ``root``."""
+    """Where relative links lead. ``pages``: the page of each document or folder, by its path below ``root``.
+
+    ``complete``: other files are copied, and a link that leads nowhere is an error. Otherwise such links are left out.
+    """
 
     root: Path
     pages: Mapping[str, str]
+    complete: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +53,11 @@ def documents_of(root: Path) -> dict[str, str]:
 
 
 def render_document(sources: Sources, name: str, page: str) -> Document:
-    """Return the document at ``name``, for the page at the path ``page``."""
-    text = read_bounded(sources.root / name, MAX_DOCUMENT, what="a document").decode("utf-8", "replace")
+    """Return the document at ``name``, for the page at the path ``page``. Raises ``UsageError`` for a symbolic link that leads out of the root."""
+    path = sources.root / name
+    if not path.resolve().is_relative_to(sources.root.resolve()):
+        raise UsageError(f"{path}: a symbolic link that leads out of {sources.root}. Replace it by the document")
+    text = printable(read_bounded(path, MAX_DOCUMENT, what="a document").decode("utf-8", "replace"))
     tokens = _PARSER.parse(text)
     links = _Links(sources, name, page)
     anchors: dict[str, int] = {}
@@ -94,6 +103,8 @@ class _Links:
         path, _, anchor = address.partition("#")
         place = posixpath.normpath(posixpath.join(self._folder, path))
         page = self._sources.pages.get(place)
+        if page is None and not self._sources.complete:
+            return ""
         if page is None:
             file = (self._sources.root / place).resolve()
             if not file.exists() or not file.is_relative_to(self._sources.root.resolve()):

@@ -109,7 +109,8 @@ def build_site(
     knowledge = Knowledge(cases, table, locks)
     documents = documents_of(project) if project else {}
     nav = [("Overview", "index.html"), ("Releases", "releases/index.html")]
-    nav += [(name, page) for name, page in (("Documentation", "docs/index.html"),) if page in documents.values()]
+    optional = (("Documentation", "docs/index.html"), ("About", "README.html"))
+    nav += [(name, page) for name, page in optional if page in documents.values()]
     files: dict[str, str | bytes] = {
         "index.html": render("index.html", grid=overview(knowledge), nav=_from("index.html", nav), made=date_text(now))
     }
@@ -117,7 +118,7 @@ def build_site(
     sources = Sources(project or Path(), _link_targets(cases, documents, project))
     rendered = {name: render_document(sources, name, page) for name, page in documents.items()}
     for case in cases:
-        text = _description(case, sources) if project else None
+        text = _description(case, cases, sources)
         rendered |= {f"{case.directory.name}/README.md": text} if text else {}
         files[case_page(case)] = _case_html(case, knowledge, table, text, nav)
     if missing := reports(rendered):
@@ -319,6 +320,8 @@ def _severities(failures: Sequence[Failure]) -> list[tuple[str, int]]:
 
 def _link_targets(cases: Sequence[Case], documents: Mapping[str, str], project: Path | None) -> dict[str, str]:
     """Return the pages that links in documents lead to, by the path of what they name."""
+    if not documents:
+        return {}
     targets = {**documents, "cases": "index.html", "docs": "docs/index.html"}
     for case in cases:
         if project is not None and case.directory.is_relative_to(project):
@@ -327,11 +330,16 @@ def _link_targets(cases: Sequence[Case], documents: Mapping[str, str], project: 
     return targets
 
 
-def _description(case: Case, sources: Sources) -> Document | None:
-    """Return the README of a case of the project."""
+def _description(case: Case, cases: Sequence[Case], sources: Sources) -> Document | None:
+    """Return the README of a case; without the project's documents its links lead only to other cases."""
     path = case.directory / "README.md"
-    if not path.exists() or not path.is_relative_to(sources.root):
+    if not path.exists():
         return None
+    if not sources.pages or not path.is_relative_to(sources.root):
+        folder = case.directory.parent
+        beside = [other for other in cases if other.directory.parent == folder]
+        targets = {f"{other.directory.name}{end}": case_page(other) for other in beside for end in ("", "/README.md")}
+        sources = Sources(folder, targets, complete=False)
     return render_document(sources, path.relative_to(sources.root).as_posix(), case_page(case))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.audit.verdict_table import Recorded, read_table
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.pages.documents import Sources, render_document
@@ -160,6 +162,34 @@ def test_a_document_cannot_run_anything(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("link", ["missing.md", "../../outside.md", "/etc/passwd"])
 def test_a_link_that_leads_nowhere_is_reported(tmp_path: Path, link: str) -> None:
     assert document(tmp_path, f"[x]({link})")[1] == (link,)
+
+
+@pytest.fixture
+def own_cases(tmp_path: Path) -> Path:
+    """A directory of cases outside the project."""
+    shutil.copytree(ROOT / "cases" / "vllm-17173", tmp_path / "own" / "vllm-17173")
+    return tmp_path / "own"
+
+
+def test_own_cases_have_their_readme_without_the_links_that_lead_nowhere(own_cases: Path, tmp_path: Path) -> None:
+    readme = own_cases / "vllm-17173" / "README.md"
+    readme.write_text(
+        "See [itself](../vllm-17173/), [a file](../notes.txt), [more](../../docs/x.md).\n\n\u202e<b>x</b>"
+    )
+    write_site(tmp_path / "site", load_all_cases(own_cases), LOCKS)
+    html = (tmp_path / "site" / "cases" / "vllm-17173.html").read_text()
+    assert '<a href="vllm-17173.html">itself</a>, <a>a file</a>, <a>more</a>' in html
+    assert "\\u202e&lt;b&gt;x&lt;/b&gt;" in html
+    assert not (tmp_path / "site" / "docs").exists()
+
+
+def test_a_readme_that_leads_out_of_the_cases_is_refused(own_cases: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    readme = own_cases / "vllm-17173" / "README.md"
+    readme.unlink()
+    readme.symlink_to(tmp_path / "secret")
+    with pytest.raises(UsageError, match="leads out of"):
+        write_site(tmp_path / "site", load_all_cases(own_cases), LOCKS)
 
 
 def test_a_site_with_a_broken_link_is_not_written(tmp_path: Path) -> None:
