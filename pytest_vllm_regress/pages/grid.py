@@ -20,7 +20,7 @@ MEANINGS = {
     Verdict.UNEXPECTEDLY_FIXED.value: "an affected version passed",
     Verdict.NOT_APPLICABLE.value: "this version or device lacks what the case needs",
     Verdict.INCONCLUSIVE.value: "proves nothing: another failure, or one of the harness",
-    IN_RANGE: "no run told; the affected range says that this version has the failure",
+    IN_RANGE: "without a clear result, but in the affected range",
 }
 SIGNS = {**{verdict.value: sign for verdict, sign in SYMBOLS.items()}, IN_RANGE: "◌"}
 DEVICES = {
