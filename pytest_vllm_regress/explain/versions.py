@@ -71,7 +71,7 @@ class VersionReader:
         return {name: named.version for name, named in self._latest.items()}
 
     def completed(self, before: Mapping[str, str]) -> dict[str, str]:
-        """Return ``before`` with the packages that only later lines name, in the version that they name first."""
+        """Return ``before`` with the packages that only later lines name, each with the first version named there."""
         later: dict[str, str] = {}
         for named in self.all.values():
             later.setdefault(named.package, named.version)

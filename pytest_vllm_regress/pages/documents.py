@@ -45,8 +45,8 @@ class Document:
 
 def documents_of(root: Path) -> dict[str, str]:
     """Return the path of the page of each document of the project, by the document's path."""
-    found = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
-    names = sorted(path.relative_to(root).as_posix() for path in found)
+    paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    names = sorted(path.relative_to(root).as_posix() for path in paths)
     return {
         name: "docs/index.html" if name == "docs/README.md" else f"{name.removesuffix('.md')}.html" for name in names
     }

@@ -187,6 +187,6 @@ def _rmtree(path: Path) -> bool:
 def _remove_run(abandoned: AbandonedRun) -> bool:
     process_tree.terminate(
         process_tree.with_tag(abandoned.run.tag), grace_s=0.0
-    )  # what started since it was looked at would write there
+    )  # a process that started since the check would write there
     abandoned.run.remove()
     return not abandoned.run.path.exists()

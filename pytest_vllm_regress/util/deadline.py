@@ -5,7 +5,7 @@ time in which an answer could have been read. The clock needs no thread. Everyth
 longer gap between two reads, in which this process used no CPU time either, is time in which it did not run. A wait that blocks longer between two
 reads would extend its deadline: wait with ``wait_readable``, or in short sleeps. (While the machine sleeps, ``time.monotonic`` stands still, too.)
 
-A wait reads the clock before it looks for the last time, so that what has arrived by then counts, however late the process gets to look.
+A wait reads the clock before its last check, so that data that arrived by then counts even if the check runs late.
 """
 
 from __future__ import annotations

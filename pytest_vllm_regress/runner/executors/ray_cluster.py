@@ -138,7 +138,7 @@ class EnvironmentBuilders:
 
 
 def leftovers(address: str, remove: bool) -> list[dict[str, Any]]:
-    """Return what runs that have ended left on the nodes, one machine after the other. Raises ``UsageError`` if a node does not answer."""
+    """Return the leftovers of ended runs on the nodes, machine by machine. Raises ``UsageError`` if a node does not answer."""
     with connected(address):
         builders, traces = EnvironmentBuilders(), []
         for node in {node.address: node for node in living_nodes()}.values():  # one of each machine

@@ -71,7 +71,7 @@ class EnvironmentBuilder:
             return self._built[request]
 
     def leftovers(self, remove: bool) -> list[dict[str, Any]]:
-        """Return what runs that have ended left on the node, as ``vllm-regress doctor`` shows it there."""
+        """Return the leftovers of ended runs on the node, as ``vllm-regress doctor`` shows them there."""
         from ...processes.abandoned import of_builds, of_runs
 
         return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]

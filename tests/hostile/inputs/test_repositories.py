@@ -63,7 +63,7 @@ def test_commits_of_any_date_are_read(tmp_path: Path, date: str) -> None:
     assert EPOCH <= commit.day <= LATEST
     assert DATES[date] in (None, commit.day)
     assert commit.authored.date() and commit.authored.isoformat()
-    assert sorted([commit, *commits], key=lambda each: each.committed)
+    assert sorted([commit, *commits], key=lambda commit: commit.committed)
 
 
 @pytest.mark.parametrize(

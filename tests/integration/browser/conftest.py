@@ -85,8 +85,8 @@ def active(browser: webdriver.Chrome) -> str:
 
 def low_contrast(browser: webdriver.Chrome) -> list[object]:
     """Return the elements whose text is hard to read, with the ratio."""
-    found: list[object] = browser.execute_script(CONTRAST)
-    return found
+    elements: list[object] = browser.execute_script(CONTRAST)
+    return elements
 
 
 # WCAG 2's ratio for every element that holds text itself, against the first background behind it: 4.5 is AA.

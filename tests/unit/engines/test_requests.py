@@ -17,7 +17,7 @@ from pytest_vllm_regress.errors import RemoteError, UsageError
 
 from .test_server import unconnected
 
-NEVER: Any = SimpleNamespace(admit=lambda asked: None, check=lambda: None)
+NEVER: Any = SimpleNamespace(admit=lambda request: None, check=lambda: None)
 
 
 def engine(kind: type[Engine] | type[AsyncEngine]) -> tuple[Any, list[dict[str, Any]]]:
