@@ -64,6 +64,8 @@ if TYPE_CHECKING:
         near_misses,
         valid_instances,
     )
+    from .upstream.engine_runner import VllmRunner
+    from .upstream.remote_server import RemoteOpenAIServer
 
 _PUBLIC_NAMES = {
     "_version": ("__version__",),
@@ -94,6 +96,8 @@ _PUBLIC_NAMES = {
         *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),
         *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
     ),
+    "upstream.engine_runner": ("VllmRunner",),
+    "upstream.remote_server": ("RemoteOpenAIServer",),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 
@@ -134,6 +138,7 @@ __all__ = [
     "Ranked",
     "RegressError",
     "RemoteError",
+    "RemoteOpenAIServer",
     "RequestOutput",
     "Sampling",
     "Script",
@@ -144,6 +149,7 @@ __all__ = [
     "ToolCall",
     "Unsupported",
     "UsageError",
+    "VllmRunner",
     "__version__",
     "engine",
     "invalid_instances",

@@ -41,11 +41,12 @@ MODULES = {
     "show": "cases",
     "site": "report",
     "try": "try_patch",
+    "upstream": "conformance",
     "uses": "audit",
     "validate": "validate",
 }
 """The module that defines each command in its typer application ``app``."""
-PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "validate"})
+PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz", "replay"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""

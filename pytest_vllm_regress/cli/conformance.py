@@ -1,4 +1,4 @@
-"""``vllm-regress conformance``: run the conformance suite in environments, record the results, and write the table."""
+"""``vllm-regress conformance``: run the conformance suite in environments and write the table. ``upstream``: run vLLM's own tests."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ..errors import BuildError, UsageError
 from ..runner.build import build_with_cache
 from ..util.files import write_atomically
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, WheelIndex, invocation, say, warn
+from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, WheelIndex, invocation, print_columns, say, warn
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
 TABLE = Path("docs/generated/conformance.md")
+UPSTREAM_EPILOG = "Exit codes: 0 no test failed; 1 a test failed; 2 usage or bad input; 3 something could not be built; 4 internal error."
 
 
 @app.command(
@@ -96,3 +97,68 @@ def conformance(
 
 if __name__ == "__main__":
     sys.exit(app())
+
+
+@app.command(epilog=UPSTREAM_EPILOG)
+def upstream(
+    context: typer.Context,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE|FOLDER", help="Tests, from the root of vLLM's sources: tests/entrypoints/openai."),
+    ],
+    source: Annotated[Path, typer.Option("--source", metavar="PATH", help="A clone of vLLM's sources.")],
+    ref: Annotated[str, typer.Option("--ref", metavar="REV", help="The revision whose tests are run.")],
+    env: Annotated[
+        str, typer.Option("--env", metavar="NAME|PATH", help="The environment or interpreter that runs them.")
+    ],
+    replaced: Annotated[
+        str,
+        typer.Option(
+            "--replace", metavar="CLASSES", help="Which classes ours replace: server, runner, server,runner or none."
+        ),
+    ] = "server",
+    test_timeout: Annotated[
+        float, typer.Option("--test-timeout", metavar="S", min=1, help="Seconds for each test.")
+    ] = 300.0,
+    run_timeout: Annotated[
+        float | None, typer.Option("--run-timeout", metavar="S", min=1, help="Seconds for the whole run.")
+    ] = None,
+    destination: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Also write the results to FILE as JSON.")
+    ] = None,
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Append pytest's output to FILE.")] = None,
+) -> None:
+    """Run vLLM's own tests, unmodified, on the simulated device. Arguments after -- go to pytest."""
+    from ..engines.standalone import bare_session
+    from ..environments.git import Repository
+    from ..upstream import report
+    from ..upstream.meaning import listed_tests
+    from ..upstream.run import Limits, Request, run_tests
+    from ..upstream.tree import write_tree
+    from ..util.rundir import scratch
+
+    classes = tuple(name for name in replaced.split(",") if name != "none")
+    if wrong := set(classes) - {"server", "runner"}:
+        raise UsageError(f"--replace {', '.join(sorted(wrong))}: allowed is server, runner, server,runner or none")
+    repository = Repository.at(source)
+    with bare_session(warn, device="sim") as session, scratch() as folder:
+        target = session.target(env)
+        (folder / "tree").mkdir()
+        tree = write_tree(repository, ref, folder / "tree")
+        files = tree.select(paths)
+        request = Request(
+            tree,
+            files,
+            target,
+            classes,
+            Limits(test_timeout, run_s=run_timeout),
+            invocation(context).pytest_args,
+            listed_tests(files),
+        )
+        done = run_tests(request, log or folder / "pytest.log", warn)
+    for line in report.lines(done):
+        say(line)
+    print_columns(("outcome", "tests"), report.count_rows(done.results))
+    if destination is not None:
+        write_atomically(destination, report.document(done, target.versions["vllm"], tree.commit.id))
+    raise typer.Exit(UNEXPECTED if any(result.outcome == "failed" for result in done.results) else OK)

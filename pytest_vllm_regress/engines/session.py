@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import architectures_of, ensure_checkpoint
+from ..checkpoints.hub_cache import snapshot_of, variables_of
 from ..checkpoints.kinds import KINDS, arguments_of, needed_by
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, LimitExceeded, Unsupported, UsageError
@@ -86,7 +87,13 @@ class Session:
         session_s = settings.limits.session_s
         self._until = None if session_s is None else time.monotonic() + session_s
         self._agents = Agents(
-            lambda: self.run, self._gpus, settings.limits, self._until, deadline_for, lambda line: self.progress(line)
+            lambda: self.run,
+            self._gpus,
+            settings.limits,
+            self._until,
+            deadline_for,
+            lambda line: self.progress(line),
+            variables_of(settings.hub_cache),
         )
 
     @property
@@ -250,6 +257,8 @@ class Session:
                 f"vllm_engine: server_options are options of `vllm serve` and mean nothing to front={front!r}: use the fixture vllm_server, or extra "
                 "for engine arguments"
             )
+        if spec.command_line is not None and front != "serve":
+            raise UsageError(f"vllm_engine: command_line is that of `vllm serve` and means nothing to front={front!r}")
         if relative := [folder for folder in spec.import_path if not Path(folder).is_absolute()]:
             raise UsageError(
                 f"engine spec: import_path={relative}: relative folders mean something in the marker vllm_engine only, where they begin at the test "
@@ -266,7 +275,8 @@ class Session:
         if agent.refusal is not None:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
         model_path = self.model_path(spec.model, target.device)
-        agent.inspect(self._deadline("import", None), architectures=architectures_of(model_path))
+        files = snapshot_of(model_path, self.settings.hub_cache) or model_path
+        agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))
         draft = self.model_path(spec.draft, target.device) if spec.draft and spec.draft in KINDS else None
         role = "server" if front == "serve" else "engine"
         lease = gpu = None

@@ -60,7 +60,10 @@ class Limits(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment."""
+    """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment.
+
+    ``hub_cache``: the Hugging Face cache in which targets look up names of models (default: the user's own).
+    """
 
     environments: tuple[str, ...] = ()
     device: str = "auto"
@@ -75,3 +78,4 @@ class Settings(NamedTuple):
     minimize: bool = False
     gpu_wait_s: float = GPU_WAIT_S
     full_deadlines: bool = False
+    hub_cache: Path | None = None

@@ -34,7 +34,8 @@ class EngineSpec:
     ignored, then removed, then the thread pool ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
     ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``: environment variables of the engine's process.
     ``import_path``: folders from which each of its processes imports modules, after our own and before those of the environment. In the marker
-    they are relative to the test file, elsewhere absolute.
+    they are relative to the test file, elsewhere absolute. ``command_line``: the words after ``vllm serve MODEL``, as they are. Such a server has no
+    API key of ours, and of the other fields only ``model``, ``env`` and ``import_path`` count.
     Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a value that is not allowed.
     """
 
@@ -55,6 +56,7 @@ class EngineSpec:
     env: Mapping[str, str] = _NOTHING
     extra: Mapping[str, Json] = _NOTHING
     server_options: Mapping[str, Json] = _NOTHING
+    command_line: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "max_model_len"):
@@ -72,6 +74,8 @@ class EngineSpec:
                 'for example import_path=["plugins"]'
             )
         object.__setattr__(self, "import_path", _folders(self.import_path))
+        if self.command_line is not None:
+            object.__setattr__(self, "command_line", _words(self.command_line))
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
@@ -136,7 +140,7 @@ class EngineSpec:
 
 _SPECULATION = "speculative_config"
 _MAPPINGS = ("env", "extra", "server_options")
-_LISTS = ("import_path",)
+_LISTS = ("import_path", "command_line")
 """Fields whose value is a list. A marker has no axes of them."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(EngineSpec))
 SHORT = {
@@ -223,6 +227,14 @@ def _folders(value: object) -> tuple[str, ...]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(folder, (str, Path)) for folder in value):
         raise UsageError(f"engine spec: import_path={value!r} is not a list of folders")
     return tuple(map(str, value))
+
+
+def _words(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(word, str) for word in value):
+        raise UsageError(
+            f"engine spec: command_line={value!r} is not a list of texts, the words after `vllm serve MODEL`"
+        )
+    return tuple(value)
 
 
 def _parsed(name: str, text: str) -> Json:

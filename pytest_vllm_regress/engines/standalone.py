@@ -188,12 +188,16 @@ def engine(
 @functools.cache
 def _engines(environment: str | None, device: str) -> Engines:
     """Return the engines of an environment and device. Their session is closed when the process ends."""
-    settings = Settings(environments=(environment,) if environment else (), device=device)
+    return engines_until_exit(Settings(environments=(environment,) if environment else (), device=device), "engine")
+
+
+def engines_until_exit(settings: Settings, user: str) -> Engines:
+    """Return engines of the first environment of ``settings``. Their session is closed when the process ends. Progress goes to standard error."""
     session = _session(
         settings, lambda line: print(printable(mask(f"vllm-regress: {line}")), file=sys.stderr, flush=True)
     )
     atexit.register(session.close)
-    return Engines(session, session.target(session.environment_names()[0]), user="engine")
+    return Engines(session, session.target(session.environment_names()[0]), user=user)
 
 
 def _session(settings: Settings, progress: Callable[[str], None]) -> Session:

@@ -31,6 +31,7 @@ FLOORS = (
         "uses",
         "explain",
         "conformance",
+        "upstream",
         "fuzz",
         "pages",
     ),

@@ -42,6 +42,8 @@ class ReadinessRequests(SoundRequests):
     def wait_ready(self, deadline: Deadline) -> None:
         """Wait for an answer to the smallest request, because /health says nothing about the engine. Sets ``model``.
 
+        With a command line of its own, a server may serve any task under any name: then /health must suffice.
+
         Nothing is sent before the server's own process listens. Raises ``PortTaken`` if another program listens beside it, or in its place.
         """
         _log.debug("waiting up to %g s for %s at %s", deadline.allowed_s, self.child.name, self.root_url)
@@ -67,6 +69,9 @@ class ReadinessRequests(SoundRequests):
     def _answers(self, monitor: WaitMonitor, deadline: Deadline) -> bool:
         """Return whether the server answers the smallest request. Raises ``RemoteError`` if the engine does not."""
         try:
+            if self.spec.command_line is not None:
+                health = self._supervise(lambda: self.client.get("/health", timeout=_PROBE_S), monitor, deadline)
+                return health.is_success and bool(self.listener.check())
             models = self._supervise(lambda: self.client.get("/v1/models", timeout=_PROBE_S), monitor, deadline)
             if not models.is_success:
                 return False
@@ -81,6 +86,11 @@ class ReadinessRequests(SoundRequests):
 
     def check(self) -> None:
         """Prove that the server still works by generating one token or pooling one prompt. Errors as in ``chat``."""
+        if self.spec.command_line is not None:
+            health = self._exchange(lambda: self.client.get("/health", timeout=None), self._deadline("request", None))
+            if not health.is_success:
+                raise RemoteError(f"/health answered with status {health.status_code}", phase="request")
+            return
         answer = self._json(self._send_smallest(lambda send: self._exchange(send, self._deadline("request", None))))
         if not _has_content(answer):
             raise RemoteError(f"the smallest request returned no content: {answer}", phase="request")

@@ -75,7 +75,7 @@ class Transport(Running):
         self.root_url = f"http://{HOST}:{port.number}"
         # One connection per request: uvicorn closes a connection after a broken handler's status 500, and the next request on it would fail.
         limits = httpx.Limits(max_keepalive_connections=0)
-        headers = {"Authorization": f"Bearer {key}"}
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.listener = OwnListener(port.number, lambda: child.processes())
         hooks = {"request": [self.listener.guard]}
         self.client = httpx.Client(

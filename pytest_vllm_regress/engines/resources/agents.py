@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ...errors import BuildError
@@ -31,9 +32,11 @@ class Agents:
         until: float | None,
         deadline_for: DeadlineFor,
         progress: Callable[[str], None],
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._run, self._gpus, self._progress, self._deadline = run, gpus, progress, deadline_for
         self._limits, self._until = limits, until
+        self._environment = environment
         self._agents: dict[tuple[str, str], Agent] = {}
         self._failed: dict[str, BuildError] = {}
         self._leases = contextlib.ExitStack()
@@ -47,7 +50,7 @@ class Agents:
         """Return the agent of a target, started and with vLLM imported."""
         agent = self._agents.get((target.name, target.device))
         if agent is None or not agent.alive:
-            environment = {"VLLM_REGRESS_DEVICE": str(target.device)}
+            environment = {**self._environment, "VLLM_REGRESS_DEVICE": str(target.device)}
             if target.device == "gpu":
                 environment |= self._gpus.agent_environment(target)
                 self._leases.enter_context(compiled.hold(kernels(target)))

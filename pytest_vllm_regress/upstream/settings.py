@@ -1,0 +1,52 @@
+"""Which vLLM the drop-in classes use, and the session that their servers and engines share."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+
+from ..checkpoints.hub_cache import NAME, ensure_alias, kind_of
+from ..checkpoints.kinds import KINDS
+from ..engines.settings import Limits, Settings
+from ..engines.standalone import Engines, engines_until_exit
+from ..errors import UsageError
+from ..util.paths import writable_root
+
+ENVIRONMENT = "VLLM_REGRESS_ENVIRONMENT"
+"""The environment of the drop-in classes: a name or the path of an interpreter. Default: this interpreter, if it has vLLM."""
+DEVICE = "VLLM_REGRESS_DROP_IN_DEVICE"
+MAX_ENGINES = 3
+START_S = 240.0
+"""Seconds that a server may take to start, where the test sets no limit. As upstream's."""
+
+
+@functools.cache
+def engines() -> Engines:
+    """Return the engines that all drop-ins of this process share. They end with the process."""
+    given = os.environ.get(ENVIRONMENT)
+    settings = Settings(
+        environments=(given,) if given else (),
+        device=os.environ.get(DEVICE, "auto"),
+        max_engines=MAX_ENGINES,
+        limits=Limits(option_names={}),
+        hub_cache=None if os.environ.get(DEVICE) == "gpu" else hub_folder(),
+    )
+    return engines_until_exit(settings, "drop-in")
+
+
+def hub_folder() -> Path:
+    """Return the folder of the hub cache with the aliases."""
+    return writable_root() / "hub-aliases"
+
+
+def provide(model: str, device: str) -> None:
+    """Make sure that ``model`` is found: without a GPU a name of the hub is an alias of a forged checkpoint.
+
+    Raises ``UsageError`` for a name without a stand-in.
+    """
+    if device == "gpu" or model in KINDS or not NAME.fullmatch(model) or Path(model).exists():
+        return
+    if ensure_alias(model, hub_folder(), writable_root() / "checkpoints") is None:
+        assert kind_of(model) is None
+        raise UsageError(f"{model}: no stand-in: there is no forged checkpoint of this kind")

@@ -1,0 +1,145 @@
+"""What became of upstream's tests: outcomes as values, and the kinds of reasons for which a test cannot run here. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import UsageError
+
+
+class Outcome(enum.StrEnum):
+    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    MEANING = "meaning"
+    KERNEL = "needs a GPU"
+    WEIGHTS = "needs real weights"
+    NETWORK = "needs the network"
+    PACKAGE = "needs a package"
+    UPSTREAM = "skipped by upstream"
+
+
+NOT_SKIPPED = (Outcome.PASSED, Outcome.FAILED, Outcome.MEANING)
+
+
+@dataclasses.dataclass(frozen=True)
+class TestResult:
+    """One test of a run, with one line of why it did not pass."""
+
+    __test__ = False
+
+    test: str
+    outcome: Outcome
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+
+_NEEDS: tuple[tuple[Outcome, re.Pattern[str]], ...] = (
+    (
+        Outcome.PACKAGE,
+        re.compile(r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"),
+    ),
+    (Outcome.WEIGHTS, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (
+        Outcome.KERNEL,
+        re.compile(
+            r"Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
+            r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
+            r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
+            re.I,
+        ),
+    ),
+    (
+        Outcome.NETWORK,
+        re.compile(
+            r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled|Cannot send a request"
+            r"|couldn't connect to 'https?|NameResolutionError|gaierror|Temporary failure in name resolution"
+            r"|Max retries exceeded with url|ClientConnectorDNSError|Network is unreachable"
+            r"|ClientConnectorError|Cannot find an appropriate cached snapshot|Cannot connect to host (?!localhost|127)|HF_HUB_OFFLINE"
+        ),
+    ),
+)
+_LINE = 300
+
+
+def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> Outcome:
+    """Return what pytest's ``outcome`` with this ``reason`` means. ``says_meaning``: the test is listed as one that needs a trained model."""
+    if outcome == "passed":
+        return Outcome.PASSED
+    if outcome == "skipped":
+        return Outcome.UPSTREAM
+    for kind, pattern in _NEEDS:
+        if pattern.search(reason):
+            return kind
+    return Outcome.MEANING if says_meaning else Outcome.FAILED
+
+
+def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, ...]:
+    """Return the results in the lines of a record. The first end of a test counts unless a later one is a failure.
+
+    ``meaning``: names of tests (``file::test``, without parameters) that are listed as needing a trained model. A test that was started and has no
+    end is a failure. Raises ``UsageError`` for a line that is no event.
+    """
+    results: dict[str, TestResult] = {}
+    started: dict[str, None] = {}
+    for line in record.splitlines():
+        event = _event(line)
+        test = str(event.get("test", ""))
+        if event["event"] == "start":
+            started[test] = None
+        elif event["event"] == "end":
+            earlier = results.get(test)
+            if earlier is not None and event["outcome"] != "failed":
+                continue
+            listed = test.partition("[")[0] in meaning
+            reason = str(event.get("reason", ""))
+            outcome = outcome_of(str(event["outcome"]), reason, says_meaning=listed)
+            results[test] = TestResult(test, outcome, _one_reason(reason), _seconds(event.get("seconds")))
+    for test in started:
+        if test not in results:
+            results[test] = TestResult(test, Outcome.FAILED, "the process ended during this test")
+    return tuple(results.values())
+
+
+def _event(line: str) -> Mapping[str, object]:
+    try:
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            return event
+    except ValueError:
+        pass
+    raise UsageError(f"the record of upstream's tests has a line that is no event: {line[:100]!r}")
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _one_reason(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    text = lines[-1] if lines else ""
+    if len(lines) > 1 and "Error" not in text:
+        text = f"{lines[0]} ... {text}"
+    return text if len(text) <= _LINE else f"{text[:_LINE]}..."
+
+
+def counts(results: Iterable[TestResult]) -> Counter[Outcome]:
+    """Return the number of tests for each outcome."""
+    return Counter(result.outcome for result in results)
+
+
+def share_passed(results: Iterable[TestResult]) -> float | None:
+    """Return the share of passed tests among those that were not skipped; None without any."""
+    number = counts(results)
+    total = sum(number[outcome] for outcome in NOT_SKIPPED)
+    return number[Outcome.PASSED] / total if total else None
