@@ -16,16 +16,19 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import peek, read_bounded, write_atomically
 from .adapters import Adapter, ensure_adapter
-from .forge import MAX_CONFIG, ensure_checkpoint, publish
+from .forge import MAX_CONFIG, ensure_checkpoint, publish, weight_file
 from .shapes import json_bytes
 
 ADAPTER = "adapter"
 """The kind of a name that stands for a LoRA adapter of the text model."""
+PROMPT_ADAPTER = "prompt adapter"
+"""The kind of a name that stands for eight virtual tokens before a prompt of the text model."""
 MAX_POSITIONS = 32768
 """Length that aliases of generating models claim: tests ask for the lengths of the models that they name."""
 NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 """A name on the hub with its owner."""
 
+_VIRTUAL_TOKENS = 8
 _MAX_FILE = 64 * 1024 * 1024
 _NAMED: Mapping[str, str] = MappingProxyType(
     {
@@ -38,7 +41,8 @@ _NAMED: Mapping[str, str] = MappingProxyType(
 )
 """Names whose words would mislead."""
 _BY_WORDS = (
-    (re.compile(r"gguf|tensori[sz]er|ptune|prompt.?adapter|eagle|medusa", re.I), None),
+    (re.compile(r"gguf|tensori[sz]er|eagle|medusa", re.I), None),
+    (re.compile(r"ptune|prompt.?adapter", re.I), PROMPT_ADAPTER),
     (re.compile(r"lora(?!s)|adapter", re.I), ADAPTER),
     (re.compile(r"whisper", re.I), "speech"),
     (re.compile(r"rerank|cross-encoder", re.I), "reranker"),
@@ -68,7 +72,10 @@ def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:
     kind = kind_of(name)
     if kind is None:
         return None
-    files = _adapter_files(name, checkpoints) if kind == ADAPTER else _checkpoint_files(kind, checkpoints)
+    if kind == PROMPT_ADAPTER:
+        files = _prompt_adapter_files(checkpoints)
+    else:
+        files = _adapter_files(name, checkpoints) if kind == ADAPTER else _checkpoint_files(kind, checkpoints)
     commit = hashlib.sha256(
         repr([(path, hashlib.sha256(data).hexdigest()) for path, data in files]).encode()
     ).hexdigest()
@@ -115,3 +122,10 @@ def _adapter_files(name: str, checkpoints: Path) -> list[tuple[str, bytes]]:
     config = load_json(folder / "adapter_config.json", MAX_CONFIG)
     files["adapter_config.json"] = json_bytes({**config, "base_model_name_or_path": "text"})
     return sorted(files.items())
+
+
+def _prompt_adapter_files(checkpoints: Path) -> list[tuple[str, bytes]]:
+    config = load_json(ensure_checkpoint("text", checkpoints) / "config.json", MAX_CONFIG)
+    adapter = {"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM", "num_virtual_tokens": _VIRTUAL_TOKENS}
+    weights = weight_file({"prompt_embeddings": (_VIRTUAL_TOKENS, config["hidden_size"])}, 0)
+    return [("adapter_config.json", json_bytes(adapter)), ("adapter_model.safetensors", weights)]

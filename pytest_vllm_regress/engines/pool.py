@@ -113,6 +113,11 @@ class EnginePool:
                 pass
         return self.drop(key)
 
+    def discard(self, key: Hashable) -> None:
+        """Stop the engine of ``key`` unless somebody holds it."""
+        if not self._held[key]:
+            self.drop(key)
+
     def drop(self, key: Hashable) -> None:
         """Stop the engine of ``key``, if there is one, and charge its last user with what it left behind."""
         engine = self._engines.pop(key, None)

@@ -207,6 +207,10 @@ class Session:
         """Stop the shared engine of ``spec`` after a failure, so that the next test gets a new one. An engine that is held and still works stays."""
         self._engines.give_up((target.name, spec, front))
 
+    def discard(self, target: Target, spec: EngineSpec, front: Front) -> None:
+        """Stop the shared engine of ``spec`` unless somebody holds it."""
+        self._engines.discard((target.name, spec, front))
+
     def hold(self, target: Target, spec: EngineSpec, front: Front) -> None:
         """Keep the shared engine of ``spec`` until ``release``."""
         self._engines.hold((target.name, spec, front))

@@ -94,6 +94,11 @@ class Engines:
         front: Front = "serve" if isinstance(engine, Server) else engine.front
         self._session.release(self.target, engine.spec, front)
 
+    def discard(self, server: Server) -> None:
+        """Release a server and stop it, so that nobody sees the state that it has now. One that others hold stays for them."""
+        self.release(server)
+        self._session.discard(self.target, server.spec, "serve")
+
 
 @contextlib.contextmanager
 def bare_session(progress: Callable[[str], None] = lambda line: None, *, device: str = "auto") -> Iterator[Session]:

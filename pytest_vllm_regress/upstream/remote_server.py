@@ -74,10 +74,10 @@ class RemoteOpenAIServer:
         self.close()
 
     def close(self) -> None:
-        """Release the server. It stays warm for the next test with equal arguments until room is needed for another one."""
-        if self._server is not None:
-            self._engines.release(self._server)
-            self._server = None
+        """Release the server. It stays warm for the next test with equal arguments until room is needed, or ends if servers are not reused."""
+        server, self._server = self._server, None
+        if server is not None:
+            (self._engines.release if settings.reuses_servers() else self._engines.discard)(server)
 
     @property
     def server(self) -> Server:

@@ -77,16 +77,16 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what an earlier process of this run has finished, and tell which tests there are."""
-    finished = _finished()
-    left_out = [item for item in items if item.nodeid in finished]
-    items[:] = [item for item in items if item.nodeid not in finished]
+    """Leave out what an earlier process of this run has begun, also the test that ended it, and record which tests there are."""
+    begun = _begun()
+    left_out = [item for item in items if item.nodeid in begun]
+    items[:] = [item for item in items if item.nodeid not in begun]
     config.hook.pytest_deselected(items=left_out)
     _append(event="collected", tests=[item.nodeid for item in items])
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    if report.outcome != "passed" and report.nodeid not in _finished():
+    if report.outcome != "passed" and report.nodeid not in _begun():
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else _reason(report.longrepr)
         _append(event="end", test=report.nodeid, outcome=report.outcome, reason=reason, seconds=0.0)
 
@@ -120,17 +120,17 @@ def _reason(longrepr: Any) -> str:
     return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON // 2]} ... {text[-_MAX_REASON // 2 :]}"
 
 
-def _finished() -> set[str]:
-    finished = set()
+def _begun() -> set[str]:
+    begun = set()
     try:
         with open(os.environ[RECORD], encoding="utf-8") as record:
             for line in record:
                 event = json.loads(line)
-                if event["event"] == "end":
-                    finished.add(event["test"])
+                if event["event"] in ("start", "end"):
+                    begun.add(event["test"])
     except FileNotFoundError:
         pass
-    return finished
+    return begun
 
 
 def _append(**event: Any) -> None:

@@ -19,7 +19,7 @@ from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED
-from .settings import DEVICE, ENVIRONMENT, hub_folder
+from .settings import DEVICE, ENVIRONMENT, REUSE, hub_folder
 from .tree import TestTree
 from .triage import TestResult, read_results
 
@@ -163,6 +163,7 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
         "HF_HUB_CACHE": str(hub_folder()),
         "HF_DATASETS_OFFLINE": "1",
         ENVIRONMENT: str(request.target.python),
+        REUSE: "0",
         DEVICE: request.target.device,
         RECORD: str(record),
         REPLACED: ",".join(request.replaced),

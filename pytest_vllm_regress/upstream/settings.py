@@ -16,6 +16,8 @@ from ..util.paths import writable_root
 ENVIRONMENT = "VLLM_REGRESS_ENVIRONMENT"
 """The environment of the drop-in classes: a name or the path of an interpreter. Default: this interpreter, if it has vLLM."""
 DEVICE = "VLLM_REGRESS_DROP_IN_DEVICE"
+REUSE = "VLLM_REGRESS_DROP_IN_REUSE"
+"""``0``: each server ends with its block, so that no test sees what another one has loaded into it or counted."""
 MAX_ENGINES = 3
 START_S = 240.0
 """Seconds that a server may take to start, where the test sets no limit. As upstream's."""
@@ -33,6 +35,11 @@ def engines() -> Engines:
         hub_cache=None if os.environ.get(DEVICE) == "gpu" else hub_folder(),
     )
     return engines_until_exit(settings, "drop-in")
+
+
+def reuses_servers() -> bool:
+    """Return whether a released server stays for the next test with equal arguments."""
+    return os.environ.get(REUSE) != "0"
 
 
 def hub_folder() -> Path:

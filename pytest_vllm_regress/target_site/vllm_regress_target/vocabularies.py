@@ -20,6 +20,22 @@ def byte_letters() -> Dict[int, str]:
     return spelled
 
 
+def folder_of(name: str) -> str:
+    """Return the folder of a checkpoint: ``name`` itself if it is one, or where the Hugging Face cache has the files of this name."""
+    if os.path.isdir(name):
+        return name
+    try:
+        from huggingface_hub import try_to_load_from_cache
+
+        for file in (TOKENIZER, TEKKEN, "config.json"):
+            path = try_to_load_from_cache(name, file)
+            if isinstance(path, str):
+                return os.path.dirname(path)
+    except (ImportError, ValueError):  # no such package; not a name of the hub
+        pass
+    return name
+
+
 def of_checkpoint(folder: str, mode: str) -> Dict[str, Any]:
     """Return ``model.vocab`` and ``added_tokens`` of the tokenizer in ``folder``; empty if there is none, or if its file is too large.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.checkpoints.hub_cache import ADAPTER, ensure_alias, kind_of
+from pytest_vllm_regress.checkpoints.hub_cache import ADAPTER, PROMPT_ADAPTER, ensure_alias, kind_of
 from pytest_vllm_regress.errors import UsageError
 
 
@@ -17,6 +17,7 @@ from pytest_vllm_regress.errors import UsageError
         ("facebook/opt-125m", "text"),
         ("Qwen/Qwen2.5-1.5B-Instruct", "text"),
         ("typeof/zephyr-7b-beta-lora", ADAPTER),
+        ("swapnilbp/llama_tweet_ptune", PROMPT_ADAPTER),
         ("openai/whisper-large-v3", "speech"),
         ("BAAI/bge-reranker-v2-m3", "reranker"),
         ("intfloat/multilingual-e5-small", "encoder"),
@@ -57,6 +58,12 @@ def test_an_adapter_fits_the_text_model(tmp_path: Path) -> None:
     assert snapshot is not None
     assert {path.name for path in snapshot.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
     assert ensure_alias("owner/eagle", tmp_path / "hub", tmp_path / "checkpoints") is None
+
+
+def test_a_prompt_adapter_has_virtual_tokens(tmp_path: Path) -> None:
+    snapshot = ensure_alias("owner/ptune", tmp_path / "hub", tmp_path / "checkpoints")
+    assert snapshot is not None
+    assert json.loads((snapshot / "adapter_config.json").read_text())["num_virtual_tokens"] == 8
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a--b/c", "model", "", "a/b\n", "/etc"])

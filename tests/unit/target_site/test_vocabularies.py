@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,22 @@ def test_missing_and_large_files_are_empty(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(vocabularies, "MAX_SIZE", 100)
     assert of_checkpoint(str(place), "mistral") == {}
     assert Numbers({}).first == 0
+
+
+def test_a_folder_is_itself_and_a_name_is_looked_up_in_the_hub_s_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def try_to_load_from_cache(name: str, file: str) -> str | None:
+        asked.append((name, file))
+        return "/hub/snapshot/tekken.json" if file == "tekken.json" else None
+
+    hub = types.ModuleType("huggingface_hub")
+    vars(hub)["try_to_load_from_cache"] = try_to_load_from_cache
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert vocabularies.folder_of(str(tmp_path)) == str(tmp_path) and not asked
+    assert vocabularies.folder_of("owner/model") == "/hub/snapshot"
+    assert asked == [("owner/model", "tokenizer.json"), ("owner/model", "tekken.json")]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert vocabularies.folder_of("owner/model") == "owner/model"

@@ -108,7 +108,9 @@ def _end_tokens(model_config: Any) -> List[int]:
 def tokenizer_of(model_config: Any) -> Dict[str, Any]:
     """Return the model's tokenizer in the format of tokenizer.json; empty if there is none or it is too large. All tokens are then drawn alike."""
     folder = str(getattr(model_config, "tokenizer", None) or model_config.model)
-    return vocabularies.of_checkpoint(folder, str(getattr(model_config, "tokenizer_mode", "auto")))
+    return vocabularies.of_checkpoint(
+        vocabularies.folder_of(folder), str(getattr(model_config, "tokenizer_mode", "auto"))
+    )
 
 
 def _token_biases(tokenizer: Dict[str, Any]) -> Iterable[Any]:
