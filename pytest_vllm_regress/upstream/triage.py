@@ -53,7 +53,8 @@ _NEEDS: tuple[tuple[Outcome, re.Pattern[str]], ...] = (
     (
         Outcome.KERNEL,
         re.compile(
-            r"Torch not compiled with CUDA|CUDA driver version is insufficient|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
+            r"CUDA driver version is insufficient"
+            r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
             r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
             r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
             re.I,
