@@ -7,6 +7,7 @@
 | ``class(Base, Generic)`` | a class; ``@dataclass class()`` |
 | ``: int = 5`` | a field of a class, with annotation and default |
 | ``.`` and ``.: LLMEngine`` | an attribute that methods assign, with its class where that is plain |
+| ``.: VllmConfig.model_config`` | the same, assigned from an attribute of an instance of that class |
 | ``=`` | another name with a value |
 | ``< vllm.x:Name`` | a name imported from another module of vLLM; ``< vllm.x`` is a module |
 | ``?< vllm.x:Name`` | the same, for type checkers only |

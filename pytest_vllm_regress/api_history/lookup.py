@@ -137,13 +137,22 @@ class Lookup:
         """Return the member, or an instance of its class if its definition names one."""
         if definition.startswith((".: ", ": ")):
             kind = definition.partition(": ")[2].partition(" = ")[0].removesuffix(" | None").strip("'\"")
-            if kind.isidentifier():
+            first, _, attribute = kind.partition(".")
+            if first.isidentifier() and (not attribute or attribute.isidentifier()):
                 try:
-                    symbol = self._class_in(owner.module, kind)
+                    symbol = dataclasses.replace(self._class_in(owner.module, first), instance=True)
+                    symbol = self._attribute(symbol, attribute) if attribute else symbol
                 except (Missing, Unknown):
                     return Symbol(owner.module, name, definition)
-                return dataclasses.replace(symbol, instance=True)
+                return symbol
         return Symbol(owner.module, name, definition)
+
+    def _attribute(self, owner: Symbol, name: str) -> Symbol:
+        """Return an instance of the class of an attribute. Raises ``Unknown`` if the class is not known."""
+        symbol = self.member(owner, name)
+        if not is_class(symbol.definition):
+            raise Unknown
+        return symbol
 
     def _class_in(self, module: str, name: str) -> Symbol:
         """Return the class that a name means in a module, also where it is imported for type checkers only."""

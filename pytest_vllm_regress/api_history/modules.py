@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .definitions import class_text, function_text, shortened
+from .lazy import lazy_names
 
 ROOT = "vllm"
 _LAZY = re.compile(r"(\.[\w.]*|vllm[\w.]*):(\w+)")
@@ -35,6 +36,10 @@ def read_module(tree: ast.Module, path: str) -> Module:
     """Return the symbols of a parsed module."""
     reader = _Reader(module_name(path), path.endswith("/__init__.py"))
     reader.read(tree.body, "", runtime=True)
+    if (names := lazy_names(tree.body)) is not None:
+        del reader.symbols["__getattr__"]
+        for name in names - reader.symbols.keys():
+            reader.symbols[name] = "="
     return Module(reader.symbols, tuple(reader.stars), reader.deprecations)
 
 
@@ -227,6 +232,8 @@ def _class_of(node: ast.stmt, classes: dict[str, str]) -> str:
     value = getattr(node, "value", None)
     if isinstance(value, ast.Name):
         return classes.get(value.id, "")
+    if isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and classes.get(value.value.id):
+        return f"{classes[value.value.id]}.{value.attr}"
     function = value.func if isinstance(value, ast.Call) else None
     if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
         function = function.value

@@ -34,6 +34,7 @@ _OPERATORS: dict[type[ast.cmpop] | str, Callable[[Version, Version], bool]] = {
 _MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 _AT_LEAST = re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above")
 _BELOW = re.compile(r"(?i)below|_lt\b|older|before")
+_EQUAL = re.compile(r"(?i)version_is$|is_version$|version_eq|equal")
 _VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
 _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
@@ -89,6 +90,8 @@ class VersionTests:
             return self._split(operator.ge, bounds[0])
         if about_vllm and bounds and _BELOW.search(name):
             return self._split(operator.lt, bounds[0])
+        if about_vllm and bounds and _EQUAL.search(name):
+            return self._split(operator.eq, bounds[0])
         return self.all, self.all
 
     def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Outcome:

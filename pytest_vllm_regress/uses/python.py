@@ -21,6 +21,7 @@ from .syntax import (
     expressions,
     keys_of,
     kinds_caught,
+    leaves_names_undefined,
     merged,
     override,
     raises,
@@ -52,10 +53,11 @@ class PythonReader:
         self._context = _Context(self._tests.all)
         self._dry = False
         self._uses: list[Use] = []
+        self._tree = ast.Module([], [])
 
     def read(self, tree: ast.Module, cell: int = 0) -> list[Use]:
         """Return the uses in a parsed module. ``RecursionError`` means that it is nested too deeply to be read."""
-        self._cell, self._uses = cell, []
+        self._cell, self._uses, self._tree = cell, [], tree
         self._block(tree.body)
         return self._uses
 
@@ -111,6 +113,8 @@ class PythonReader:
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
+        if caught & {"module", "name"} and leaves_names_undefined(node, self._tree):
+            caught -= {"module", "name"}
         first = len(self._uses)
         context = self._context
         self._within(dataclasses.replace(context, caught=context.caught | caught), node.body)
@@ -133,7 +137,7 @@ class PythonReader:
             for alias in node.names:
                 if alias.name.partition(".")[0] == "vllm":
                     self._names[alias.asname or "vllm"] = (alias.name if alias.asname else "vllm",)
-                    self._use("name", (alias.name,), node, "name")
+                    self._use("name", (alias.name,), node, "module")
                 else:
                     self._names.pop(alias.asname or alias.name.partition(".")[0], None)
             return
@@ -141,10 +145,18 @@ class PythonReader:
         for alias in node.names:
             if ours:
                 path = f"{node.module}.{alias.name}" if alias.name != "*" else str(node.module)
-                self._use("name", (path,), node, "name")
+                self._imported(str(node.module), path, node)
                 self._names[alias.asname or alias.name] = (path,)
             else:
                 self._names.pop(alias.asname or alias.name, None)
+
+    def _imported(self, module: str, path: str, node: ast.ImportFrom) -> None:
+        """Record an import of a name. Where only ``ModuleNotFoundError`` is caught, the module and the name in it are two uses."""
+        if "module" in self._context.caught and "name" not in self._context.caught:
+            self._use("name", (module,), node, "module")
+            self._use("name", (path,), node, "name", roots=(module,))
+        else:
+            self._use("name", (path,), node, "name")
 
     def _class(self, node: ast.ClassDef) -> None:
         for expression in (*node.bases, *(word.value for word in node.keywords), *node.decorator_list):

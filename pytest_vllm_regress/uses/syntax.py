@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import functools
 import operator
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Text = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
 """Nodes that may hold a command, or names in a string."""
 _CAUGHT = {
-    "ImportError": {"name"},
-    "ModuleNotFoundError": {"name"},
+    "ImportError": {"module", "name"},
+    "ModuleNotFoundError": {"module"},
     "AttributeError": {"attribute"},
     "TypeError": {"argument"},
 }
-ALL_CAUGHT = {"name", "attribute", "argument"}
+ALL_CAUGHT = {"module", "name", "attribute", "argument"}
 
 
 def expressions(node: ast.stmt) -> Iterator[ast.expr]:
@@ -70,6 +71,39 @@ def kinds_caught(handler: ast.ExceptHandler) -> set[str]:
 def raises(handler: ast.ExceptHandler) -> bool:
     """Return whether a handler only passes the failure on."""
     return isinstance(handler.body[-1], ast.Raise)
+
+
+def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:
+    """Return whether the handlers ignore that an import failed although the file needs one of its names elsewhere."""
+    if not all(isinstance(statement, ast.Pass) for handler in node.handlers for statement in handler.body):
+        return False
+    imported = {
+        alias.asname or alias.name.partition(".")[0]
+        for statement in node.body
+        if isinstance(statement, (ast.Import, ast.ImportFrom))
+        for alias in statement.names
+    }
+    bound, loaded = _bindings(tree), _loads(tree)
+    inside = collections.Counter(name for statement in node.body for name in _loads(statement).elements())
+    return any(bound[name] == 1 and loaded[name] > inside[name] for name in imported)
+
+
+def _bindings(tree: ast.AST) -> collections.Counter[str]:
+    names: collections.Counter[str] = collections.Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias):
+            names[node.asname or node.name.partition(".")[0]] += 1
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            names[node.id] += 1
+        elif isinstance(node, (*Function, ast.ClassDef)):
+            names[node.name] += 1
+    return names
+
+
+def _loads(tree: ast.AST) -> collections.Counter[str]:
+    return collections.Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
 
 
 def defined_in(node: ast.ClassDef) -> set[str]:

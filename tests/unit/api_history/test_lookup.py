@@ -100,3 +100,21 @@ def test_what_the_sources_do_not_say_is_unknown(lookup: Lookup, path: str) -> No
 def test_signatures(lookup: Lookup, path: str, names: list[str]) -> None:
     parameters = lookup.signature(lookup.find(path)).parameters
     assert sorted(parameter.name for parameter in parameters) == sorted(names)
+
+
+def test_an_attribute_taken_from_a_parameter_has_the_class_of_that_field() -> None:
+    files = {
+        "config.py": "class Model:\n    length: int = 1\nclass Config:\n    model: Model",
+        "engine.py": """
+            from vllm.config import Config
+            class Engine:
+                def __init__(self, config: Config):
+                    self.model = config.model
+                    self.other = config.unknown
+            """,
+    }
+    lookup = Lookup(history_of({"1.0": files}), 0)
+    assert lookup.find("vllm.engine.Engine().model.length").name == "Model.length"
+    assert lookup.find("vllm.engine.Engine().other").name == "Engine.other"
+    with pytest.raises(Missing):
+        lookup.find("vllm.engine.Engine().model.width")

@@ -50,6 +50,8 @@ def lacking(tmp_path: Path, history: History, source: str) -> list[str]:
         (f"if True:\n    async def f():\n        {OLD}", "the module vllm.utils has no get_port"),
         (f"try:\n    import vllm\nexcept KeyError: ...\n{OLD}", "the module vllm.utils has no get_port"),
         (f"try:\n    {OLD}\nexcept ImportError as e:\n    raise RuntimeError from e", "the module vllm.utils has no get_port"),
+        (f"try:\n    {OLD}\nexcept ModuleNotFoundError:\n    get_port = None", "the module vllm.utils has no get_port"),
+        (f"try:\n    {OLD}\nexcept ImportError:\n    pass\nget_port()", "the module vllm.utils has no get_port"),
     ],
 )  # fmt: skip
 def test_what_breaks(tmp_path: Path, two_releases: History, source: str, text: str) -> None:
@@ -74,6 +76,9 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         f"from vllm import __version__ as v\nif parse(v) >= parse('2.0'):\n    {NEW}\nelse:\n    {OLD}\nget_port()",
         f"from importlib.metadata import version\nV = Version(version('vllm'))\nOLD = V < Version('2')\nif OLD and x:\n    {OLD}",
         "if is_vllm_version_at_least('2.0'):\n    pass\nelse:\n    from vllm.utils import get_port",
+        "if vllm_version_is('1.0'):\n    from vllm.utils import get_port",
+        f"try:\n    {OLD}\nexcept ImportError:\n    pass",
+        f"try:\n    {OLD}\nexcept ImportError:\n    pass\ntry:\n    {NEW}\nexcept ImportError:\n    pass\nget_port()",
         "if compare_versions('vllm', '<', '2.0'):\n    from vllm.utils import get_port",
         "if not is_vllm_available(min_version='2.0'):\n    from vllm.utils import get_port",
         f"import vllm\ndef f():\n    if Version(vllm.__version__) >= Version('2.0'):\n        return\n    {OLD}",
