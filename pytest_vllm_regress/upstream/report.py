@@ -18,7 +18,10 @@ def lines(run: UpstreamRun) -> Iterator[str]:
             yield f"{result.outcome}: {result.test}: {result.reason}"
     share = share_passed(run.results)
     words = "-" if share is None else format(share, ".0%")
-    yield f"{len(run.files)} files in {run.seconds:.0f} s; passed of those not skipped: {words}"
+    reached = {result.file for result in run.results}
+    yield f"{len(reached)} of {len(run.files)} files in {run.seconds:.0f} s; passed of the tests that were not skipped: {words}"
+    if missed := [file for file in run.files if file not in reached]:
+        yield f"without a result, because the run ended before or they have no tests here: {', '.join(missed)}"
     if run.without_stand_in:
         yield f"no stand-in for {', '.join(run.without_stand_in)}"
 
