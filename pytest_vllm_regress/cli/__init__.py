@@ -29,6 +29,7 @@ MODULES = {
     "doctor": "doctor",
     "env": "environments",
     "explain": "explain",
+    "export": "cases",
     "fuzz": "fuzz",
     "judge": "report",
     "list": "cases",

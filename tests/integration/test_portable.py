@@ -41,6 +41,7 @@ COMMANDS = {
     "show": ["show", "vllm-17173"],
     "audit": ["audit", "vllm==0.8.4", "--serve", "vllm serve M"],
     "explain": ["explain", str(ROOT / "pytest_vllm_regress" / "data" / "sound" / "vllm-0.8.5.log")],
+    "export": ["export", "vllm-17173", "--osv"],
     "report": ["report", "RESULTS", "--markdown", "-"],
     "pages": ["report", "RESULTS", "--html", "FOLDER/page.html", "--pages", "FOLDER/pages"],
     "site": ["site", "FOLDER/site"],

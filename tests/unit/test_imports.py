@@ -35,7 +35,7 @@ FLOORS = (
         "fuzz",
         "pages",
     ),
-    *("plugin", "cli"),
+    *("plugin", "export", "cli"),
 )
 """The folders of the package in import order: each may import only folders before it."""
 FOREIGN = {
