@@ -18,6 +18,7 @@ from ..deployments.relevance import Reach, Relevance, relevance
 from ..environments.installed import is_environment, open_environment, scan
 from ..environments.recipes import find_file, load
 from ..errors import UsageError
+from ..util.files import expand_home
 from ..util.validation import did_you_mean, format_value
 from ..util.versions import requirement_of
 from .boundaries import observation
@@ -91,7 +92,7 @@ def read_target(target: str) -> Inventory:
     """
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
-    path = Path(target).expanduser()
+    path = expand_home(target)
     if not os.path.exists(path):
         if pinned := _pinned(target):
             return pinned
@@ -114,7 +115,7 @@ def read_target(target: str) -> Inventory:
 
 def read_interpreter(python: Path) -> Inventory:
     """Start the interpreter ``python`` (or that of an environment's directory) in isolated mode, ask for its path, and read its packages."""
-    return inventory_of(python.expanduser().absolute(), str(python))
+    return inventory_of(expand_home(python).absolute(), str(python))
 
 
 def _pinned(target: str) -> Inventory | None:

@@ -13,6 +13,7 @@ from ..environments.names import resolve
 from ..environments.sources import find_source, parse_name, set_clones
 from ..errors import UsageError
 from ..runner.batch import Batch
+from ..util.files import expand_home
 from .patch import CaseEffect, base_of, changed_files, effects, nearest_first
 
 
@@ -64,7 +65,7 @@ class PatchTrial:
 
 def plan_trial(request: TrialRequest) -> PatchTrial:
     """Find the base and the changed files of a work tree. Raises ``UsageError`` if nothing was changed."""
-    name = parse_name(f"vllm@{request.tree.expanduser().absolute()}")
+    name = parse_name(f"vllm@{expand_home(request.tree).absolute()}")
     assert name is not None
     source = find_source(name)
     set_clones([str(source.tree)])  # the base is a commit of the tree's own repository

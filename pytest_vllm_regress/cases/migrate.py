@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import CaseFileError, UsageError
 from ..util.documents import parse_toml
-from ..util.files import read_bounded, write_atomically
+from ..util.files import files_below, read_bounded, write_atomically
 from .case_format import FORMAT, format_problem, upgrade
 from .loading import CASE_FILE, MAX_BYTES
 
@@ -116,7 +116,7 @@ def _manual(path: Path, document: MutableMapping[str, Any], changes: list[str]) 
 
 
 def _old_code(directory: Path) -> Iterator[str]:
-    for file in sorted(directory.rglob("*.py")):
+    for file in files_below(directory, ".py"):
         text = read_bounded(file, 4 * 1024 * 1024, what="a test or probe").decode("utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), 1):
             yield from (f"{file}:{number}: {advice}" for pattern, advice in _OLD_CODE if pattern.search(line))

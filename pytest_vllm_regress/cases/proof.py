@@ -27,7 +27,7 @@ from .._version import __version__
 from ..engines.probe import BUILT_IN, built_in_sources
 from ..errors import UsageError
 from ..util.documents import load_json
-from ..util.files import read_bounded, write_atomically
+from ..util.files import files_below, read_bounded, write_atomically
 from ..util.validation import problems
 from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
@@ -152,7 +152,7 @@ def claims_fingerprint(case: Case) -> str:
 
 def code_fingerprint(directory: Path) -> str:
     """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules they call."""
-    files = [file for file in sorted(directory.rglob("*")) if not file.is_dir()]
+    files = files_below(directory)
     names = {file.relative_to(directory): file for file in files}
     sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
     called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
 from ..errors import UsageError
+from ..util.files import expand_home
 from ..util.text import one_line
 from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
 
@@ -53,7 +53,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
         yield sys.stdin.buffer
         return
-    path = Path(file).expanduser()
+    path = expand_home(file)
     if not path.is_file():
         raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
     with path.open("rb") as stream:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -12,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..util.files import read_bounded
+from ..util.documents import parse_json
+from ..util.files import expand_home, read_bounded
 from ..util.validation import format_value
+from ..util.yaml_documents import MAX_NODES, parse_yaml
 
 MAX_BYTES = 1024 * 1024
-_MAX_NODES = 100_000
+MAX_DEPLOYMENTS = 100
+MAX_COMMAND = 64 * 1024
+"""Characters of a command: ``shlex`` takes time with the square of a word's length."""
 _SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization"}
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,16 +45,24 @@ class Deployment:
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
     """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
-    path = Path(text).expanduser()
+    path = expand_home(text)
     if " " in text.strip() and not os.path.exists(path):
-        deployments = tuple(_of_words(_split(text), "--serve", {}))
+        deployments = tuple(_bounded(_of_words(_split(text), "--serve", {})))
     elif os.path.exists(path):
-        deployments = tuple(_of_file(path))
+        deployments = tuple(_bounded(_of_file(path)))
     else:
         raise UsageError(f"--serve {format_value(text)}: no such file. Give {_ALLOWED}")
     if not deployments:
         raise UsageError(f"--serve {format_value(text)}: starts no vLLM. Allowed are {_ALLOWED}")
     return deployments
+
+
+def _bounded(deployments: Iterator[Deployment]) -> Iterator[Deployment]:
+    """Yield the deployments. Raises ``UsageError`` for more than ``MAX_DEPLOYMENTS``."""
+    for number, deployment in enumerate(deployments):
+        if number == MAX_DEPLOYMENTS:
+            raise UsageError(f"{deployment.source}: starts more than {MAX_DEPLOYMENTS} servers; give a part of it")
+        yield deployment
 
 
 def _of_file(path: Path) -> Iterator[Deployment]:
@@ -68,11 +79,9 @@ def _of_file(path: Path) -> Iterator[Deployment]:
 
 
 def _yaml_documents(text: str, path: Path) -> list[Any]:
-    import yaml
-
     try:
-        return list(yaml.safe_load_all(text))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        return parse_yaml(text)
+    except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{path}: not valid YAML: {reason}. For a Helm chart give its values, or the output of `helm template`"
@@ -134,7 +143,7 @@ def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
 def _exec_form(text: str) -> list[str]:
     if text.lstrip().startswith("["):
         try:
-            return [str(word) for word in json.loads(text)]
+            return [str(word) for word in parse_json(text)]
         except ValueError:
             return []
     return _split(text)
@@ -206,6 +215,10 @@ def _variables(value: Any) -> dict[str, str]:
 
 
 def _split(text: str) -> list[str]:
+    if len(text) > MAX_COMMAND:
+        raise UsageError(
+            f"--serve: a command of more than {MAX_COMMAND} characters, which is the limit: {format_value(text[:100])}"
+        )
     try:
         return shlex.split(text, comments=True)
     except ValueError:

@@ -12,6 +12,7 @@ from ..environments.installed import VLLM, Installed, read_installed
 from ..environments.overlay import about
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
+from ..util.files import expand_home
 from . import device as devices
 from .device import choose
 
@@ -63,7 +64,7 @@ def named_interpreter(name: str) -> Path | None:
     if name == RUNNING_INTERPRETER:
         return Path(sys.executable)
     if names_interpreter(name):
-        path = Path(name).expanduser()
+        path = expand_home(name)
         if not path.exists():
             raise UsageError(
                 f"--vllm-env {name}: there is no such interpreter. Give the path of an interpreter or the name of an environment"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import UsageError
-from ..util.files import parts_below
+from ..util.files import expand_home, parts_below
 from ..util.masking import mask, mask_log
 from ..util.project import check_owner
 from ..util.sizes import MIB
@@ -74,7 +74,7 @@ class Repository:
     @classmethod
     def at(cls, place: Path) -> Repository:
         """Return the repository at ``place``. Raises ``UsageError`` if there is none."""
-        place = place.expanduser().absolute()
+        place = expand_home(place).absolute()
         repository = cls(place)
         git_folder = repository._try("rev-parse", "--absolute-git-dir") if place.is_dir() else None
         if git_folder is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ..errors import UsageError
-from ..util.files import private_folder, read_below
+from ..util.files import expand_home, private_folder, read_below
 from ..util.masking import mask
 from ..util.paths import cache_root
 from ..util.project import check_owner, check_steps
@@ -155,9 +155,7 @@ def set_clones(places: Sequence[str]) -> None:
             raise UsageError(
                 f"--source {setting!r}: allowed is [PACKAGE=]PATH|URL, PACKAGE one of {', '.join(PROJECTS)}"
             )
-        os.environ[_variable(PROJECTS[package])] = (
-            place if _URL.match(place) else str(Path(place).expanduser().absolute())
-        )
+        os.environ[_variable(PROJECTS[package])] = place if _URL.match(place) else str(expand_home(place).absolute())
 
 
 def clone_of(project: Project) -> Repository:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import UsageError
 from ..schemas import Profile, features
 from ..util.documents import load_json
-from ..util.files import distinct_files
+from ..util.files import distinct_files, files_below
 from ..util.paths import DATA, shipped
 from .artefact import load
 from .judge import NotJudged, judge
@@ -49,7 +49,7 @@ def read(folder: Path) -> Iterator[Group]:
     jsonschema cannot judge within the limits of ``judge``. Raises ``UsageError`` for a file that does not have the layout of the suite, and for one
     that takes too long.
     """
-    files = distinct_files(sorted(folder.rglob("*.json")))
+    files = distinct_files(files_below(folder, ".json"))
     if not files:
         raise UsageError(f"{folder}: there are no files of the JSON Schema Test Suite (*.json) below this folder")
     for path in files:

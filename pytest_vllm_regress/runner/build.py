@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from ..errors import UsageError
+from ..util.files import expand_home
 from .batch import Batch
 from .progress import Say
 
@@ -36,11 +36,11 @@ def check_environments(batches: Sequence[Batch], *, gpu: bool = False) -> None:
 
     for batch in batches:
         if names_interpreter(batch.environment):
-            if not Path(batch.environment).expanduser().exists():
+            if not expand_home(batch.environment).exists():
                 raise UsageError(
                     f"--env {batch.environment}: no such interpreter. Give an interpreter's path or an environment's name"
                 )
-            inspect(batch.environment, Path(batch.environment).expanduser().absolute(), "auto")
+            inspect(batch.environment, expand_home(batch.environment).absolute(), "auto")
         else:
             resolve(batch.environment)
             if why := unavailable_reason(batch.environment):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import collections
 import configparser
 import re
+import warnings
 from collections.abc import Iterator
 
 from packaging.utils import canonicalize_name
@@ -13,12 +15,13 @@ from ..util.documents import parse_toml
 from ..util.versions import requirement_of, specifiers_of, version_of
 from .model import Declared, Place
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
 MAX_ITEMS = 50_000
 
 
-def declared_in(text: str, file: str) -> list[Declared]:
-    """Return the ranges that a file declares; none for a file of another kind, or one that cannot be parsed."""
+def declared_in(text: str, file: str) -> Iterator[Declared]:
+    """Yield the ranges that a file declares; none for a file of another kind, or one that cannot be parsed."""
     name = file.rpartition("/")[2]
     try:
         if name == "pyproject.toml":
@@ -28,24 +31,28 @@ def declared_in(text: str, file: str) -> list[Declared]:
             parser.read_string(text)
             specifiers = [s for section in parser.values() for value in section.values() for s in _lines(value)]
         elif name == "setup.py":
-            nodes = ast.walk(ast.parse(text))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SyntaxWarning)
+                nodes = ast.walk(ast.parse(text))
             texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
             specifiers = [s for item in texts for s in _lines(item)]
         elif name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file):
             specifiers = list(_lines(text))
         else:
-            return []
+            return
     except (ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error):
-        return []
-    lines = text.splitlines()
-    return [Declared(specifier, Place(file, _line_of(lines, specifier))) for specifier in dict.fromkeys(specifiers)]
+        return
+    lines = _lines_by_version(text)
+    for specifier in dict.fromkeys(specifiers):
+        version = _NUMBER.search(specifier)
+        yield Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
 
 
 def _pyproject(document: dict[str, object]) -> Iterator[str]:
     """Yield the ranges in any list of requirements of a pyproject.toml, and in the tables of Poetry."""
-    todo: list[object] = [document]
+    todo: collections.deque[object] = collections.deque([document])
     while todo and len(todo) < MAX_ITEMS:
-        item = todo.pop(0)
+        item = todo.popleft()
         if isinstance(item, list):
             for entry in item:
                 if isinstance(entry, str):
@@ -79,8 +86,11 @@ def _lines(text: str) -> Iterator[str]:
                 yield str(requirement.specifier)
 
 
-def _line_of(lines: list[str], specifier: str) -> int:
-    """Return the first line that names vllm and a version of the specifier."""
-    version = re.sub(r"[^\d.].*", "", re.sub(r"^\D*", "", specifier))
-    named = (number for number, line in enumerate(lines, 1) if "vllm" in line.lower() and version in line)
-    return next(named, 1)
+def _lines_by_version(text: str) -> dict[str, int]:
+    """Return for each version in a line that names vllm the number of the first such line."""
+    lines: dict[str, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if "vllm" in line.lower():
+            for version in _NUMBER.findall(line):
+                lines.setdefault(version, number)
+    return lines

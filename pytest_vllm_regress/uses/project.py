@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import os
 import warnings
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ from ..api_history.service import Option
 from ..api_history.store import History
 from ..errors import UsageError
 from ..util.documents import parse_json
-from ..util.files import read_below
+from ..util.files import MAX_DEPTH, read_below
 from .declared import declared_in
 from .model import Declared, Project, Use
-from .python import PythonReader
+from .python import PythonReader, TooMuchWork
 from .strings import Known, StringReader
 from .text import is_dockerfile, pins, read_text
 
@@ -23,7 +24,12 @@ MAX_FILE = 2 * 1024 * 1024
 MAX_FILES = 50_000
 MAX_TOTAL = 512 * 1024 * 1024
 MAX_NOTES = 20
-MAX_USES = 100_000
+MAX_PYTHON, MAX_LINE = 1024 * 1024, 64 * 1024
+"""Limits of Python source: CPython takes time with the square of the length of an f-string."""
+MAX_USES = 50_000
+MAX_WORK = 100_000_000
+"""Limit for all files together, see ``python.MAX_WORK``."""
+MAX_DECLARED = 1000
 _SKIPPED = frozenset(("node_modules", "site-packages", "__pycache__", "venv", "build", "dist"))
 _TEXT = (".sh", ".bash", ".yaml", ".yml", ".tpl", ".env", ".json", ".service", ".txt", ".in", ".cfg", ".toml")
 _LISTS = ("requirements", "constraints")
@@ -51,9 +57,9 @@ class ProjectReader:
         self._releases = history.releases
         self._strings = StringReader(known_names(history))
         self._uses: dict[Use, None] = {}
-        self._declared: list[Declared] = []
+        self._declared: dict[Declared, None] = {}
         self._notes: list[str] = []
-        self._count = self._bytes = 0
+        self._count = self._bytes = self._work = 0
 
     def read(self, folder: Path, name: str) -> None:
         """Read one file. One that is too large or cannot be parsed is left out with a note."""
@@ -66,16 +72,25 @@ class ProjectReader:
         self._bytes += len(content or b"")
         if content is None or b"vllm" not in content.lower():
             return
-        if self._bytes > MAX_TOTAL or len(self._uses) > MAX_USES:
-            raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes or {MAX_USES} uses; give a part of it")
-        text = content.decode("utf-8", errors="replace")
+        if self._bytes > MAX_TOTAL:
+            raise UsageError(f"{folder}: has more than {MAX_TOTAL} bytes; give a part of it")
+        text = content.decode("utf-8-sig", errors="replace")
         try:
             self._uses |= dict.fromkeys(self._uses_in(text, name))
         except _Unreadable as problem:
             self._notes.append(f"left out: {name}: {problem}")
-        self._declared += declared_in(text, name)
+        if len(self._uses) > MAX_USES or self._work > MAX_WORK:
+            raise UsageError(f"{folder}: has more than {MAX_USES} uses, or takes too much work; give a part of it")
+        self._declare(text, name)
+
+    def _declare(self, text: str, name: str) -> None:
+        declared = declared_in(text, name)
         if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
-            self._declared += pins(text, name)
+            declared = itertools.chain(declared, pins(text, name))
+        self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
+        if len(self._declared) > MAX_DECLARED:
+            self._notes.append(f"left out: {name}: more than {MAX_DECLARED} declared ranges")
+            self._declared = dict(itertools.islice(self._declared.items(), MAX_DECLARED))
 
     def project(self) -> Project:
         notes = self._notes[:MAX_NOTES]
@@ -83,7 +98,7 @@ class ProjectReader:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
         own = self._strings.own_routes
         uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
-        return Project(uses, tuple(dict.fromkeys(self._declared)), self._count, tuple(notes))
+        return Project(uses, tuple(self._declared), self._count, tuple(notes))
 
     def _uses_in(self, text: str, name: str) -> Iterator[Use]:
         if name.endswith(".py"):
@@ -94,6 +109,8 @@ class ProjectReader:
             yield from read_text(text, name, self._strings)
 
     def _python(self, text: str, reader: PythonReader, cell: int = 0) -> list[Use]:
+        if len(text) > MAX_PYTHON or max(map(len, text.split("\n"))) > MAX_LINE:
+            raise _Unreadable(f"has more than {MAX_PYTHON} characters, or {MAX_LINE} in a line")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SyntaxWarning)
@@ -101,9 +118,16 @@ class ProjectReader:
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise _Unreadable("cannot be parsed") from None
         try:
+            before = reader.work
             return reader.read(tree, cell)
         except RecursionError:
             raise _Unreadable("is nested too deeply") from None
+        except TooMuchWork:
+            raise _Unreadable(
+                "takes too much work: the product of its names, branches, bases or keywords is huge"
+            ) from None
+        finally:
+            self._work += reader.work - before
 
     def _notebook(self, text: str, name: str) -> Iterator[Use]:
         try:
@@ -156,6 +180,8 @@ def _files(root: Path) -> Iterator[str]:
     """Yield the files to read below ``root``, in the order of their names. Links are not followed."""
     count = 0
     for folder, folders, files in os.walk(root, followlinks=False):
+        if os.path.relpath(folder, root).count(os.sep) >= MAX_DEPTH:
+            raise UsageError(f"{root}: has folders nested more than {MAX_DEPTH} deep; give a part of it")
         folders[:] = sorted(
             name
             for name in folders

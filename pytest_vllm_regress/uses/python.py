@@ -29,6 +29,14 @@ from .syntax import (
 
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 MAX_PATH = 300
+MAX_WORK = 5_000_000
+"""Limit of the uses in one file and the names that are copied for its branches, and nodes that are visited for its handlers: all may be products of the lengths of its parts."""
+
+_WORK_OF_USE = 20
+
+
+class TooMuchWork(Exception):
+    """Reading a file would take more than ``MAX_WORK``."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,13 +61,24 @@ class PythonReader:
         self._context = _Context(self._tests.all)
         self._dry = False
         self._uses: list[Use] = []
-        self._tree = ast.Module([], [])
+        self._tree, self._size = ast.Module([], []), 0
+        self.work = 0
+        """Work that was done so far, in the unit of ``MAX_WORK``."""
 
     def read(self, tree: ast.Module, cell: int = 0) -> list[Use]:
-        """Return the uses in a parsed module. ``RecursionError`` means that it is nested too deeply to be read."""
+        """Return the uses in a parsed module.
+
+        Raises ``RecursionError`` if it is nested too deeply to be read, ``TooMuchWork`` if that takes disproportionate time or memory.
+        """
         self._cell, self._uses, self._tree = cell, [], tree
+        self._size = sum(1 for _ in ast.walk(tree))
         self._block(tree.body)
         return self._uses
+
+    def _spend(self, work: int) -> None:
+        self.work += work
+        if self.work > MAX_WORK:
+            raise TooMuchWork
 
     # Statements
 
@@ -101,6 +120,7 @@ class PythonReader:
             return None
         self._expression(node.test)
         true, false = self._tests.outcome(node.test, self._names)
+        self._spend(2 * len(self._names))
         context, before = self._context, dict(self._names)
         probed = context.probed | probed_names(node.test)
         self._within(dataclasses.replace(context, live=context.live & true, probed=probed), node.body)
@@ -113,12 +133,14 @@ class PythonReader:
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
+        self._spend(self._size)
         if caught & {"module", "name"} and leaves_names_undefined(node, self._tree):
             caught -= {"module", "name"}
         first = len(self._uses)
         context = self._context
         self._within(dataclasses.replace(context, caught=context.caught | caught), node.body)
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
+        self._spend((1 + len(node.handlers)) * len(self._names))
         after_body = dict(self._names)
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else context.instead_of
@@ -184,6 +206,7 @@ class PythonReader:
             self._strings.define(decorator)
         for expression in (*node.decorator_list, *arguments.defaults, *filter(None, arguments.kw_defaults)):
             self._expression(expression)
+        self._spend(len(self._names))
         names, self._names = self._names, dict(self._names)
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
             self._bind(argument.arg, self._annotated(argument.annotation))
@@ -193,6 +216,7 @@ class PythonReader:
         self._context, self._names = context, names
 
     def _scope(self, body: Sequence[ast.stmt]) -> None:
+        self._spend(len(self._names) + len(self._keys))
         names, keys = dict(self._names), dict(self._keys)
         self._block(body)
         self._names, self._keys = names, keys
@@ -279,6 +303,7 @@ class PythonReader:
         for word in node.keywords:
             if word.arg is None:
                 passed = self._keys.get(word.value.id) if isinstance(word.value, ast.Name) else keys_of(word.value)
+                self._spend(len(passed or ()))
                 keywords |= passed or {}
         for name, line in keywords.items():
             self._use("keyword", paths, node, "argument", detail=name, line=line)
@@ -315,6 +340,7 @@ class PythonReader:
         line: int = 0,
         **parts: object,
     ) -> None:
+        self._spend(_WORK_OF_USE)
         context = self._context
         last = str(parts.get("detail") or paths[0].rpartition(".")[2])
         guarded = (

@@ -20,8 +20,15 @@ def _flags(*names: str) -> int:
     return functools.reduce(operator.or_, (getattr(os, f"O_{name}", 0) for name in (*names, "CLOEXEC", "BINARY")))
 
 
+MAX_DEPTH = 100
+"""Limit for folders in folders that somebody else made."""
 _FOLDER = _flags("RDONLY", "DIRECTORY")
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
+
+
+def expand_home(path: str | Path) -> Path:
+    """Return the path with a leading ``~`` or ``~user`` replaced. It stays if there is no such user: no such file exists then."""
+    return Path(os.path.expanduser(path))
 
 
 def read_bounded(path: Path, limit: int, *, what: str = "a file", error: type[UsageError] = UsageError) -> bytes:
@@ -171,6 +178,21 @@ def create_below(folder: Path, path: str, content: bytes) -> None:
             stream.write(content)
 
 
+def files_below(folder: Path, suffix: str = "") -> list[Path]:
+    """Return all files below ``folder`` whose names end with ``suffix``, sorted. Links to folders are neither followed nor returned.
+
+    Raises ``UsageError`` for folders that are nested more than ``MAX_DEPTH`` deep: Python's own walks are recursive.
+    """
+    files = []
+    for place, _, names in os.walk(folder):
+        if len(Path(place).relative_to(folder).parts) > MAX_DEPTH:
+            raise UsageError(
+                f"{folder}: has folders nested more than {MAX_DEPTH} deep. Remove them, or name another folder"
+            )
+        files += [Path(place, name) for name in names if name.endswith(suffix)]
+    return sorted(files)
+
+
 def distinct_files(paths: Iterable[Path]) -> list[Path]:
     """Return the paths without those that are the same file as an earlier one, through links of either kind. Missing files stay."""
     files: dict[object, Path] = {}
@@ -187,10 +209,15 @@ def distinct_files(paths: Iterable[Path]) -> list[Path]:
 def size_of(path: Path) -> int:
     """Return the disk usage in bytes of all files below ``path``. Symbolic links are not followed."""
     total = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    waiting = [os.fspath(path)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                else:
+                    with contextlib.suppress(OSError):
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
 
 

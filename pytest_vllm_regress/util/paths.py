@@ -15,7 +15,7 @@ from typing import overload
 import platformdirs
 
 from ..errors import Masked, UsageError
-from .files import private_folder
+from .files import expand_home, private_folder
 from .project import check_steps, check_writers, is_private
 
 PACKAGE = Path(__file__).parents[1]
@@ -72,7 +72,7 @@ def cache_root() -> Path:
 
 def _cache_path() -> Path:
     setting = os.environ.get("VLLM_REGRESS_CACHE")
-    return Path(setting).expanduser().absolute() if setting else Path(platformdirs.user_cache_dir("vllm-regress"))
+    return expand_home(setting).absolute() if setting else Path(platformdirs.user_cache_dir("vllm-regress"))
 
 
 def writable_root() -> Path:

@@ -11,7 +11,7 @@ from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
 from ...environments.sidecars import LOCKS as SIDECARS
 from ...environments.sidecars import sidecar_locks
 from ...errors import UsageError
-from ...util.files import read_bounded
+from ...util.files import files_below, read_bounded
 from ..batch import Batch, Needs, RunOptions
 from ..pytest_run import OUTER_TIMEOUT_S
 from .wire import BatchRequest
@@ -81,7 +81,7 @@ def _files(batch: Batch) -> Iterator[tuple[str, str]]:
     for root in {case.directory.parent: None for case in batch.cases}:
         yield from ((path.name, _text(path, MAX_FILE)) for path in sorted(root.glob("*.py")))
     for case in batch.cases:
-        for path in sorted(case.directory.rglob("*")):
+        for path in files_below(case.directory):
             if path.is_file() and path.name not in _NOT_SENT and "__pycache__" not in path.parts:
                 yield path.relative_to(case.directory.parent).as_posix(), _text(path, MAX_FILE)
 

@@ -1,0 +1,88 @@
+"""``audit --serve`` reads any deployment in bounded time and memory, or refuses it with a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.deployments.configuration import MAX_BYTES, read_deployments
+from pytest_vllm_regress.errors import UsageError
+
+TREE = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 9)
+)
+SERVER = "image: vllm/vllm-openai\n"
+REFUSED = {
+    "a variable of many aliases": (TREE + SERVER + "environment: {X: *a8}\n", "more than 100000 values"),
+    "a word of many aliases": (TREE + SERVER + "command: [*a8]\n", "more than 100000 values"),
+    "an option of many aliases": (TREE + "vllmConfig: {model: *a8}\n", "more than 100000 values"),
+    "merged aliases": (
+        "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n}\n  <<: [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)),
+        "more than 100000 values",
+    ),
+    "an alias in itself": (
+        "a: &a {" + ", ".join(f"k{n}: 1" for n in range(1000)) + ", <<: [" + "*a, " * 1000 + "]}\n",
+        "contains it",
+    ),
+    "a long list": ("a: [" + "1, " * 150_000 + "]\n", "more than 100000 values"),
+    "a number with the base 60": ("a: " + "1:" * 5000 + "1\n", "a number of more than 100 digits"),
+    "deep lists": ("[" * 5000, "nested too deeply"),
+    "many servers": (("---\n" + SERVER) * 200, "starts more than 100 servers"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_yaml_that_asks_for_disproportionate_work_is_refused(name: str, tmp_path: Path) -> None:
+    text, message = REFUSED[name]
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_deployments(str(tmp_path / "a.yaml"))
+
+
+def test_aliases_that_people_write_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "x: &x\n  image: vllm/vllm-openai\n  environment: {A: '1'}\nservices:\n"
+        + "".join(f"  s{n}:\n    <<: *x\n    command: --model m{n}\n" for n in range(20))
+    )
+    deployments = read_deployments(str(tmp_path / "a.yaml"))
+    assert {str(deployment.options.get("model")) for deployment in deployments} >= {f"m{n}" for n in range(20)}
+    assert all(deployment.variables == {"A": "1"} for deployment in deployments)
+
+
+def test_a_huge_word_of_a_command_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("vllm serve " + "a" * (MAX_BYTES - 100))
+    with pytest.raises(UsageError, match="a command of more than 65536 characters"):
+        read_deployments(str(tmp_path / "a.sh"))
+
+
+def test_many_commands_in_one_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("vllm serve --model x\n" * 200)
+    with pytest.raises(UsageError, match="starts more than 100 servers"):
+        read_deployments(str(tmp_path / "a.sh"))
+
+
+def test_json_that_is_nested_too_deeply_is_no_command(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM vllm/vllm-openai\nCMD " + "[" * 50_000)
+    assert read_deployments(str(tmp_path / "Dockerfile"))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["audit", "--vllm", "0.8.4", "--serve", "~no-such-user/x"],
+        ["audit", "~no-such-user/x"],
+        ["explain", "~no-such-user/x"],
+        ["uses", "~no-such-user/x"],
+        ["run", "--env", "vllm@~no-such-user/x", "vllm-17173"],
+        ["--cases", "~no-such-user/x", "list"],
+        ["audit", "--python", "~no-such-user/x"],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_the_home_of_an_unknown_user_is_a_missing_file(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "internal error" not in capsys.readouterr().err
