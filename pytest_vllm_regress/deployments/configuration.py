@@ -92,7 +92,7 @@ def _of_document(document: Any, source: str) -> Iterator[Deployment]:
     """Yield the deployments of the mappings in a document. Aliases are followed once."""
     visited: set[int] = set()
     waiting = [document]
-    while waiting and len(visited) < _MAX_NODES:
+    while waiting and len(visited) < MAX_NODES:
         node = waiting.pop()
         if id(node) in visited or not isinstance(node, (dict, list)):
             continue
