@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..util.documents import parse_json
+from ..util.documents import MAX_NODES, parse_json, parse_yaml
 from ..util.files import expand_home, read_bounded
 from ..util.validation import format_value
-from ..util.yaml_documents import MAX_NODES, parse_yaml
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPLOYMENTS = 100
