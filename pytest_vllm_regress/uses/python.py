@@ -30,7 +30,7 @@ from .syntax import (
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 MAX_PATH = 300
 MAX_WORK = 5_000_000
-"""Limit of the uses in one file and the names that are copied for its branches, and nodes that are visited for its handlers: all may be products of the lengths of its parts."""
+"""Limit of the uses in one file, the names that are copied for its branches, and the nodes that are visited for its handlers: products of its parts."""
 
 _WORK_OF_USE = 20
 
@@ -133,7 +133,8 @@ class PythonReader:
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
-        self._spend(self._size)
+        if caught and isinstance(node.handlers[0].body[0], ast.Pass):
+            self._spend(self._size)
         if caught & {"module", "name"} and leaves_names_undefined(node, self._tree):
             caught -= {"module", "name"}
         first = len(self._uses)
