@@ -30,7 +30,7 @@ from .syntax import (
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 MAX_PATH = 300
 MAX_WORK = 5_000_000
-"""Limit of the uses in one file, the names that are copied for its branches, and the nodes that are visited for its handlers: products of its parts."""
+"""Limit of the uses in one file, the names that are copied for its branches, and the nodes visited for its handlers: products of parts."""
 
 _WORK_OF_USE = 20
 
