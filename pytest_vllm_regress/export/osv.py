@@ -14,8 +14,8 @@ from ..cases.results import RunResult
 from ..errors import UsageError
 
 SCHEMA_VERSION = "1.6.0"
-PREFIX = "VLLMREGRESS-"
-"""Begins the id of a record. OSV registers prefixes of public databases; this one is for private ones."""
+PREFIX = "x_VLLMREGRESS-"
+"""Begins the id of a record. The schema reserves ``x_`` for databases that have no registered prefix."""
 _OPEN = "0"
 
 

@@ -34,7 +34,7 @@ def test_a_range_that_events_cannot_express_is_refused(specifier: str) -> None:
 def test_a_record_names_the_package_and_its_sources(tmp_path: Path) -> None:
     case = CaseFile(affected={"vllm": "<0.8.5", "xgrammar": "<0.1.20"}).write(tmp_path)
     record = osv_record(case, ())
-    assert record["id"] == "VLLMREGRESS-demo"
+    assert record["id"] == "x_VLLMREGRESS-demo"
     assert record["affected"][0]["package"] == {"ecosystem": "PyPI", "name": "vllm", "purl": "pkg:pypi/vllm"}
     assert record["references"] == [{"type": "REPORT", "url": "https://example.org/1"}]
     assert record["database_specific"]["also_needs"] == ["xgrammar <0.1.20"]
