@@ -170,14 +170,17 @@ def front_named(name: object) -> Front:
     raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
 
 
-def parse_axes(arguments: Mapping[str, Json]) -> tuple[dict[str, Json], tuple[Axis, ...]]:
-    """Split a marker's arguments into fields with one value and axes (lists of values). Raises ``UsageError`` for unknown names and bad values."""
+def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tuple[dict[str, Json], tuple[Axis, ...]]:
+    """Split a marker's arguments into fields with one value and axes (lists of values). Raises ``UsageError`` for unknown names and bad values.
+
+    ``others``: what else the marker accepts, for the message about an unknown name.
+    """
     fixed: dict[str, Json] = {}
     axes: list[Axis] = []
     for argument, value in arguments.items():
         name = SHORT.get(argument, argument)
         if name not in _FIELDS:
-            raise UsageError(_unknown_axis(argument))
+            raise UsageError(_unknown_axis(argument, others))
         is_axis = isinstance(value, list) and name not in _LISTS
         if is_axis:
             if not value:
@@ -254,8 +257,8 @@ def _check_choice(name: str, value: Json, allowed: tuple[str, ...]) -> None:
         raise UsageError(f"engine spec: {name}={value!r} is not one of {', '.join(allowed)}")
 
 
-def _unknown_axis(name: str) -> str:
-    allowed = [*SHORT, *_FIELDS]
+def _unknown_axis(name: str, others: Sequence[str] = ()) -> str:
+    allowed = [*others, *SHORT, *_FIELDS]
     close = difflib.get_close_matches(name, allowed, n=1)
     hint = f" Did you mean {close[0]}?" if close else ""
     return f"vllm_engine: unknown argument {name!r}.{hint} Allowed: {', '.join(allowed)}"

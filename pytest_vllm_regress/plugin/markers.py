@@ -66,7 +66,7 @@ def _parsed(node: Any) -> EngineMarker:
         arguments = {**marker.kwargs, **arguments}
     own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
     front = front_named(own.get("front", "offline"))
-    fixed, axes = parse_axes(arguments)
+    fixed, axes = parse_axes(arguments, _OWN_KEYS)
     return EngineMarker(front, bool(own.get("fresh", False)), own.get("timeout"), fixed, axes)
 
 

@@ -100,7 +100,7 @@ def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path, t
         (
             "tensor_parallel=2",
             "vllm_engine",
-            "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size?*",
+            "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size? Allowed: front, *",
         ),
         ("tp=[1, 0]", "vllm_engine", "*tensor_parallel_size=0 is not a whole number of at least 1*"),
         ("tp=[]", "vllm_engine", "*an axis needs at least one value*"),
