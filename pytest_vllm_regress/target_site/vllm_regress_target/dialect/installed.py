@@ -44,6 +44,11 @@ def uses_v1() -> bool:
         return True
 
 
+def simulates_v1() -> bool:
+    """Return whether the simulated worker fits this vLLM's V1. Before 0.7.3 V1 had neither a worker to derive from nor rows of logprobs."""
+    return importlib.util.find_spec("vllm.v1.worker.worker_base") is not None
+
+
 def generation_is_read_at_import() -> bool:
     """Return whether modules choose between V0 and V1 when they are imported (0.7). The agent must then leave those imports to its children."""
     from vllm.engine.arg_utils import EngineArgs

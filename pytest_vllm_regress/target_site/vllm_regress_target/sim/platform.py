@@ -6,7 +6,7 @@ import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ..dialect import speculation
-from ..dialect.installed import uses_v1
+from ..dialect.installed import simulates_v1, uses_v1
 from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
 
@@ -98,6 +98,8 @@ class SimPlatform(Platform):
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
         """Set the worker class and reject options that need a real network."""
+        if uses_v1() and not simulates_v1():
+            raise SimulationGap("the V1 engine of vLLM before 0.7.3")
         parallel, speculative = vllm_config.parallel_config, getattr(vllm_config, "speculative_config", None)
         if parallel.worker_cls == "auto":
             parallel.worker_cls = WORKER_V1 if uses_v1() else WORKER_V0
