@@ -1,4 +1,4 @@
-"""What the processes of a child have logged since a moment: the only text of the log that a verdict may consider.
+"""What the processes of a child have logged since a moment: the text of the log in which a verdict's symptom is searched.
 
 For an engine the window begins when the test takes it and not with each request: an engine that one request has killed is often noticed only at
 the next one. For a probe it begins with each call.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..target_site.vllm_regress_target.nanny import descendants
 from ..util import patterns
+from ..util.masking import Masked, mask
 from .stillness import Member, Snapshot, Thread
 from .waits import alarm_of, sleeps
 
@@ -91,11 +92,12 @@ class LogFollower:
     """Follows what a process tree logs from now on: its own file and Ray's.
 
     ``size``: bytes, without what a raylet merely repeats. ``novel``: lines unlike any before. ``matches``: reads with a new match of ``pattern``.
+    ``excerpt``: the first match, masked. The pattern is searched in the text as it was logged, because a secret may separate two words that it names.
     """
 
     def __init__(self, log: Path, ray_dir: Path | None, pattern: str | None = None) -> None:
         self.size = self.novel = self.matches = 0
-        self.excerpt = ""
+        self.excerpt = Masked("")
         self._pattern = pattern
         self._log, self._ray_dir = log, ray_dir
         self._ends = {path: _size(path) for path in self._files()}
@@ -124,8 +126,8 @@ class LogFollower:
             self._ends[path] = size
         self.matches += matches
 
-    def _new_match(self, before: bytes, new: bytes) -> str | None:
-        """Return the first match of the pattern that ends in the new text."""
+    def _new_match(self, before: bytes, new: bytes) -> Masked | None:
+        """Return the first match of the pattern that ends in the new text, masked and truncated."""
         old_length = len(before.decode(errors="replace"))
         text = (before + new).decode(errors="replace")
         at = 0
@@ -139,7 +141,7 @@ class LogFollower:
                 return None
             start, end = at + span[0], at + span[1]
             if end > old_length:
-                return text[start:end][:_EXCERPT]
+                return Masked(mask(text[start:end])[:_EXCERPT])
             at = max(end, start + 1)
         return None
 

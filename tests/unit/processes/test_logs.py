@@ -25,6 +25,14 @@ def test_text_matches_once_even_in_two_pieces(tmp_path: Path) -> None:
     assert logs.excerpt == "waiting for others"
 
 
+def test_the_excerpt_of_a_match_is_masked(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    logs = LogFollower(log, None, "waiting for .*")
+    log.write_text("waiting for hf_" + "aB3" * 12 + "\n")
+    logs.read()
+    assert logs.excerpt == "waiting for ***"
+
+
 def test_a_slow_pattern_does_not_delay_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "_SEARCH_S", 0.2)
     log = tmp_path / "log"

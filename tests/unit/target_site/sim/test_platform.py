@@ -1,4 +1,4 @@
-"""Facts that are read from the installed vLLM."""
+"""Which engines the simulated device accepts."""
 
 from __future__ import annotations
 
