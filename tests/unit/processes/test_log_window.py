@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -45,6 +46,8 @@ def test_a_flood_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 def test_an_engine_process_that_has_ended_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    while "time.sleep" not in " ".join(psutil.Process(process.pid).cmdline()):  # it is between fork and exec
+        time.sleep(0.01)
     engine = EngineProcesses()
     assert not engine.adopted
     engine.adopt([psutil.Process(process.pid)])
