@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
@@ -31,30 +31,31 @@ def ensure_sidecar(name: str, python: Path, progress: Callable[[str], None] = la
         raise UsageError(
             f"unknown sidecar {name!r}: {folder} has {names}. Add {lock.name} there (package==version with hashes)"
         )
+    arguments: list[str | Path] = ["--no-deps", "--require-hashes", "-r", lock]
+    return ensure_packages(
+        Path(LOCKS, f"{name}-{_tag(python)}"), python, arguments, f"fetching the sidecar {name}", progress
+    )
+
+
+def ensure_packages(
+    place_in_cache: Path, python: Path, arguments: Sequence[str | Path], doing: str, progress: Callable[[str], None]
+) -> Path:
+    """Return a folder of packages for the interpreter ``python``, after fetching it if necessary. Created atomically.
+
+    ``place_in_cache`` is relative, ``arguments`` name the packages for ``uv pip install``. Raises ``BuildError`` if one cannot be fetched.
+    """
     for root in (cache_root(), writable_root()):
-        place = root / LOCKS / f"{name}-{_tag(python)}"
+        place = root / place_in_cache
         check_steps(root, place)
         if place.is_dir():
             return place
     private_folder(place.parent)
-    part = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=place.parent))
+    part = Path(tempfile.mkdtemp(prefix=".part-", dir=place.parent))
     try:
-        progress(f"fetching the sidecar {name}")
+        progress(doing)
         uv.run(
-            [
-                "pip",
-                "install",
-                "--quiet",
-                "--no-deps",
-                "--require-hashes",
-                "--python",
-                python,
-                "--target",
-                part,
-                "-r",
-                lock,
-            ],
-            doing=f"fetching the sidecar {name}",
+            ["pip", "install", "--quiet", "--python", python, "--target", part, *arguments],
+            doing=doing,
             progress=progress,
         )
         try:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..environments import uv
 from ..environments.installed import read_installed
+from ..environments.sidecars import ensure_packages
 from ..errors import UsageError
-from ..util.files import private_folder
-from ..util.paths import PACKAGE, cache_root, writable_root
-from ..util.project import check_steps
+from ..util.paths import PACKAGE
 
 PACKAGES = (
     *(
@@ -54,29 +49,9 @@ def ensure_beside(python: Path, progress: Callable[[str], None] = lambda line: N
             f"{python} is Python {version[0]}.{version[1]}: upstream's tests need an environment with 3.11 or later"
         )
     tag = f"{version[0]}.{version[1]}-{hashlib.sha256(repr(PACKAGES).encode()).hexdigest()[:10]}"
-    for root in (cache_root(), writable_root()):
-        place = root / "beside" / tag
-        check_steps(root, place)
-        if place.is_dir():
-            return place
-    private_folder(place.parent)
-    part = Path(tempfile.mkdtemp(prefix=".part-", dir=place.parent))
-    try:
-        doing = "fetching pytest and clients for upstream's tests"
-        progress(doing)
-        uv.run(
-            ["pip", "install", "--quiet", "--python", python, "--target", part, *PACKAGES],
-            doing=doing,
-            progress=progress,
-        )
-        try:
-            os.rename(part, place)
-        except OSError:
-            if not place.is_dir():  # otherwise another process was faster
-                raise
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return place
+    return ensure_packages(
+        Path("beside", tag), python, PACKAGES, "fetching pytest and clients for upstream's tests", progress
+    )
 
 
 def link_own_package(folder: Path) -> Path:
