@@ -28,7 +28,7 @@ class Effect(enum.StrEnum):
 
     BREAKS = "breaks"
     LEAVES = "leaves"
-    MENDS = "mends"
+    FIXES = "fixes"
 
     @property
     def rank(self) -> int:
@@ -87,11 +87,11 @@ class Comparison:
         return ", ".join(f"{effect} {len(self.of(effect))}" for effect in Effect)
 
     def markdown(self) -> str:
-        """Return a comment for a pull request: what breaks and what is mended, and the number of failures that stay."""
+        """Return a comment for a pull request: what breaks and what is fixed, and the number of failures that stay."""
         lines = [
             f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         ]
-        listed_changes = (*self.of(Effect.BREAKS), *self.of(Effect.MENDS))
+        listed_changes = (*self.of(Effect.BREAKS), *self.of(Effect.FIXES))
         if listed_changes:
             lines += ["", "| effect | case | severity | failure | known by |", "| --- | --- | --- | --- | --- |"]
         for change in listed_changes:
@@ -140,7 +140,7 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
 
 
 def _effect(before: bool, after: bool) -> Effect:
-    return Effect.LEAVES if before and after else Effect.BREAKS if after else Effect.MENDS
+    return Effect.LEAVES if before and after else Effect.BREAKS if after else Effect.FIXES
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool, str]:

@@ -27,7 +27,7 @@ class Effect(enum.StrEnum):
     """Effect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict."""
 
     BREAKS = "breaks"
-    FIXES = "mends"
+    FIXES = "fixes"
     UNCLEAR = "unclear"
     UNCHANGED = "leaves"
 

@@ -228,7 +228,7 @@ def compare(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Say which documented failures a change of versions mends, breaks and leaves. Reads recorded results and ranges, and runs only with --run."""
+    """Say which documented failures a change of versions fixes, breaks and leaves. Reads recorded results and ranges, and runs only with --run."""
     from ..audit import comparison
     from ..audit.severity import severity
 

@@ -1,4 +1,4 @@
-"""``vllm-regress try``: which cases a patch mends, breaks and leaves unchanged."""
+"""``vllm-regress try``: which cases a patch fixes, breaks and leaves unchanged."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def try_patch(
         bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
     ] = False,
 ) -> None:
-    """Run all (or named) cases once on a work tree and once on its base, on the simulated device; show which ones the patch mends and breaks.
+    """Run all (or named) cases once on a work tree and once on its base, on the simulated device; show which ones the patch fixes and breaks.
 
     Unless cases are named, those run first whose fix or text concerns the changed modules. Arguments after -- go to pytest. Exit codes: 0 the patch
     breaks nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).

@@ -13,7 +13,7 @@ from tests.helpers.repositories import RepositoryBuilder
 BROKEN, WORKS = "broken = True\n", "broken = False\n"
 
 
-def mended_by_a_merge(place: Path) -> RepositoryBuilder:
+def fixed_by_a_merge(place: Path) -> RepositoryBuilder:
     """A failure from the first commit on, fixed on a branch that is merged."""
     builder = RepositoryBuilder(place)
     builder.commit("first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": BROKEN})
@@ -22,12 +22,12 @@ def mended_by_a_merge(place: Path) -> RepositoryBuilder:
     builder.commit("a kernel (#3)", {"csrc/k.cu": ""})
     builder.commit("a refactoring that does not import (#4)", {"vllm/engine.py": "broken = True\nimport nothing\n"})
     builder.commit("moved (#5)", {"vllm/engine.py": None, "vllm/core/engine.py": BROKEN, "vllm/core/__init__.py": ""})
-    builder.git("checkout", "--quiet", "-b", "mend")
+    builder.git("checkout", "--quiet", "-b", "fix")
     builder.commit("work in progress", {"vllm/core/engine.py": "broken = True  # soon\n"})
-    builder.commit("mended", {"vllm/core/engine.py": WORKS})
+    builder.commit("fixed", {"vllm/core/engine.py": WORKS})
     builder.git("checkout", "--quiet", "main")
     builder.commit("tests (#6)", {"tests/t.py": ""})
-    builder.merge("mend", "Merge pull request #7 from mend")
+    builder.merge("fix", "Merge pull request #7 from fix")
     builder.commit("after (#8)", {"vllm/more.py": ""})
     builder.git("tag", "v0.2")
     return builder

@@ -47,7 +47,7 @@ const setUpTable = (table, filters) => {
 
   const change = ({ cells }) => {
     const [before, after] = columns.map((column) => has(cells[column], SHOWN));
-    return before && after ? "leaves" : before ? "mends" : after ? "breaks" : "";
+    return before && after ? "leaves" : before ? "fixes" : after ? "breaks" : "";
   };
   const showColumns = () => {
     const wanted = compared.map((field) => field && Number(field.value));
@@ -61,7 +61,7 @@ const setUpTable = (table, filters) => {
   const apply = () => {
     const [text, family, severity, verdict] = fields.map((field) => (field ? field.value : ""));
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const counts = { breaks: 0, leaves: 0, mends: 0 };
+    const counts = { breaks: 0, leaves: 0, fixes: 0 };
     let visible = 0;
     showColumns();
     for (const entry of rows) {

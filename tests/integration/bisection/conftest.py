@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.environments.sources import set_clones
-from tests.helpers.histories import mended_by_a_merge
+from tests.helpers.histories import fixed_by_a_merge
 from tests.helpers.repositories import RepositoryBuilder
 
 
 @pytest.fixture
 def builder(tmp_path: Path) -> RepositoryBuilder:
-    builder = mended_by_a_merge(tmp_path / "clone")
+    builder = fixed_by_a_merge(tmp_path / "clone")
     set_clones([str(builder.place)])
     return builder

@@ -70,14 +70,14 @@ def test_commits_that_change_nothing_imported_join_the_commit_before(builder: Re
         "first (#1)",
         "a refactoring that does not import (#4)",
         "moved (#5)",
-        "Merge pull request #7 from mend",
+        "Merge pull request #7 from fix",
         "after (#8)",
     ]
     assert [len(group.others) for group in between.groups] == [2, 0, 1, 0, 0]
     assert between.total == 8
     assert between.parent(between.groups[3]).subject == "tests (#6)"
     assert history(VLLM, Repository.at(builder.place), "main", "v0.1") == between
-    assert "mended" in subjects(history(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False))
+    assert "fixed" in subjects(history(VLLM, Repository.at(builder.place), "v0.1", "main", first_parent=False))
 
 
 def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: RepositoryBuilder, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: Repo
     report = search_clone(case, builder, stand_in, tmp_path)
     (culprit,) = report.culprits
     assert (culprit.commit.subject, culprit.is_fix, culprit.confirmed) == (
-        "Merge pull request #7 from mend",
+        "Merge pull request #7 from fix",
         True,
         True,
     )
@@ -108,19 +108,19 @@ def test_a_commit_that_does_not_import_is_tried_once_skipped_and_named(
     case: Case, builder: RepositoryBuilder, tmp_path: Path
 ) -> None:
     builder.git("checkout", "--quiet", "-B", "main", "main~3")  # up to "moved"
-    builder.commit("mended at once (#9)", {"vllm/core/engine.py": "broken = False\nimport nothing\n"})
+    builder.commit("fixed at once (#9)", {"vllm/core/engine.py": "broken = False\nimport nothing\n"})
     builder.commit("and imports (#10)", {"vllm/core/engine.py": WORKS})
     stand_in = StandIn(builder)
     report = search_clone(case, builder, stand_in, tmp_path)
     (culprit,) = report.culprits
     assert culprit.commit.subject == "and imports (#10)"
-    assert [commit.subject for commit in culprit.doubtful] == ["mended at once (#9)"]
+    assert [commit.subject for commit in culprit.doubtful] == ["fixed at once (#9)"]
     assert culprit.parent.subject == "moved (#5)"
     assert culprit.confirmed
     doubtful = culprit.doubtful[0].id[:10]
     assert stand_in.ran.count(doubtful) == 1
     text = "\n".join(report.lines())
-    assert f"skipped {doubtful} mended at once (#9): INCONCLUSIVE" in text
+    assert f"skipped {doubtful} fixed at once (#9): INCONCLUSIVE" in text
     assert f"in doubt: {doubtful}" in text
 
 
@@ -143,7 +143,7 @@ def test_a_racy_failure_needs_trials_and_its_rate_is_reported(
 ) -> None:
     stand_in = StandIn(builder, chance=lambda run: run % 3 == 0)
     (culprit,) = search_clone(case, builder, stand_in, tmp_path, trials=4).culprits
-    assert culprit.commit.subject == "Merge pull request #7 from mend"
+    assert culprit.commit.subject == "Merge pull request #7 from fix"
     assert culprit.confirmed
     assert (culprit.result.runs, culprit.result.bad) == (8, 0)
     assert 0 < culprit.parent_result.bad < culprit.parent_result.runs == 8
@@ -157,7 +157,7 @@ def test_an_interrupted_search_resumes(case: Case, builder: RepositoryBuilder, t
         search_clone(case, builder, first, tmp_path)
     second = StandIn(builder)
     (culprit,) = search_clone(case, builder, second, tmp_path).culprits
-    assert culprit.commit.subject == "Merge pull request #7 from mend"
+    assert culprit.commit.subject == "Merge pull request #7 from fix"
     whole = StandIn(builder)
     search_clone(case, builder, whole, tmp_path / "other")
     again = 1 if at == len(first.ran) and len(first.ran) + len(second.ran) > len(whole.ran) else 0
@@ -242,7 +242,7 @@ def test_the_command_continues_from_releases_to_the_commit(
     assert cli.main([*ran, "--source", str(builder.place), "--find-fix"]) == 0
     output = capsys.readouterr().out
     assert "fixed between vllm v0.1" in output
-    assert "Merge pull request #7 from mend; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in output
+    assert "Merge pull request #7 from fix; https://github.com/vllm-project/vllm/pull/7; first release: 0.2" in output
     assert cli.main([*ran, "--source", str(builder.place), "--find-break"]) == 1
     assert cli.main([*ran[:4], "--commits", "--good", "main", "--bad", "v0.1", "--no-prefetch"]) == 0
     file = tmp_path / "cache" / "bisect" / "demo.log"

@@ -29,7 +29,7 @@ def builder(tmp_path: Path) -> RepositoryBuilder:
     builder.commit(
         "first (#1)", {"vllm/__init__.py": "", "vllm/engine.py": "1", "vllm/grammar.py": "1", "vllm/core.py": "1"}
     )
-    builder.commit("mend the grammar (#7)", {"vllm/grammar.py": "2"})
+    builder.commit("fix the grammar (#7)", {"vllm/grammar.py": "2"})
     builder.commit("upstream goes on (#8)", {"vllm/core.py": "2"})
     return builder
 

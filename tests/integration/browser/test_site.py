@@ -77,7 +77,7 @@ def test_two_columns_are_compared(shown: Show, site: Mapping[str, str | bytes]) 
     effects = {
         "breaks": failing["0.13.0"] - failing["0.8.4"],
         "leaves": failing["0.13.0"] & failing["0.8.4"],
-        "mends": failing["0.8.4"] - failing["0.13.0"],
+        "fixes": failing["0.8.4"] - failing["0.13.0"],
     }
     counts = ", ".join(f"{name} {len(ids)}" for name, ids in effects.items())
     assert browser.find_element(By.ID, "filter-result").text == f"0.8.4 to 0.13.0: {counts}"

@@ -1,4 +1,4 @@
-"""What a change of versions mends, breaks and leaves."""
+"""What a change of versions fixes, breaks and leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_ranges_decide_and_what_breaks_comes_first(cases: tuple[Case, ...]) -> N
     assert [(change.case.id, change.effect) for change in result.changes] == [
         ("appears", Effect.BREAKS),
         ("stays", Effect.LEAVES),
-        ("gone", Effect.MENDS),
+        ("gone", Effect.FIXES),
     ]
     assert result.changes[0].before == "range: not in vllm >=0.8.5"
     assert result.changes[0].after == "range: vllm 0.8.5 is in >=0.8.5"
@@ -60,7 +60,7 @@ def test_a_result_of_a_run_just_now_counts_and_is_asked_for_only_where_nothing_i
     assert [case.id for case in not_recorded(after, cases)] == [case.id for case in cases]
     ran = TestResult("stays", "test_it", Verdict.UNEXPECTEDLY_FIXED, "passed", "sim", "here", {"vllm": "0.8.5"})
     result = compare(parse_list(b"vllm==0.8.4", "a"), after, cases, [ran])
-    assert {change.case.id: change.effect for change in result.changes}["stays"] is Effect.MENDS
+    assert {change.case.id: change.effect for change in result.changes}["stays"] is Effect.FIXES
 
 
 @pytest.mark.parametrize("side", ["file", "."])
@@ -72,7 +72,7 @@ def test_only_environments_can_be_run(side: str, tmp_path: Path, monkeypatch: py
 
 def test_markdown_is_a_table_without_what_stays(cases: tuple[Case, ...]) -> None:
     text = compared("vllm==0.8.4", "vllm==0.8.5", cases).markdown()
-    assert text.splitlines()[0].endswith("breaks 1, leaves 1, mends 1")
+    assert text.splitlines()[0].endswith("breaks 1, leaves 1, fixes 1")
     assert "| breaks | appears |" in text
     assert "stays" not in text
 
@@ -89,5 +89,5 @@ def test_the_exit_code_says_whether_something_new_breaks(
     if status == 1:
         assert cli.main([*arguments, "--json"]) == 1
         changes = json.loads(capsys.readouterr().out)["changes"]
-        assert {change["effect"] for change in changes} == {"breaks", "leaves", "mends"}
-        assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "mends"
+        assert {change["effect"] for change in changes} == {"breaks", "leaves", "fixes"}
+        assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "fixes"
