@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from pathlib import Path
 
 from ..util.deadline import Clock, running_time
@@ -129,7 +128,7 @@ class WaitMonitor:
 class HangDetector:
     """Detects a documented hang: takes a snapshot whenever it is asked, at most every ``SNAPSHOT_INTERVAL_S``."""
 
-    def __init__(self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = time.monotonic) -> None:
+    def __init__(self, hang: DocumentedHang, tree: WatchedTree, clock: Clock = running_time) -> None:
         self._clock, self._settle_s = clock, hang.settle_s
         self._sampler = ProcessSampler(tree.nanny, tree.responder)
         self._logs = LogFollower(tree.log, tree.ray_dir, hang.pattern)
