@@ -20,7 +20,7 @@ from .forge import MAX_CONFIG, ensure_checkpoint, publish, weight_file
 from .shapes import json_bytes
 
 ADAPTER = "adapter"
-"""The kind of a name that stands for a LoRA adapter of the text model."""
+"""Kind of names that stand for a LoRA adapter of the text model."""
 PROMPT_ADAPTER = "prompt adapter"
 """The kind of a name that stands for eight virtual tokens before a prompt of the text model."""
 MAX_POSITIONS = 32768

@@ -1,1 +1,1 @@
-"""Documented failures in forms that others read: a standalone script, an upstream bug report, and OSV records."""
+"""Export documented failures: as a standalone script, an upstream bug report, or OSV records."""

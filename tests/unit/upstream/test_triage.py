@@ -1,4 +1,4 @@
-"""What became of upstream's tests, from the record of their run."""
+"""Results of a run of upstream's tests, read from its record."""
 
 from __future__ import annotations
 
