@@ -17,7 +17,7 @@ SYMBOLS = "symbols"
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class ApiChange:
     """A change of a name of a section, or of a symbol (``module:name``). ``kind``: added, removed, moved or changed.
 
     ``text``: what is different, or the place to which it moved. ``imported``: the module only imports the symbol from another one.
@@ -33,7 +33,7 @@ class Change:
         return dataclasses.asdict(self)
 
 
-def changes(history: History, before: int, after: int) -> Iterator[Change]:
+def changes(history: History, before: int, after: int) -> Iterator[ApiChange]:
     """Yield what is different in the release ``after``: first options, variables and the like, then symbols by module."""
     for section in TABLES:
         for name, timeline in sorted(history.table(section).items()):
@@ -47,7 +47,7 @@ def changes(history: History, before: int, after: int) -> Iterator[Change]:
                 yield dataclasses.replace(change, kind="moved", text=place) if place is not None else change
 
 
-def is_public(change: Change) -> bool:
+def is_public(change: ApiChange) -> bool:
     """Return whether a change is one that a user of vLLM looks for: no private name, and none that a module only imports."""
     if change.section != SYMBOLS:
         return True
@@ -56,17 +56,17 @@ def is_public(change: Change) -> bool:
     return not change.imported and not any(part.startswith("_") for part in parts)
 
 
-def _change(section: str, name: str, timeline: Timeline, before: int, after: int) -> Iterator[Change]:
+def _change(section: str, name: str, timeline: Timeline, before: int, after: int) -> Iterator[ApiChange]:
     old, new = (_at_run_time(definition_at(timeline, release)) for release in (before, after))
     imported = section == SYMBOLS and any(text is not None and text.startswith("< ") for text in (old, new))
     if old == new or (imported and old is not None and new is not None):
         return  # also if it is now defined in another place, but still imported here
     if new is None:
-        yield Change(section, name, "removed", imported=imported)
+        yield ApiChange(section, name, "removed", imported=imported)
     elif old is None:
-        yield Change(section, name, "added", "" if section == SYMBOLS else _shown(section, new), imported)
+        yield ApiChange(section, name, "added", "" if section == SYMBOLS else _shown(section, new), imported)
     elif text := difference(section, old, new):
-        yield Change(section, name, "changed", text)
+        yield ApiChange(section, name, "changed", text)
 
 
 def _at_run_time(definition: str | None) -> str | None:

@@ -23,8 +23,8 @@ from .target import read_target
 from .verdict_table import Recorded, VerdictTable, read_table
 
 
-class Effect(enum.StrEnum):
-    """Effect of the change on a failure, the most important first."""
+class UpgradeEffect(enum.StrEnum):
+    """UpgradeEffect of the change on a failure, the most important first."""
 
     BREAKS = "breaks"
     LEAVES = "leaves"
@@ -33,15 +33,15 @@ class Effect(enum.StrEnum):
     @property
     def rank(self) -> int:
         """Position for sorting; 0 is the most important."""
-        return list(Effect).index(self)
+        return list(UpgradeEffect).index(self)
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class ComparedCase:
     """A failure that one side or both have. ``before`` and ``after``: how that is known."""
 
     case: Case
-    effect: Effect
+    effect: UpgradeEffect
     before: str
     after: str
 
@@ -65,10 +65,10 @@ class Comparison:
     before: str
     after: str
     versions: tuple[Mapping[str, str], Mapping[str, str]]
-    changes: tuple[Change, ...]
+    changes: tuple[ComparedCase, ...]
     notes: tuple[str, ...]
 
-    def of(self, effect: Effect) -> tuple[Change, ...]:
+    def of(self, effect: UpgradeEffect) -> tuple[ComparedCase, ...]:
         """Return the changes with this effect."""
         return tuple(change for change in self.changes if change.effect is effect)
 
@@ -84,18 +84,18 @@ class Comparison:
 
     def counts(self) -> str:
         """Return the number of failures by effect, in words."""
-        return ", ".join(f"{effect} {len(self.of(effect))}" for effect in Effect)
+        return ", ".join(f"{effect} {len(self.of(effect))}" for effect in UpgradeEffect)
 
     def markdown(self) -> str:
         """Return a comment for a pull request: what breaks and what is fixed, and the number of failures that stay."""
         lines = [
             f"**Documented vLLM failures, {markdown_cell(self.before)} to {markdown_cell(self.after)}**: {self.counts()}"
         ]
-        listed_changes = (*self.of(Effect.BREAKS), *self.of(Effect.FIXES))
+        listed_changes = (*self.of(UpgradeEffect.BREAKS), *self.of(UpgradeEffect.FIXES))
         if listed_changes:
             lines += ["", "| effect | case | severity | failure | known by |", "| --- | --- | --- | --- | --- |"]
         for change in listed_changes:
-            known = change.after if change.effect is Effect.BREAKS else change.before
+            known = change.after if change.effect is UpgradeEffect.BREAKS else change.before
             cells = (change.effect, change.case.id, severity(change.case), change.case.title, known)
             lines.append(f"| {' | '.join(map(markdown_cell, cells))} |")
         return "\n".join(lines)
@@ -119,7 +119,7 @@ def compare(
     table = read_table(cases).with_results(results)
     known = {case.id: (_known(before, case, table), _known(after, case, table)) for case in cases}
     changes = [
-        Change(case, _effect(old[0], new[0]), old[1], new[1])
+        ComparedCase(case, _effect(old[0], new[0]), old[1], new[1])
         for case in cases
         for old, new in [known[case.id]]
         if old[0] or new[0]
@@ -139,8 +139,8 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
     return tuple(case for case in cases if _latest(inventory, case, table) is None)
 
 
-def _effect(before: bool, after: bool) -> Effect:
-    return Effect.LEAVES if before and after else Effect.BREAKS if after else Effect.FIXES
+def _effect(before: bool, after: bool) -> UpgradeEffect:
+    return UpgradeEffect.LEAVES if before and after else UpgradeEffect.BREAKS if after else UpgradeEffect.FIXES
 
 
 def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool, str]:

@@ -26,7 +26,7 @@ class Form:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class AuditMatch:
     """A documented failure of the combination ``versions``. ``package`` is the decisive package, ``forms`` are the case's variants.
 
     ``observed``: where the failure was observed with exactly this version; empty if it is inferred from the range.
@@ -66,7 +66,7 @@ class Finding:
         }
 
 
-def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[Finding, ...]:
+def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[AuditMatch, ...]:
     """Return the documented failures of ``inventory``, in the order of ``cases``."""
     return tuple(finding for case in cases if (finding := _match(inventory, case)) is not None)
 
@@ -106,7 +106,7 @@ def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:
     return {name: " or ".join(versions) for name, versions in sorted(inventory.versions.items()) if name in names}
 
 
-def _match(inventory: Inventory, case: Case) -> Finding | None:
+def _match(inventory: Inventory, case: Case) -> AuditMatch | None:
     for versions in _combinations(inventory.versions, _names([case])):
         affected = case.is_affected(versions)
         if affected:
@@ -118,7 +118,7 @@ def _match(inventory: Inventory, case: Case) -> Finding | None:
             decisive = next(name for name in (case.affected[0].package, *VLLM_BUILDS) if name in versions)
             place = inventory.find(decisive, versions[decisive])
             assert place is not None
-            return Finding(case, versions, affected.reason, forms, place)
+            return AuditMatch(case, versions, affected.reason, forms, place)
     return None
 
 

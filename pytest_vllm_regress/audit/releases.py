@@ -19,7 +19,7 @@ from ..util.text import markdown_cell
 from ..util.validation import format_value
 from ..util.versions import is_version
 from .inventory import Inventory
-from .matching import Finding, find
+from .matching import AuditMatch, find
 from .package_lists import parse_list, read_list
 from .severity import severity
 
@@ -65,7 +65,7 @@ class Release:
     """A release and its known failures. ``gone``: ids of the failures that the next release in the list does not have."""
 
     version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditMatch, ...]
     gone: tuple[str, ...]
 
     def families(self) -> dict[str, int]:
@@ -78,12 +78,12 @@ class Release:
         return {"vllm": self.version, "failures": ids, "families": self.families(), "gone_in_next": list(self.gone)}
 
 
-def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def by_severity(findings: Iterable[AuditMatch]) -> tuple[AuditMatch, ...]:
     """Return the findings by severity, then by id."""
     return tuple(sorted(findings, key=lambda finding: (severity(finding.case).rank, finding.case.id)))
 
 
-def better(findings: Sequence[Finding], cases: Sequence[Case]) -> UpgradeAdvice | None:
+def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvice | None:
     """Return which vLLM to switch to from an installation with ``findings``; None if no vLLM would change them.
 
     Candidates are the releases in ranges and evidence of the cases. Other packages keep their versions.

@@ -11,7 +11,7 @@ from typing import Any
 from .._version import __version__
 from ..cases.model import Case
 from ..util.text import markdown_inline, printable
-from .matching import Finding
+from .matching import AuditMatch
 from .preflight import Concern
 from .target import Audit
 
@@ -87,7 +87,7 @@ def _preflight_rule(concern: Concern) -> dict[str, Any]:
     }
 
 
-def _message(finding: Finding) -> str:
+def _message(finding: AuditMatch) -> str:
     case = finding.case
     return f"{case.title} ({finding.reason.removeprefix('affected: ')}). First fixed version: {case.first_fixed() or 'none known'}."
 

@@ -23,7 +23,7 @@ from ..util.validation import did_you_mean, format_value
 from ..util.versions import requirement_of
 from .boundaries import observation
 from .inventory import Inventory, inventory_of
-from .matching import Finding, find, notes, relevant
+from .matching import AuditMatch, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .preflight import Concern, Host, preflight
 from .releases import UpgradeAdvice, better, by_severity, release
@@ -46,7 +46,7 @@ class Audit:
 
     source: str
     versions: dict[str, str]
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditMatch, ...]
     concerns: tuple[Concern, ...]
     notes: tuple[str, ...]
     ignored: tuple[str, ...]
@@ -59,11 +59,11 @@ class Audit:
         return not self.counted and not any(concern.counts for concern in self.concerns)
 
     @property
-    def counted(self) -> tuple[Finding, ...]:
+    def counted(self) -> tuple[AuditMatch, ...]:
         """The findings without those that the deployment cannot show."""
         return tuple(finding for finding in self.findings if self.reach_of(finding) is not Reach.NOT_REACHABLE)
 
-    def reach_of(self, finding: Finding) -> Reach:
+    def reach_of(self, finding: AuditMatch) -> Reach:
         """Return whether the deployment can show the failure; unknown without a deployment."""
         answer = self.relevance.get(finding.case.id)
         return answer.reach if answer else Reach.UNKNOWN
@@ -80,7 +80,7 @@ class Audit:
             "ignored": list(self.ignored),
         }
 
-    def _relevance_of(self, finding: Finding) -> dict[str, Any]:
+    def _relevance_of(self, finding: AuditMatch) -> dict[str, Any]:
         answer = self.relevance.get(finding.case.id)
         return {"relevance": {"reach": answer.reach.value, "reason": answer.reason}} if answer else {}
 
@@ -163,7 +163,7 @@ def audit(
     return dataclasses.replace(result, findings=ranked, better=advice)
 
 
-def with_observations(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def with_observations(findings: Sequence[AuditMatch]) -> tuple[AuditMatch, ...]:
     """Return the findings, each with where its failure was observed."""
     table = read_table([finding.case for finding in findings])
     return tuple(

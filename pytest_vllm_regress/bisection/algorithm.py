@@ -23,7 +23,7 @@ class State(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
+class Transition:
     """Two candidates, by index, with different states. No candidate between them has a clear state."""
 
     low: int
@@ -77,11 +77,11 @@ def next_candidate(count: int, known: Mapping[int, State], probes: int | None = 
     return next((index for index in middles if index is not None), None)
 
 
-def changes(count: int, known: Mapping[int, State]) -> tuple[Change, ...]:
+def changes(count: int, known: Mapping[int, State]) -> tuple[Transition, ...]:
     """Return every change between tested candidates, oldest first. More than one means that the failure comes and goes."""
     clear = [(index, known[index]) for index in range(count) if known.get(index, State.SKIPPED) is not State.SKIPPED]
     return tuple(
-        Change(low, high, before, after)
+        Transition(low, high, before, after)
         for (low, before), (high, after) in itertools.pairwise(clear)
         if before is not after
     )

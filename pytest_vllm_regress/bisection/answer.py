@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from ..cases.model import Case
 from ..errors import BuildError
-from .algorithm import Change, Direction, State, changes
+from .algorithm import Direction, State, Transition, changes
 from .search_log import CandidateResult
 
 
@@ -25,8 +25,8 @@ class Answer:
     case: Case
     package: str
     candidates: tuple[Version, ...]
-    changes: tuple[Change, ...]
-    others: tuple[Change, ...]
+    changes: tuple[Transition, ...]
+    others: tuple[Transition, ...]
     results: Mapping[str, CandidateResult] = dataclasses.field(hash=False)
 
     @classmethod
@@ -86,7 +86,7 @@ class Answer:
             if result and result.state is not State.SKIPPED
         )
 
-    def _change_to_json(self, change: Change) -> dict[str, Any]:
+    def _change_to_json(self, change: Transition) -> dict[str, Any]:
         low, high = self.candidates[change.low], self.candidates[change.high]
         return {
             "kind": "fix" if change.is_fix else "break",
@@ -98,7 +98,7 @@ class Answer:
             "compare": self._compare_url(low, high),
         }
 
-    def _sentence(self, change: Change) -> str:
+    def _sentence(self, change: Transition) -> str:
         low, high = self.candidates[change.low], self.candidates[change.high]
         verb = "fixed" if change.is_fix else "broken"
         between = ", ".join(map(str, self.candidates[change.low + 1 : change.high]))

@@ -12,7 +12,7 @@ from ..environments.git import Commit
 from ..environments.sources import source_at_commit
 from ..errors import UsageError
 from . import algorithm
-from .algorithm import Change, State
+from .algorithm import State, Transition
 from .commits import History
 from .culprit import Culprit, result_to_json
 from .search import CandidateRunner, Plan, Search
@@ -123,7 +123,7 @@ def _check_ends(search: CommitSearch, known: Mapping[int, State]) -> None:
             )
 
 
-def _confirm(search: CommitSearch, change: Change, bisection: Search) -> Culprit:
+def _confirm(search: CommitSearch, change: Transition, bisection: Search) -> Culprit:
     history = search.history
     group = history.groups[change.high]
     doubtful = tuple(doubtful_group.first for doubtful_group in history.groups[change.low + 1 : change.high])

@@ -23,8 +23,8 @@ _UPSTREAM = ("upstream/main", "origin/main", "origin/HEAD", "main", "origin/mast
 _PULL = re.compile(r"/pull/(\d+)\Z")
 
 
-class Effect(enum.StrEnum):
-    """Effect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict."""
+class PatchEffect(enum.StrEnum):
+    """PatchEffect of the patch on a case. ``UNCLEAR``: one side gave no clear verdict."""
 
     BREAKS = "breaks"
     FIXES = "fixes"
@@ -34,14 +34,14 @@ class Effect(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class CaseEffect:
-    """Effect of the patch on one case.
+    """PatchEffect of the patch on one case.
 
     ``before``, ``after``: the verdicts without and with the patch.
     ``tests``: the tests with that effect. ``why``: the reason that the first of them gave.
     """
 
     case: Case
-    effect: Effect
+    effect: PatchEffect
     before: str
     after: str
     tests: tuple[str, ...] = ()
@@ -109,22 +109,22 @@ def _effect(case: Case, before: Sequence[TestResult], after: Sequence[TestResult
         combine(result.verdict for result in side).value if side else "no result" for side in (before, after)
     )
     new_results = {result.test: result for result in after}
-    by_effect: dict[Effect, list[tuple[str, str]]] = {}
+    by_effect: dict[PatchEffect, list[tuple[str, str]]] = {}
     for old in before:
         new = new_results.get(old.test)
         effect = _effect_on_test(state_of([old]), state_of([new]) if new else None)
         why = excerpt(new.reason) if new else "no result with the patch"
         by_effect.setdefault(effect, []).append((old.test, why))
-    effect = next((effect for effect in Effect if effect in by_effect), Effect.UNCLEAR)
-    tests = by_effect.get(effect, []) if effect is not Effect.UNCHANGED else []
+    effect = next((effect for effect in PatchEffect if effect in by_effect), PatchEffect.UNCLEAR)
+    tests = by_effect.get(effect, []) if effect is not PatchEffect.UNCHANGED else []
     why = tests[0][1] if tests else ""
     return CaseEffect(case, effect, old_verdict, new_verdict, tuple(test for test, _ in tests), why)
 
 
-def _effect_on_test(before: State | None, after: State | None) -> Effect:
+def _effect_on_test(before: State | None, after: State | None) -> PatchEffect:
     """Return the effect on one test. Any failure of a test that passed before is a break; another failure than the documented one is no fix."""
     if before is State.GOOD and after in (State.BAD, None):
-        return Effect.BREAKS
+        return PatchEffect.BREAKS
     if before is State.BAD and after is State.GOOD:
-        return Effect.FIXES
-    return Effect.UNCHANGED if before is after and before is not None else Effect.UNCLEAR
+        return PatchEffect.FIXES
+    return PatchEffect.UNCHANGED if before is after and before is not None else PatchEffect.UNCLEAR

@@ -15,7 +15,7 @@ from ..errors import UsageError
 from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ..audit.matching import Finding
+    from ..audit.matching import AuditMatch
     from ..audit.preflight import Concern
     from ..audit.target import Audit
 
@@ -151,9 +151,9 @@ def _print_lines(result: Audit) -> None:
         say("\nAll about them: -v, or `vllm-regress show CASE`")
 
 
-def _grouped(result: Audit) -> list[Finding]:
+def _grouped(result: Audit) -> list[AuditMatch]:
     """Return the findings in their order, those with the same reason together, the reason of the worst first."""
-    reasons: dict[tuple[int, str], list[Finding]] = {}
+    reasons: dict[tuple[int, str], list[AuditMatch]] = {}
     for finding in result.findings:
         relevance = result.relevance.get(finding.case.id)
         key = (relevance.reach.rank, relevance.reason) if relevance else (0, "")
@@ -165,7 +165,7 @@ def _cut(line: str) -> str:
     return line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 3].rstrip()}..."
 
 
-def _print_finding(finding: Finding, result: Audit) -> None:
+def _print_finding(finding: AuditMatch, result: Audit) -> None:
     case = finding.case
     say(f"\n{case.id}: {case.title}")
     if relevance := result.relevance.get(case.id):

@@ -15,7 +15,7 @@ from ..util.text import one_line
 from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ..explain.explanation import Explanation, Finding
+    from ..explain.explanation import Explanation, LogMatch
     from ..explain.unknown import UnknownFailure
 
 SCHEMA_VERSION = 1
@@ -73,7 +73,7 @@ def _print(explanation: Explanation) -> None:
         _print_unknown(failure)
 
 
-def _print_finding(finding: Finding) -> None:
+def _print_finding(finding: LogMatch) -> None:
     case = finding.case
     say(f"\n{case.id}: {case.title}")
     _field("certainty", f"{finding.certainty}: {finding.reason}")

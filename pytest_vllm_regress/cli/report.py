@@ -253,7 +253,7 @@ def compare(
         say(f"{result.before} to {result.after}: {result.counts()}")
     for note in result.notes:
         warn(f"note: {note}")
-    raise typer.Exit(UNEXPECTED if result.of(comparison.Effect.BREAKS) else OK)
+    raise typer.Exit(UNEXPECTED if result.of(comparison.UpgradeEffect.BREAKS) else OK)
 
 
 def _environment(side: str) -> str:

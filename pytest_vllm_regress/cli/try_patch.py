@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..bisection.patch import CaseEffect, Effect
+from ..bisection.patch import CaseEffect, PatchEffect
 from ..bisection.trial import TrialRequest, plan_trial
 from ..cases.results import RunResult
 from ..runner.build import build_with_cache
@@ -83,7 +83,7 @@ def try_patch(
     _save(outcome.run, destination, show)
     if outcome.unbuilt:
         raise typer.Exit(outcome.exit_code)
-    raise typer.Exit(UNEXPECTED if any(effect.effect is Effect.BREAKS for effect in effects) else OK)
+    raise typer.Exit(UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK)
 
 
 def _save(run: RunResult, destination: Path | None, show: Say) -> None:
@@ -95,10 +95,10 @@ def _save(run: RunResult, destination: Path | None, show: Say) -> None:
 def _print_effects(effects: Sequence[CaseEffect], base: str) -> None:
     rows = [
         (effect.effect, effect.case.id, effect.before, effect.after)
-        for effect in sorted(effects, key=lambda effect: [*Effect].index(effect.effect))
+        for effect in sorted(effects, key=lambda effect: [*PatchEffect].index(effect.effect))
     ]
     print_columns(("the patch", "case", f"at {base}", "with the patch"), rows)
     for effect in effects:
-        if effect.effect is not Effect.UNCHANGED:
+        if effect.effect is not PatchEffect.UNCHANGED:
             tests = ", ".join(effect.tests) or "no test gave a clear verdict"
             say(f"{effect.effect} {effect.case.id}: {tests}: {effect.why}")

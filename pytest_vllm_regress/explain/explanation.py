@@ -48,7 +48,7 @@ class Occurrence:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class LogMatch:
     """A documented failure that the log shows. ``lines``: the first ``MAX_LINES`` of ``count``; ``alternatives``: other cases with the same text."""
 
     case: Case
@@ -87,7 +87,7 @@ class Explanation:
 
     source: str
     versions: tuple[NamedVersion, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[LogMatch, ...]
     unknown: tuple[UnknownFailure, ...]
     notes: tuple[str, ...] = ()
 
@@ -117,7 +117,9 @@ class CaseRecord:
             self.occurrences.append(occurrence)
 
 
-def findings_of(records: Sequence[CaseRecord], all_versions: Mapping[str, str], named: frozenset[str]) -> list[Finding]:
+def findings_of(
+    records: Sequence[CaseRecord], all_versions: Mapping[str, str], named: frozenset[str]
+) -> list[LogMatch]:
     """Return the documented failures, the surest first. ``all_versions`` complete those named before a line; ``named``: ids in the log."""
     findings = [finding for record in records if (finding := _finding(record, all_versions, named)) is not None]
     remaining = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
@@ -125,7 +127,7 @@ def findings_of(records: Sequence[CaseRecord], all_versions: Mapping[str, str], 
     return sorted(remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
 
 
-def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozenset[str]) -> Finding | None:
+def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozenset[str]) -> LogMatch | None:
     case = record.case
     occurrences = _in_its_place(record)
     if not occurrences:
@@ -141,7 +143,7 @@ def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozens
         certainty, reason = Certainty.POSSIBLE, f"{reason}; the text is that of an assertion in the case's own test"
     count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
     lines = tuple(dict.fromkeys(occurrence.number for occurrence in occurrences))
-    return Finding(case, certainty, reason, first.match.part, first.match.text, lines, count, versions)
+    return LogMatch(case, certainty, reason, first.match.part, first.match.text, lines, count, versions)
 
 
 def _certainty(
@@ -164,11 +166,11 @@ def _in_its_place(record: CaseRecord) -> list[Occurrence]:
     return [entry for entry in record.occurrences if entry.failure is not None and places.agrees(entry.failure)]
 
 
-def _same_lines(finding: Finding, other: Finding) -> bool:
+def _same_lines(finding: LogMatch, other: LogMatch) -> bool:
     return finding.case.id != other.case.id and not set(finding.lines).isdisjoint(other.lines)
 
 
-def _is_better_explained(finding: Finding, others: Sequence[Finding], named: frozenset[str]) -> bool:
+def _is_better_explained(finding: LogMatch, others: Sequence[LogMatch], named: frozenset[str]) -> bool:
     """Return whether another case explains it: the same lines with versions in its range, or a hang with a text of its own instead of silence."""
     if finding.certainty is Certainty.OUTSIDE:
         return any(_same_lines(finding, other) and other.certainty is not Certainty.OUTSIDE for other in others)
@@ -183,7 +185,7 @@ def _is_better_explained(finding: Finding, others: Sequence[Finding], named: fro
     )
 
 
-def _with_alternatives(finding: Finding, findings: Sequence[Finding]) -> Finding:
+def _with_alternatives(finding: LogMatch, findings: Sequence[LogMatch]) -> LogMatch:
     others = tuple(other.case.id for other in findings if _same_lines(finding, other))
     if not others:
         return finding

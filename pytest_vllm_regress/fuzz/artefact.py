@@ -18,8 +18,8 @@ from ..util.validation import problems as schema_problems
 from .checker import Allowance, Checker
 from .engine_checker import EngineChecker
 from .finding import Finding, minimal_question
-from .judge import NotJudged
 from .oracle import Outcome, Problem, Question
+from .schema_judge import NotJudged
 
 FORMAT = 1
 SLOWDOWN = 6  # how much slower a machine may be than the one that made the finding

@@ -21,8 +21,8 @@ from .checker import BACKENDS, Allowance, Checker
 from .corpus import BUILT_IN, read, shipped_findings
 from .engine_checker import EngineChecker
 from .finding import Finding, minimal_question
-from .judge import NotJudged
 from .oracle import Question
+from .schema_judge import NotJudged
 from .search import Search, SearchPlan, SearchResult
 
 

@@ -15,8 +15,8 @@ from ..util.documents import load_json
 from ..util.files import distinct_files, files_below
 from ..util.paths import DATA, shipped
 from .artefact import load
-from .judge import NotJudged, judge
 from .oracle import Question
+from .schema_judge import NotJudged, judge
 
 logger = logging.getLogger("vllm_regress.fuzz")
 

@@ -16,8 +16,8 @@ from ..engines.spec import EngineSpec, Front
 from ..engines.target import Target
 from ..errors import ChildDied, ChildError, DeadlineExceeded, LimitExceeded, RemoteError
 from .checker import limit_problem
-from .judge import judge
 from .oracle import Outcome, Problem, Question, error_kind, first_line, printable
+from .schema_judge import judge
 
 FRONTS: tuple[Front, ...] = ("offline", "serve")
 _VLLM_NAMES = {"llguidance": "guidance"}

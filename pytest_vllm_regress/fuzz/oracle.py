@@ -17,7 +17,7 @@ from typing import Any
 from jsonschema.exceptions import best_match
 from jsonschema.protocols import Validator
 
-from .judge import Violation, judge
+from .schema_judge import Violation, judge
 
 NOT_JSON = "not JSON"
 FINISHED = "finished"

@@ -16,9 +16,9 @@ from hypothesis.errors import FlakyFailure, Unsatisfiable
 from ..schemas import Budget, Profile, json_schemas, near_misses, valid_instances
 from ..schemas.deterministic import backend
 from .finding import Finding, to_json_text
-from .judge import NotJudged
 from .oracle import Outcome, Problem, Question
 from .reduce import reduce
+from .schema_judge import NotJudged
 
 Ask = Callable[[Question], tuple[Problem, ...]]
 NOT_JUDGED = "not judged"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..audit.inventory import Inventory
-from ..audit.matching import Finding, find
+from ..audit.matching import AuditMatch, find
 from ..audit.releases import by_severity, release
 from ..audit.verdict_table import Recorded, VerdictTable
 from ..cases.model import Case
@@ -80,7 +80,7 @@ class Knowledge:
         """Return the verdicts of an environment that is not that of a plain release."""
         return tuple(entry for entry in self._rows[case.id] if entry.environment == environment)
 
-    def findings(self, name: str) -> tuple[Finding, ...]:
+    def findings(self, name: str) -> tuple[AuditMatch, ...]:
         """Return what an audit of a release finds, the gravest first."""
         return by_severity(find(self._inventories[name], self.cases))
 

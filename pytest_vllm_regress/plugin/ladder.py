@@ -35,7 +35,7 @@ FEATURES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """Outcome of a test without some features: it fails the same way, works, or neither (another failure, or unsupported)."""
 
     status: str
@@ -54,7 +54,7 @@ class Outcome:
 class Reduction:
     """Every set of features that was tried, in order, with its outcome. ``smallest`` still fails, ``largest`` works (None: none works)."""
 
-    tried: Mapping[frozenset[str], Outcome]
+    tried: Mapping[frozenset[str], TrialOutcome]
     smallest: frozenset[str]
     largest: frozenset[str] | None
 
@@ -69,7 +69,7 @@ def features(spec: EngineSpec, *, schema: bool) -> tuple[Feature, ...]:
 
 
 def walk(
-    features: tuple[Feature, ...], failed: Outcome, attempt: Callable[[tuple[Feature, ...]], Outcome]
+    features: tuple[Feature, ...], failed: TrialOutcome, attempt: Callable[[tuple[Feature, ...]], TrialOutcome]
 ) -> Reduction:
     """Leave out every feature that the failure does not need; then add features to the smallest working engine while it works.
 
@@ -78,7 +78,7 @@ def walk(
     names = frozenset(feature.name for feature in features)
     tried = {names: failed}
 
-    def outcome(kept_names: frozenset[str]) -> Outcome:
+    def outcome(kept_names: frozenset[str]) -> TrialOutcome:
         if kept_names not in tried:
             tried[kept_names] = attempt(tuple(feature for feature in features if feature.name not in kept_names))
         return tried[kept_names]

@@ -12,7 +12,7 @@ from ..errors import Kind, RemoteError, Unsupported
 from ..util.masking import mask
 from . import ladder, verdicts
 from .evidence import Evidence, sanitize
-from .ladder import Feature, Outcome
+from .ladder import Feature, TrialOutcome
 from .private import renew_timeout
 from .session import session_of
 from .stash import settings_of
@@ -35,7 +35,7 @@ def minimize(
     features = ladder.features(subject.spec, schema=subject.schemas.used and failure.kind is not Kind.WRONG_RESULT)
     progress = session_of(item.config).progress
 
-    def attempt(left_out: tuple[Feature, ...]) -> Outcome:
+    def attempt(left_out: tuple[Feature, ...]) -> TrialOutcome:
         renew_timeout(item)
         schemas = SchemaFilter(drop=any(feature.plain for feature in left_out))
         evidence = run_leg(Evidence(changes=ladder.without(left_out), schemas=schemas, smaller_engine=True))
@@ -43,7 +43,7 @@ def minimize(
         progress(f"{item.name} without {', '.join(feature.name for feature in left_out)}: {outcome.status}")
         return outcome
 
-    reduction = ladder.walk(features, Outcome("fails", _text(subject)), attempt)
+    reduction = ladder.walk(features, TrialOutcome("fails", _text(subject)), attempt)
     return mask(ladder.describe(subject.spec, features, reduction))
 
 
@@ -53,18 +53,18 @@ def show(reports: list[pytest.TestReport], text: str) -> None:
         next((report for report in reports if report.failed), reports[0]).sections.append(("minimized", sanitize(text)))
 
 
-def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> Outcome:
+def _outcome(failure: Observation, subject: Evidence, evidence: Evidence) -> TrialOutcome:
     observation = verdicts.observe(evidence)
     if observation.kind is Kind.PASSED:
-        return Outcome("works", (evidence.dossier or observation.summary)[:MAX_TEXT])
+        return TrialOutcome("works", (evidence.dossier or observation.summary)[:MAX_TEXT])
     if _signature(failure, subject) == _signature(observation, evidence):
-        return Outcome("fails", _text(evidence))
+        return TrialOutcome("fails", _text(evidence))
     how = (
         "unsupported"
         if observation.kind is Kind.NOT_APPLICABLE
         else f"fails otherwise: {observation.kind} in phase {observation.phase}"
     )
-    return Outcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence))
+    return TrialOutcome(f"{how}: {observation.summary.partition(chr(10))[0][:200]}", _text(evidence))
 
 
 def _text(evidence: Evidence) -> str:

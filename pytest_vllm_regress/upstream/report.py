@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from .run import UpstreamRun
-from .triage import Outcome, TestResult, counts, share_passed
+from .triage import TestResult, UpstreamOutcome, counts, share_passed
 
 SCHEMA_VERSION = 1
 
@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 def lines(run: UpstreamRun) -> Iterator[str]:
     """Yield each test that did not pass although it could run, then a summary."""
     for result in run.results:
-        if result.outcome in (Outcome.FAILED, Outcome.MEANING):
+        if result.outcome in (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING):
             yield f"{result.outcome}: {result.test}: {result.reason}"
     share = share_passed(run.results)
     words = "-" if share is None else format(share, ".0%")
@@ -29,7 +29,7 @@ def lines(run: UpstreamRun) -> Iterator[str]:
 def count_rows(results: Iterable[TestResult]) -> list[tuple[str, str]]:
     """Return the outcomes that occurred and the number of tests of each."""
     number = counts(results)
-    return [(outcome.value, str(number[outcome])) for outcome in Outcome if number[outcome]]
+    return [(outcome.value, str(number[outcome])) for outcome in UpstreamOutcome if number[outcome]]
 
 
 def document(run: UpstreamRun, version: str, commit: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..errors import UsageError
 
 
-class Outcome(enum.StrEnum):
+class UpstreamOutcome(enum.StrEnum):
     """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says."""
 
     PASSED = "passed"
@@ -25,7 +25,7 @@ class Outcome(enum.StrEnum):
     UPSTREAM = "skipped by upstream"
 
 
-NOT_SKIPPED = (Outcome.PASSED, Outcome.FAILED, Outcome.MEANING)
+NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TestResult:
     __test__ = False
 
     test: str
-    outcome: Outcome
+    outcome: UpstreamOutcome
     reason: str = ""
     seconds: float = 0.0
 
@@ -44,14 +44,14 @@ class TestResult:
         return self.test.partition("::")[0]
 
 
-_NEEDS: tuple[tuple[Outcome, re.Pattern[str]], ...] = (
+_NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     (
-        Outcome.PACKAGE,
+        UpstreamOutcome.PACKAGE,
         re.compile(r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"),
     ),
-    (Outcome.WEIGHTS, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (UpstreamOutcome.WEIGHTS, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
     (
-        Outcome.KERNEL,
+        UpstreamOutcome.KERNEL,
         re.compile(
             r"CUDA driver version is insufficient"
             r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
@@ -61,7 +61,7 @@ _NEEDS: tuple[tuple[Outcome, re.Pattern[str]], ...] = (
         ),
     ),
     (
-        Outcome.NETWORK,
+        UpstreamOutcome.NETWORK,
         re.compile(
             r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled|Cannot send a request"
             r"|couldn't connect to 'https?|NameResolutionError|gaierror|Temporary failure in name resolution"
@@ -73,16 +73,16 @@ _NEEDS: tuple[tuple[Outcome, re.Pattern[str]], ...] = (
 _LINE = 300
 
 
-def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> Outcome:
+def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> UpstreamOutcome:
     """Return what pytest's ``outcome`` with this ``reason`` means. ``says_meaning``: the test is listed as one that needs a trained model."""
     if outcome == "passed":
-        return Outcome.PASSED
+        return UpstreamOutcome.PASSED
     if outcome == "skipped":
-        return Outcome.UPSTREAM
+        return UpstreamOutcome.UPSTREAM
     for kind, pattern in _NEEDS:
         if pattern.search(reason):
             return kind
-    return Outcome.MEANING if says_meaning else Outcome.FAILED
+    return UpstreamOutcome.MEANING if says_meaning else UpstreamOutcome.FAILED
 
 
 def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, ...]:
@@ -108,7 +108,7 @@ def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, 
             results[test] = TestResult(test, outcome, _one_reason(reason), _seconds(event.get("seconds")))
     for test in started:
         if test not in results:
-            results[test] = TestResult(test, Outcome.FAILED, "the process ended during this test")
+            results[test] = TestResult(test, UpstreamOutcome.FAILED, "the process ended during this test")
     return tuple(results.values())
 
 
@@ -134,7 +134,7 @@ def _one_reason(reason: str) -> str:
     return text if len(text) <= _LINE else f"{text[:_LINE]}..."
 
 
-def counts(results: Iterable[TestResult]) -> Counter[Outcome]:
+def counts(results: Iterable[TestResult]) -> Counter[UpstreamOutcome]:
     """Return the number of tests for each outcome."""
     return Counter(result.outcome for result in results)
 
@@ -143,4 +143,4 @@ def share_passed(results: Iterable[TestResult]) -> float | None:
     """Return the share of passed tests among those that were not skipped; None without any."""
     number = counts(results)
     total = sum(number[outcome] for outcome in NOT_SKIPPED)
-    return number[Outcome.PASSED] / total if total else None
+    return number[UpstreamOutcome.PASSED] / total if total else None

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..api_history.changes import SYMBOLS, Change, changes, is_public
+from ..api_history.changes import SYMBOLS, ApiChange, changes, is_public
 from ..api_history.lookup import Lookup, Missing, Symbol, Unknown
 from ..api_history.store import History
 from ..errors import UsageError
@@ -31,7 +31,7 @@ _ENGINE_ARGUMENTS = "vllm.engine.arg_utils:EngineArgs"
 class UsedChange:
     """A change, and where the project uses what changed."""
 
-    change: Change
+    change: ApiChange
     places: tuple[Place, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

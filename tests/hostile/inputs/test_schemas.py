@@ -13,8 +13,8 @@ import pytest
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz import corpus
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
-from pytest_vllm_regress.fuzz.judge import Judge, NotJudged, judge
 from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation, problems
+from pytest_vllm_regress.fuzz.schema_judge import NotJudged, SchemaJudge, judge
 from pytest_vllm_regress.fuzz.search import NOT_JUDGED, Search, SearchPlan
 from pytest_vllm_regress.schemas import PROFILES, Budget, validator
 
@@ -131,7 +131,7 @@ def test_no_reference_to_another_document_is_followed(tmp_path: Path, form: str)
 
 
 def test_memory_is_limited_and_the_next_request_is_answered() -> None:
-    judge = Judge(seconds=60, memory=500 * 2**20)
+    judge = SchemaJudge(seconds=60, memory=500 * 2**20)
     try:
         with pytest.raises(NotJudged, match=r"memory|ended with status"):
             judge.violations({"type": "array"}, ["[" + '"ab",' * 8_000_000 + "1]"])

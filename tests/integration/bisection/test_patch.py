@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.bisection.patch import Effect, base_of, changed_files, effects, nearest_first
+from pytest_vllm_regress.bisection.patch import PatchEffect, base_of, changed_files, effects, nearest_first
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -88,19 +88,19 @@ BAD, GOOD, OTHER, NONE = Verdict.REPRODUCED, Verdict.FIXED, Verdict.INCONCLUSIVE
 @pytest.mark.parametrize(
     ("before", "after", "effect", "tests"),
     [
-        ((BAD, GOOD), (BAD, GOOD), Effect.UNCHANGED, ()),
-        ((BAD, GOOD), (GOOD, GOOD), Effect.FIXES, ("t0",)),
-        ((BAD, GOOD), (GOOD, BAD), Effect.BREAKS, ("t1",)),
-        ((GOOD, GOOD), (GOOD, OTHER), Effect.BREAKS, ("t1",)),
-        ((BAD, BAD), (OTHER, BAD), Effect.UNCLEAR, ("t0",)),
-        ((OTHER,), (GOOD,), Effect.UNCLEAR, ("t0",)),
-        ((NONE, GOOD), (NONE, GOOD), Effect.UNCHANGED, ()),
-        ((GOOD,), (), Effect.BREAKS, ("t0",)),
-        ((), (), Effect.UNCLEAR, ()),
+        ((BAD, GOOD), (BAD, GOOD), PatchEffect.UNCHANGED, ()),
+        ((BAD, GOOD), (GOOD, GOOD), PatchEffect.FIXES, ("t0",)),
+        ((BAD, GOOD), (GOOD, BAD), PatchEffect.BREAKS, ("t1",)),
+        ((GOOD, GOOD), (GOOD, OTHER), PatchEffect.BREAKS, ("t1",)),
+        ((BAD, BAD), (OTHER, BAD), PatchEffect.UNCLEAR, ("t0",)),
+        ((OTHER,), (GOOD,), PatchEffect.UNCLEAR, ("t0",)),
+        ((NONE, GOOD), (NONE, GOOD), PatchEffect.UNCHANGED, ()),
+        ((GOOD,), (), PatchEffect.BREAKS, ("t0",)),
+        ((), (), PatchEffect.UNCLEAR, ()),
     ],
 )
 def test_the_effect_follows_from_both_sides(
-    tmp_path: Path, before: Sequence[Verdict], after: Sequence[Verdict], effect: Effect, tests: tuple[str, ...]
+    tmp_path: Path, before: Sequence[Verdict], after: Sequence[Verdict], effect: PatchEffect, tests: tuple[str, ...]
 ) -> None:
     case = case_named(tmp_path, "demo")
     sides = (

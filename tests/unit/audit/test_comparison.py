@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.comparison import Comparison, Effect, compare, not_recorded
+from pytest_vllm_regress.audit.comparison import Comparison, UpgradeEffect, compare, not_recorded
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import TestResult
@@ -36,9 +36,9 @@ def compared(before: str, after: str, cases: tuple[Case, ...]) -> Comparison:
 def test_ranges_decide_and_what_breaks_comes_first(cases: tuple[Case, ...]) -> None:
     result = compared("vllm==0.8.4", "vllm==0.8.5", cases)
     assert [(change.case.id, change.effect) for change in result.changes] == [
-        ("appears", Effect.BREAKS),
-        ("stays", Effect.LEAVES),
-        ("gone", Effect.FIXES),
+        ("appears", UpgradeEffect.BREAKS),
+        ("stays", UpgradeEffect.LEAVES),
+        ("gone", UpgradeEffect.FIXES),
     ]
     assert result.changes[0].before == "range: not in vllm >=0.8.5"
     assert result.changes[0].after == "range: vllm 0.8.5 is in >=0.8.5"
@@ -49,7 +49,7 @@ def test_a_recorded_result_counts_more_than_the_range(cases: tuple[Case, ...]) -
     (cases[0].directory.parent / "verdicts.json").write_text(json.dumps({"schema": 1, "verdicts": verdicts}))
     result = compared("vllm==0.8.4", "vllm==0.8.5", cases)
     (change,) = [change for change in result.changes if change.case.id == "gone"]
-    assert change.effect is Effect.LEAVES
+    assert change.effect is UpgradeEffect.LEAVES
     assert change.after == "observed in vllm-0.8.5 (sim, 2026-01-01)"
 
 
@@ -60,7 +60,7 @@ def test_a_result_of_a_run_just_now_counts_and_is_asked_for_only_where_nothing_i
     assert [case.id for case in not_recorded(after, cases)] == [case.id for case in cases]
     ran = TestResult("stays", "test_it", Verdict.UNEXPECTEDLY_FIXED, "passed", "sim", "here", {"vllm": "0.8.5"})
     result = compare(parse_list(b"vllm==0.8.4", "a"), after, cases, [ran])
-    assert {change.case.id: change.effect for change in result.changes}["stays"] is Effect.FIXES
+    assert {change.case.id: change.effect for change in result.changes}["stays"] is UpgradeEffect.FIXES
 
 
 @pytest.mark.parametrize("side", ["file", "."])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.plugin import ladder
-from pytest_vllm_regress.plugin.ladder import FEATURES, Feature, Outcome
+from pytest_vllm_regress.plugin.ladder import FEATURES, Feature, TrialOutcome
 
 FULL = EngineSpec.create(
     tensor_parallel_size=2,
@@ -20,17 +20,17 @@ FULL = EngineSpec.create(
     executor="mp",
     structured_output_backend="xgrammar",
 )
-FAILED = Outcome("fails", "as seen first")
+FAILED = TrialOutcome("fails", "as seen first")
 NAMES = frozenset(feature.name for feature in FEATURES)
 
 
 def walk(verdict: Callable[[frozenset[str]], str]) -> tuple[ladder.Reduction, list[frozenset[str]]]:
     attempts: list[frozenset[str]] = []
 
-    def attempt(left_out: tuple[Feature, ...]) -> Outcome:
+    def attempt(left_out: tuple[Feature, ...]) -> TrialOutcome:
         features = NAMES - {feature.name for feature in left_out}
         attempts.append(features)
-        return Outcome(verdict(features), "")
+        return TrialOutcome(verdict(features), "")
 
     return ladder.walk(FEATURES, FAILED, attempt), attempts
 
@@ -96,7 +96,7 @@ def test_the_report_names_engines_by_what_is_not_default() -> None:
     features = ladder.features(spec, schema=True)
     culprit = next(feature for feature in features if feature.name == "tensor parallel")
     reduction = ladder.walk(
-        features, FAILED, lambda left_out: Outcome("works" if culprit in left_out else "fails", "seen")
+        features, FAILED, lambda left_out: TrialOutcome("works" if culprit in left_out else "fails", "seen")
     )
     text = ladder.describe(spec, features, reduction)
     assert text.splitlines()[:2] == [

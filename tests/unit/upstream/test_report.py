@@ -7,10 +7,13 @@ import json
 from pytest_vllm_regress.upstream import report
 from pytest_vllm_regress.upstream.meaning import listed_tests
 from pytest_vllm_regress.upstream.run import UpstreamRun
-from pytest_vllm_regress.upstream.triage import Outcome, TestResult
+from pytest_vllm_regress.upstream.triage import TestResult, UpstreamOutcome
 
 RUN = UpstreamRun(
-    (TestResult("tests/a.py::one", Outcome.PASSED), TestResult("tests/a.py::two", Outcome.FAILED, "E: why")),
+    (
+        TestResult("tests/a.py::one", UpstreamOutcome.PASSED),
+        TestResult("tests/a.py::two", UpstreamOutcome.FAILED, "E: why"),
+    ),
     ("tests/a.py", "tests/b.py"),
     ("owner/gguf",),
     12.3,

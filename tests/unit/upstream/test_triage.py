@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.upstream.triage import Outcome, counts, outcome_of, read_results, share_passed
+from pytest_vllm_regress.upstream.triage import UpstreamOutcome, counts, outcome_of, read_results, share_passed
 
 
 def record(*events: dict[str, object]) -> str:
@@ -21,26 +21,29 @@ def end(test: str, outcome: str = "passed", reason: str = "") -> dict[str, objec
 @pytest.mark.parametrize(
     ("reason", "outcome"),
     [
-        ("AssertionError: assert 1 == 2", Outcome.FAILED),
-        ("ModuleNotFoundError: No module named 'librosa'", Outcome.PACKAGE),
-        ("pytest_vllm_regress.errors.UsageError: owner/x: no stand-in: there is no forged checkpoint", Outcome.WEIGHTS),
-        ("AssertionError: Torch not compiled with CUDA enabled", Outcome.KERNEL),
-        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", Outcome.KERNEL),
-        ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files", Outcome.NETWORK),
+        ("AssertionError: assert 1 == 2", UpstreamOutcome.FAILED),
+        ("ModuleNotFoundError: No module named 'librosa'", UpstreamOutcome.PACKAGE),
+        (
+            "pytest_vllm_regress.errors.UsageError: owner/x: no stand-in: there is no forged checkpoint",
+            UpstreamOutcome.WEIGHTS,
+        ),
+        ("AssertionError: Torch not compiled with CUDA enabled", UpstreamOutcome.KERNEL),
+        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", UpstreamOutcome.KERNEL),
+        ("huggingface_hub.errors.LocalEntryNotFoundError: Cannot find the requested files", UpstreamOutcome.NETWORK),
     ],
 )
-def test_errors_say_what_a_test_needs(reason: str, outcome: Outcome) -> None:
+def test_errors_say_what_a_test_needs(reason: str, outcome: UpstreamOutcome) -> None:
     assert outcome_of("failed", reason) is outcome
 
 
 def test_a_listed_test_that_fails_needs_a_trained_model_and_one_that_passes_does_not() -> None:
-    assert outcome_of("failed", "AssertionError", says_meaning=True) is Outcome.MEANING
-    assert outcome_of("passed", "", says_meaning=True) is Outcome.PASSED
+    assert outcome_of("failed", "AssertionError", says_meaning=True) is UpstreamOutcome.MEANING
+    assert outcome_of("passed", "", says_meaning=True) is UpstreamOutcome.PASSED
 
 
 def test_parameters_do_not_matter_to_the_list() -> None:
     (result,) = read_results(record(end("tests/a.py::test_x[1]", "failed", "AssertionError")), ["tests/a.py::test_x"])
-    assert result.outcome is Outcome.MEANING and result.file == "tests/a.py"
+    assert result.outcome is UpstreamOutcome.MEANING and result.file == "tests/a.py"
 
 
 def test_a_failed_teardown_replaces_a_pass_and_a_test_without_an_end_failed() -> None:
@@ -52,14 +55,17 @@ def test_a_failed_teardown_replaces_a_pass_and_a_test_without_an_end_failed() ->
             {"event": "start", "test": "b"},
         )
     )
-    assert [(result.test, result.outcome) for result in results] == [("a", Outcome.FAILED), ("b", Outcome.FAILED)]
+    assert [(result.test, result.outcome) for result in results] == [
+        ("a", UpstreamOutcome.FAILED),
+        ("b", UpstreamOutcome.FAILED),
+    ]
     assert "ended during" in results[1].reason
 
 
 def test_the_share_leaves_out_what_was_skipped() -> None:
     results = read_results(record(end("a"), end("b", "failed", "x"), end("c", "skipped", "no GPU")))
     assert share_passed(results) == 0.5
-    assert counts(results) == {Outcome.PASSED: 1, Outcome.FAILED: 1, Outcome.UPSTREAM: 1}
+    assert counts(results) == {UpstreamOutcome.PASSED: 1, UpstreamOutcome.FAILED: 1, UpstreamOutcome.UPSTREAM: 1}
     assert share_passed([]) is None
 
 

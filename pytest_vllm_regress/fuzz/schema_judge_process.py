@@ -1,4 +1,4 @@
-"""The process that judges schemas for ``judge.Judge``. Each request and each reply is a line of JSON.
+"""The process that judges schemas for ``schema_judge.SchemaJudge``. Each request and each reply is a line of JSON.
 
 The kernel ends it with SIGPROF after its processor time for one request, even when nobody waits for it any more.
 """

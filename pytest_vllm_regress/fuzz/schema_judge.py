@@ -32,7 +32,10 @@ _WALL_SECONDS = 60.0
 """Time for one request, including the start of the process: for a machine that does nothing."""
 _END_SECONDS = 5.0
 _CHUNK = 1 << 16
-_START = "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); from pytest_vllm_regress.fuzz.judge_process import main; main(*sys.argv[1:])"
+_START = (
+    "import sys; p = sys.argv.pop(1); p and sys.path.insert(0, p); "
+    "from pytest_vllm_regress.fuzz.schema_judge_process import main; main(*sys.argv[1:])"
+)
 
 Violation = tuple[str, str]
 """The violated keyword and a message."""
@@ -42,7 +45,7 @@ class NotJudged(UsageError):
     """jsonschema cannot judge a schema within the limits. Says nothing about the backend."""
 
 
-class Judge:
+class SchemaJudge:
     """Sends requests to the process, one at a time. It is started on the first request."""
 
     def __init__(self, seconds: int = SECONDS, memory: int = MEMORY) -> None:
@@ -58,7 +61,7 @@ class Judge:
         return [None if violation is None else (violation[0], violation[1]) for violation in replies]
 
     def usable(self, schema: Any, tests: Any) -> dict[str, Any] | None:
-        """Return the usable part of a group of the JSON Schema Test Suite, see ``judge_process``. Raises ``NotJudged``."""
+        """Return the usable part of a group of the JSON Schema Test Suite, see ``schema_judge_process``. Raises ``NotJudged``."""
         usable: dict[str, Any] | None = self._request("usable", schema=schema, tests=tests)
         return usable
 
@@ -133,8 +136,8 @@ class Judge:
 
 
 @functools.cache
-def judge() -> Judge:
+def judge() -> SchemaJudge:
     """Return the judge of this process."""
-    shared = Judge()
+    shared = SchemaJudge()
     atexit.register(shared.close)
     return shared
