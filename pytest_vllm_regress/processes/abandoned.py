@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -29,7 +28,7 @@ import psutil
 
 from ..environments.cache import EnvironmentCache
 from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
-from ..util.files import size_of
+from ..util.files import remove_tree, size_of
 from ..util.owner import Owner, State, same_namespace
 from ..util.paths import cache_root
 from ..util.rundir import AbandonedRun, abandoned_runs
@@ -128,7 +127,7 @@ def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
                     "a download that ended early",
                     since,
                     size_of(place),
-                    partial(_rmtree, place),
+                    partial(remove_tree, place),
                 )
 
 
@@ -176,11 +175,6 @@ def _end(process: psutil.Process) -> bool:
 
 def _unlink(path: Path) -> bool:
     path.unlink(missing_ok=True)
-    return not path.exists()
-
-
-def _rmtree(path: Path) -> bool:
-    shutil.rmtree(path, ignore_errors=True)
     return not path.exists()
 
 

@@ -8,6 +8,7 @@ import functools
 import operator
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -219,6 +220,29 @@ def size_of(path: Path) -> int:
                     with contextlib.suppress(OSError):
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
+
+
+def remove_tree(path: Path) -> bool:
+    """Remove a folder with everything in it, however deep, and no link's target. Return whether it is gone."""
+    try:
+        shutil.rmtree(path, ignore_errors=True)
+    except RecursionError:
+        with contextlib.suppress(OSError):
+            _flatten(path)
+        shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
+
+
+def _flatten(path: Path) -> None:
+    """Move all folders below ``path`` up into it. Paths stay short, so that no depth is too much."""
+    waiting = [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    while waiting:
+        folder = path / waiting.pop()
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                name = secrets.token_hex(8)
+                os.rename(entry.path, path / name)
+                waiting.append(name)
 
 
 @contextlib.contextmanager

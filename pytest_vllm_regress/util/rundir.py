@@ -20,7 +20,7 @@ from pathlib import Path
 from ..errors import UsageError
 from ..target_site.vllm_regress_target.nanny import SEGMENTS
 from .documents import load_json
-from .files import peek
+from .files import peek, remove_tree
 from .owner import Owner, State
 from .signals import blocked
 
@@ -122,7 +122,7 @@ def _is_segment(name: str, inode: str) -> bool:
 def _remove(path: Path) -> bool:
     """Remove a file or folder. Return whether it is gone."""
     with contextlib.suppress(OSError):
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() and not path.is_symlink() else path.unlink()
+        remove_tree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     return not os.path.lexists(path)
 
 
