@@ -10,17 +10,26 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from pytest_vllm_regress.cases.lint import SOUND_LOGS
 
+COMMAND = ("-m", "pytest_vllm_regress")
 COMMANDS = {
     "python alone": ["-c", "pass"],
-    "--version": ["-m", "pytest_vllm_regress", "--version"],
-    "list": ["-m", "pytest_vllm_regress", "list"],
-    "show": ["-m", "pytest_vllm_regress", "show", "vllm-17173"],
-    "audit": ["-m", "pytest_vllm_regress", "audit", "vllm==0.8.4"],
-    "explain": ["-m", "pytest_vllm_regress", "explain", str(SOUND_LOGS / "vllm-0.8.5.log")],
+    "--version": [*COMMAND, "--version"],
+    "list": [*COMMAND, "list"],
+    "show": [*COMMAND, "show", "vllm-17173"],
+    "audit": [*COMMAND, "audit", "vllm==0.8.4"],
+    "audit --serve": [*COMMAND, "audit", "vllm==0.8.4", "--serve", "vllm serve M"],
+    "explain": [*COMMAND, "explain", str(SOUND_LOGS / "vllm-0.8.5.log")],
+    "compare": [*COMMAND, "compare", "0.8.4", "0.10.2"],
+    "uses": [*COMMAND, "uses", str(Path(__file__).parent)],
+    "report": [*COMMAND, "report", "RESULTS"],
+    "site": [*COMMAND, "site", "SITE"],
 }
+"""``RESULTS`` is a result file without results, and ``SITE`` an empty folder."""
 
 
 def seconds(arguments: list[str]) -> float:
@@ -33,8 +42,13 @@ def seconds(arguments: list[str]) -> float:
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    for name, arguments in COMMANDS.items():
-        print(f"{name:14}{min(seconds(arguments) for _ in range(rounds)):6.2f} s", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.json")
+        results.write_text('{"schema": 2, "tool_version": "0", "results": [], "problems": []}')
+        places = {"RESULTS": str(results), "SITE": str(Path(folder, "site"))}
+        for name, words in COMMANDS.items():
+            arguments = [places.get(word, word) for word in words]
+            print(f"{name:14}{min(seconds(arguments) for _ in range(rounds)):6.2f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
@@ -25,9 +25,11 @@ from .boundaries import observation
 from .inventory import Inventory, inventory_of
 from .matching import AuditMatch, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
-from .preflight import Concern, Host, preflight
 from .releases import UpgradeAdvice, better, by_severity, release
 from .verdict_table import read_table
+
+if TYPE_CHECKING:
+    from .preflight import Concern, Host
 
 STDIN = "-"
 
@@ -140,9 +142,7 @@ def audit(
 
     With ``host`` also run the preflight, which raises ``UsageError`` for a mere list of packages.
     """
-    if host is not None and inventory.interpreter is None:
-        raise UsageError(f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages")
-    concerns = preflight(inventory.interpreter, host) if inventory.interpreter and host else ()
+    concerns = _preflight(inventory, host) if host is not None else ()
     findings = with_observations(by_severity(find(inventory, cases)))
     all_ids = dict.fromkeys([*(f.case.id for f in findings), *(c.id for c in concerns)])
     result = Audit(
@@ -161,6 +161,14 @@ def audit(
     ranked = tuple(sorted(result.findings, key=lambda finding: result.reach_of(finding).rank))
     advice = better(result.counted, [case for case in cases if case.id not in ignore])
     return dataclasses.replace(result, findings=ranked, better=advice)
+
+
+def _preflight(inventory: Inventory, host: Host) -> tuple[Concern, ...]:
+    from .preflight import preflight
+
+    if inventory.interpreter is None:
+        raise UsageError(f"--preflight checks an interpreter and its machine; {inventory.source} is a list of packages")
+    return preflight(inventory.interpreter, host)
 
 
 def with_observations(findings: Sequence[AuditMatch]) -> tuple[AuditMatch, ...]:

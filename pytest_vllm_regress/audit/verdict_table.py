@@ -56,6 +56,7 @@ class VerdictTable:
     def __init__(self, rows: Mapping[str, Sequence[Recorded]], versions: Mapping[str, Mapping[str, str]]) -> None:
         self._rows = rows
         self._versions = versions
+        self._pins: dict[str, dict[str, str]] = {}
 
     def of_case(self, case_id: str) -> Sequence[Recorded]:
         """Return what was recorded of a case."""
@@ -74,8 +75,10 @@ class VerdictTable:
         return [entry for entry in self.of_case(case_id) if self._version(entry.environment, package) == version]
 
     def _version(self, environment: str, package: str) -> str | None:
-        version = _pins(environment).get(package)
-        return version or self._versions.get(environment, {}).get(package)
+        pins = self._pins.get(environment)
+        if pins is None:  # an environment has a row in most cases, and its recipe takes 0.3 ms
+            pins = self._pins[environment] = _pins(environment)
+        return pins.get(package) or self._versions.get(environment, {}).get(package)
 
 
 def read_table(cases: Sequence[Case]) -> VerdictTable:

@@ -16,7 +16,7 @@ from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, 
 
 if TYPE_CHECKING:
     from ..audit.matching import AuditMatch
-    from ..audit.preflight import Concern
+    from ..audit.preflight import Concern, Host
     from ..audit.target import Audit
 
 SCHEMA_VERSION = 1
@@ -78,7 +78,6 @@ def audit(
     """Find the documented failures of a combination of versions. Reads metadata and lists; imports and runs nothing."""
     from ..audit import target as audit_target
     from ..audit.checks import CHECKS
-    from ..audit.preflight import inspect_host
     from ..audit.releases import overview, release, table
     from ..deployments.configuration import read_deployments
     from ..environments.recipes import find_file, load
@@ -103,7 +102,7 @@ def audit(
         *(release(version, load(find_file()).locks) for version in vllm or ()),
         *map(audit_target.read_interpreter, interpreters),
     ]
-    host = inspect_host() if preflight else None
+    host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [audit_target.audit(inventory, cases, host, ignored, deployments) for inventory in inventories]
     if as_sarif:
@@ -118,6 +117,12 @@ def audit(
     for note in [note for result in audits for note in result.notes]:
         warn(f"note: {note}")
     raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
+
+
+def _host() -> Host:
+    from ..audit.preflight import inspect_host
+
+    return inspect_host()
 
 
 def _print(result: Audit, verbose: bool) -> None:

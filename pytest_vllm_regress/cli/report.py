@@ -64,9 +64,6 @@ def report(
     Exit code 0: all verdicts as expected.
     """
     from ..cases.results import merge_results, read_results
-    from ..reporting.junit import junit_xml
-    from ..reporting.markdown import markdown_text
-    from ..reporting.table import print_to_console
     from ..util.files import write_atomically
 
     merged = merge_results([read_results(path) for path in result_files(paths or [])])
@@ -78,11 +75,16 @@ def report(
             say(f"page: {write_page(html, merged, known)}")
         if pages is not None:
             say(f"pages: {write_pages(pages, merged, known)}")
-    if markdown == Path("-"):
-        say(markdown_text(merged))
-    elif markdown is not None:
-        write_atomically(markdown, markdown_text(merged))
+    if markdown is not None:
+        from ..reporting.markdown import markdown_text
+
+        if markdown == Path("-"):
+            say(markdown_text(merged))
+        else:
+            write_atomically(markdown, markdown_text(merged))
     if junit is not None:
+        from ..reporting.junit import junit_xml
+
         write_atomically(junit, junit_xml(merged))
     if record:
         from ..audit import verdict_table
@@ -93,6 +95,8 @@ def report(
     if as_json:
         print_json(merged.to_json())
     elif markdown != Path("-"):
+        from ..reporting.table import print_to_console
+
         print_to_console(merged)
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress import cli
 from tests.helpers import ROOT
 
 LINUX_ONLY = ("fcntl", "resource", "pwd", "grp", "termios", "posix_ipc")
@@ -35,17 +36,38 @@ HEAVY = (
     "pynvml",
     "safetensors",
     "tomlkit",
+    "jinja2",
+    "markdown_it",
+    "yaml",
+    "asyncio",
+    "multiprocessing",
+    "pytest_vllm_regress.gpus",
+    "pytest_vllm_regress.processes",
+    "pytest_vllm_regress.runner",
+    "pytest_vllm_regress.plugin",
 )
+NEEDED = {
+    "report": {"rich"},
+    "pages": {"rich", "jinja2", "markdown_it"},
+    "site": {"jinja2", "markdown_it"},
+    "checked": {"pytest", "hypothesis"},
+}
+"""What a command imports of these: to print a table, to write pages, to check the patterns of cases of one's own."""
 COMMANDS = {
     "list": ["list"],
     "show": ["show", "vllm-17173"],
     "audit": ["audit", "vllm==0.8.4", "--serve", "vllm serve M"],
     "explain": ["explain", str(ROOT / "pytest_vllm_regress" / "data" / "sound" / "vllm-0.8.5.log")],
+    "compare": ["compare", "0.8.4", "0.10.2"],
+    "uses": ["uses", str(ROOT / "tests" / "helpers")],
     "export": ["export", "vllm-17173", "--osv"],
     "report": ["report", "RESULTS", "--markdown", "-"],
     "pages": ["report", "RESULTS", "--html", "FOLDER/page.html", "--pages", "FOLDER/pages"],
     "site": ["site", "FOLDER/site"],
+    "checked": ["--cases", str(ROOT / "cases"), "show", "vllm-17173"],
 }
+WRITING = {"judge", "migrate", "new"}
+"""Commands that write cases, or judge what runs wrote."""
 WITHOUT_LINUX = f"""
 import builtins, io, os, sys
 import asyncio, multiprocessing, shutil, tempfile
@@ -77,7 +99,7 @@ def run(code: str, command: list[str], tmp_path: Path) -> None:
     results.write_text('{"schema": 2, "tool_version": "0", "results": [], "problems": []}')
     arguments = [str(results) if word == "RESULTS" else word.replace("FOLDER", str(tmp_path)) for word in command]
     done = subprocess.run(
-        [sys.executable, "-c", code, "--cases", str(ROOT / "cases"), *arguments],
+        [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
@@ -91,8 +113,10 @@ def test_nothing_of_linux_is_needed(command: list[str], tmp_path: Path) -> None:
     run(WITHOUT_LINUX + RUN.format(names=()), command, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "command", [COMMANDS[name] for name in ("list", "audit", "explain")], ids=["list", "audit", "explain"]
-)
-def test_nothing_heavy_is_imported(command: list[str], tmp_path: Path) -> None:
-    run(RUN.format(names=HEAVY), command, tmp_path)
+@pytest.mark.parametrize("name", sorted({*COMMANDS} - {"export"}))
+def test_nothing_heavy_is_imported(name: str, tmp_path: Path) -> None:
+    run(RUN.format(names=sorted({*HEAVY} - NEEDED.get(name, set()))), COMMANDS[name], tmp_path)
+
+
+def test_every_command_that_only_reads_files_is_started_here() -> None:
+    assert {*cli.MODULES} - cli.LINUX_ONLY - WRITING <= {word for command in COMMANDS.values() for word in command}
