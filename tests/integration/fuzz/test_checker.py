@@ -82,7 +82,7 @@ def test_limits_are_told_apart_and_named_with_the_options_of_this_command(
 ) -> None:
     (memory,) = checker.ask(question("eat"))
     assert memory.outcome is Outcome.OUT_OF_MEMORY
-    assert "300 MiB is the limit (--memory of vllm-regress fuzz)" in memory.words
+    assert "300 MiB is the limit (--memory of vllm-regress fuzz schemas)" in memory.words
     (processes,) = checker.ask(question("multiply"))
     assert (processes.outcome, processes.key) == (Outcome.CRASH, "processes")
     assert processes.words.endswith("and 64 is the limit")  # no option sets it

@@ -144,7 +144,12 @@ def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path)
 def test_fuzz_writes_findings_that_replay_and_become_cases(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fuzz", str(target), "--seed", "0", "--examples", "5", "--minutes", "0.2", "--profile", "basic"]) == 1
+    assert (
+        main(
+            ["fuzz", "schemas", str(target), "--seed", "0", "--examples", "5", "--minutes", "0.2", "--profile", "basic"]
+        )
+        == 1
+    )
     printed = capsys.readouterr().out
     assert "lm-format-enforcer 0.10.11" in printed
     assert "refused valid" in printed
@@ -174,11 +179,17 @@ def test_a_finding_without_its_backend_cannot_run(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fuzz", "lm-format-enforcer-0.10.11", "--backend", "guidance"], "allowed are lm-format-enforcer, xgrammar"),
-        (["fuzz", "lm-format-enforcer-0.10.11", "--profile", "nothing"], "no schema profile named 'nothing'"),
-        (["fuzz", "no-such-env"], "unknown environment"),
-        (["fuzz"], "name an environment"),
-        (["fuzz", "lm-format-enforcer-0.10.11", "--engine", "async"], "allowed are offline and serve"),
+        (
+            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--backend", "guidance"],
+            "allowed are lm-format-enforcer, xgrammar",
+        ),
+        (
+            ["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--profile", "nothing"],
+            "no schema profile named 'nothing'",
+        ),
+        (["fuzz", "schemas", "no-such-env"], "unknown environment"),
+        (["fuzz", "schemas"], "name an environment"),
+        (["fuzz", "schemas", "lm-format-enforcer-0.10.11", "--engine", "async"], "allowed are offline and serve"),
         (["replay", "nowhere.json"], "cannot be read"),
     ],
 )
@@ -188,7 +199,7 @@ def test_errors_name_the_bad_argument(arguments: list[str], words: str, capsys: 
 
 
 def test_statistics_need_no_backend(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fuzz", "--statistics", "--examples", "30"]) == 0
+    assert main(["fuzz", "schemas", "--statistics", "--examples", "30"]) == 0
     assert "30 schemas" in capsys.readouterr().out
 
 
@@ -198,3 +209,12 @@ def test_a_replay_gets_more_time_unless_the_finding_is_a_time_out() -> None:
     accepted = dataclasses.replace(ARTEFACT, problem=Problem(Outcome.ACCEPTED_INVALID, "type", "", "1"))
     assert accepted.replay_allowance.seconds > accepted.allowance.seconds
     assert accepted.replay_allowance.memory == accepted.allowance.memory
+
+
+def test_the_form_without_schemas_works_and_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "--statistics", "--examples", "30"]) == 0
+    printed = capsys.readouterr()
+    assert "30 schemas" in printed.out
+    assert (
+        "is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas" in printed.err
+    )

@@ -1,0 +1,238 @@
+"""What a model means to answer: reasoning, text and calls, independent of any parser's format, and the strategies that draw it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from ...schemas.deterministic import backend
+
+PROPERTIES: Mapping[str, Mapping[str, Any]] = {
+    "city": {"type": "string"},
+    "text": {"type": "string"},
+    "count": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "flag": {"type": "boolean"},
+    "items": {"type": "array", "items": {}},
+    "options": {"type": "object"},
+}
+"""The arguments that drawn calls have, by name; each name has one type."""
+TOOLS = tuple(
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"The function {name}.",
+            "parameters": {"type": "object", "properties": dict(properties)},
+        },
+    }
+    for name, properties in (("get_weather", PROPERTIES), ("add", PROPERTIES), ("now", {}))
+)
+"""The functions that drawn calls name. ``now`` has no parameters."""
+NAMES = ("get_weather", "add", "now")
+STYLES = ("spaced", "compact", "escaped")
+"""How JSON is written: with spaces, without, or with escapes instead of letters beyond ASCII."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a function."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Meaning:
+    """An answer. ``style``: how its JSON is written (``STYLES``)."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+    style: str = "spaced"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    def to_text(self) -> str:
+        """Return a text that is equal for equal meanings, ``1`` and ``True`` apart."""
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    @classmethod
+    def of_json(cls, document: Mapping[str, Any]) -> Meaning:
+        calls = tuple(Call(call["name"], call["arguments"]) for call in document["calls"])
+        return cls(document["reasoning"], document["content"], calls, document["style"])
+
+
+def features(meaning: Meaning) -> frozenset[str]:
+    """Return what an answer contains, in the words by which findings are told apart."""
+    return frozenset(_features(meaning))
+
+
+def _features(meaning: Meaning) -> Iterator[str]:
+    if meaning.reasoning:
+        yield from ("reasoning", *_of_text(meaning.reasoning, "reasoning "))
+    if meaning.content:
+        yield from ("content", *_of_text(meaning.content, "content "))
+    if meaning.calls:
+        yield "a call"
+    if len(meaning.calls) > 1:
+        yield "several calls"
+    for call in meaning.calls:
+        if not call.arguments:
+            yield "no arguments"
+        if len(call.arguments) > 1:
+            yield "several arguments"
+        for value in call.arguments.values():
+            yield from _of_value(value)
+    if meaning.style != "spaced":
+        yield f"{meaning.style} JSON"
+
+
+def _of_value(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from ("string", *_of_text(value))
+    elif isinstance(value, bool):
+        yield "boolean"
+    elif isinstance(value, int | float):
+        yield "integer" if isinstance(value, int) else "number"
+        if value < 0:
+            yield "negative number"
+        if "e" in repr(value):
+            yield "exponent"
+    elif value is None:
+        yield "null"
+    else:
+        kind = "object" if isinstance(value, dict) else "list"
+        yield kind if value else f"empty {kind}"
+        for member in value.values() if isinstance(value, dict) else value:
+            if isinstance(member, list | dict):
+                yield "nesting"
+            yield from _of_value(member)
+
+
+_SIGNS = {'"': "quote", "'": "apostrophe", "\\": "backslash", "\n": "newline", "<": "tag", "{": "brace", "[": "bracket"}
+
+
+def _of_text(text: str, prefix: str = "") -> Iterator[str]:
+    if not text:
+        yield f"{prefix}empty string"
+    if not text.isascii():
+        yield f"{prefix}beyond ASCII"
+    if text.strip() != text and text.strip():
+        yield f"{prefix}outer space"
+    for sign, name in _SIGNS.items():
+        if sign in text:
+            yield prefix + name
+    if _reads_as_json(text):
+        yield f"{prefix}string that reads as another type"
+
+
+def _reads_as_json(text: str) -> bool:
+    if text.lower() in ("true", "false", "null", "none"):
+        return True
+    try:
+        return not isinstance(json.loads(text), str)
+    except ValueError:
+        return False
+
+
+_WORDS = ("a", "Paris", "two words", "x1", "it is", "42", "-7", "0.5", "true", "null", "None", "")
+_ODD = (
+    'say "hi"',
+    "it's",
+    "C:\\dir",
+    "a\nb",
+    "\t",
+    "é",
+    "北京",
+    "😀",
+    "<b>x</b>",
+    "a < b && c",
+    "{}",
+    '{"a": 1}',
+    "[1]",
+    "}",
+    "]",
+    ",",
+    ": ",
+    "%",
+    "#",
+)
+
+
+def _strings() -> st.SearchStrategy[str]:
+    parts = st.one_of(st.sampled_from(_WORDS), st.sampled_from(_ODD))
+    return st.one_of(st.sampled_from(_WORDS), parts, st.lists(parts, min_size=1, max_size=3).map("".join))
+
+
+_INTEGERS = st.one_of(st.integers(-1000, 1000), st.sampled_from((0, 1, 10, 100, 10**12)))
+_NUMBERS = st.one_of(st.integers(-400, 400).map(lambda n: n / 8), st.sampled_from((0.1, -0.5, 1e-7, 1e21, 3.0)))
+
+
+def _members() -> st.SearchStrategy[Any]:
+    scalars = st.one_of(_strings(), _INTEGERS, _NUMBERS, st.booleans(), st.none())
+    keys = st.sampled_from(("a", "b", "key"))
+    return st.recursive(
+        scalars,
+        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(keys, inner, max_size=2)),
+        max_leaves=3,
+    )
+
+
+def _arguments() -> st.SearchStrategy[dict[str, Any]]:
+    keys = st.sampled_from(("a", "b", "key"))
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "city": _strings(),
+            "text": _strings(),
+            "count": _INTEGERS,
+            "ratio": _NUMBERS,
+            "flag": st.booleans(),
+            "items": st.lists(_members(), max_size=3),
+            "options": st.dictionaries(keys, _members(), max_size=2),
+        },
+    )
+
+
+_PROSE = ("", "", "Let me see.", "Done.", "I call it:", "Zürich 北", "a, b", "x\ny")
+
+
+@st.composite
+def meanings(draw: st.DrawFn) -> Meaning:
+    """Draw an answer: reasoning, text, and up to three calls."""
+    calls = []
+    for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
+        calls.append(Call(name, {} if name == "now" else draw(_arguments())))
+    thought = draw(st.sampled_from(("", "I think.", "Hm, 1 + 1 = 2.\nSo 2.", "é", "a < b")))
+    content = draw(
+        st.sampled_from(_PROSE if calls else ("Hello.", "Zürich 北 😀", "a, b: c.", "x\ny", "1 < 2", "[1]", "{}"))
+    )
+    return Meaning(thought, content, tuple(calls), draw(st.sampled_from(STYLES)))
+
+
+def drawn(count: int, seed_value: int) -> list[Meaning]:
+    """Return ``count`` different answers. The same seed draws the same ones on every machine with the same release of Hypothesis."""
+    found: dict[str, Meaning] = {}
+
+    @seed(seed_value)
+    @settings(
+        backend=backend(),
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(meanings())
+    def note(meaning: Meaning) -> None:
+        found.setdefault(meaning.to_text(), meaning)
+
+    note()
+    return list(found.values())
