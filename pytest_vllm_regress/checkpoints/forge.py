@@ -11,14 +11,17 @@ import math
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
+from ..target_site.vllm_regress_target.script import END, START
 from ..util.documents import load_json
 from ..util.files import private_folder
+from . import qwen
 from .kinds import kind_named
-from .shapes import SHAPES, json_bytes
+from .shapes import SHAPES, Tokenizer, json_bytes, padded_size
+from .tokenizers import SPECIALS, tokenizer_config, tokenizer_json, vocabulary
 
 MAX_CONFIG = 4 * 1024 * 1024
 
@@ -63,6 +66,26 @@ def ensure_checkpoint(kind: str, root: Path, *, seed: int = 0, head: int = 32) -
     if _is_whole(folder, files, shapes):
         return folder
     return publish(folder, {**files, _WEIGHTS: weight_file(drawn, seed, frozenset(shapes))})
+
+
+def ensure_tokenizer(markers: Sequence[str], root: Path) -> Path:
+    """Return the folder of a tokenizer whose ``markers`` are single tokens. It is written below ``root`` if it is missing.
+
+    Its other tokens are those of the forged text model. Texts have equal ids in every release. Raises ``UsageError`` if it cannot be written.
+    """
+    words, merges = vocabulary()
+    contents = dict.fromkeys((*SPECIALS, START, END, *markers))
+    ids = {content: len(words) + number for number, content in enumerate(contents)}
+    tokenizer = Tokenizer(ids, padded_size(len(words) + len(ids)), {}, "<|endoftext|>", "<|im_end|>", "<|endoftext|>")
+    files = {
+        "tokenizer.json": json_bytes(tokenizer_json(words, merges, ids)),
+        "tokenizer_config.json": json_bytes(tokenizer_config(ids, vision=False)),
+        "config.json": json_bytes(qwen.text_config(tokenizer, SHAPES[32])),
+    }
+    folder = root.absolute() / f"tokenizer-{hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]}"
+    if all((folder / name).is_file() for name in files):
+        return folder
+    return publish(folder, files)
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> Path:

@@ -1,8 +1,8 @@
 """Ask one backend in one environment. The backend runs in a child process; a crash, hang or memory overrun becomes an outcome.
 
-Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of `vllm-regress fuzz schemas`). The controller kills the child at
-the deadline (TIME_OUT), the nanny when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends otherwise is a CRASH,
-which is a finding like any other. The next question gets a new child.
+Each question may take 10 s and 2 GiB (``Allowance``; ``--seconds`` and ``--memory`` of `vllm-regress fuzz schemas`). The controller
+kills the child at the deadline (TIME_OUT), the nanny when it exceeds a limit (OUT_OF_MEMORY; for too many processes CRASH). A child that ends
+otherwise is a CRASH, which is a finding like any other. The next question gets a new child.
 
 The backend is asked and its grammar is not parsed here, so the harness needs no knowledge of any grammar format, and no engine.
 """

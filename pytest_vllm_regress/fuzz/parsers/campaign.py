@@ -17,9 +17,10 @@ from typing import Any
 from ...errors import UsageError
 from ...util.documents import load_json
 from ...util.files import write_atomically
+from .catalogue import formats_of
 from .checker import ParserChecker, ParserName, understands
 from .finding import ParserFinding, load
-from .formats import PLAIN, PLAIN_ANSWER, Format, formats_of
+from .formats import PLAIN, PLAIN_ANSWER, Format
 from .meaning import Meaning, drawn
 from .question import Ask, Observed, Question
 from .search import Reduced, Round, search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...checkpoints.marked import ensure_tokenizer
+from ...checkpoints.forge import ensure_tokenizer
 from ...engines.session import Session
 from ...environments.installed import read_installed
 from ...errors import ChildDied, ChildError, DeadlineExceeded

@@ -1,4 +1,4 @@
-"""How models write a call: one small function for each family of formats. ``formats.py`` says which parser reads which."""
+"""How models write a call: one small function for each family of formats. ``catalogue.py`` says which parser reads which."""
 
 from __future__ import annotations
 

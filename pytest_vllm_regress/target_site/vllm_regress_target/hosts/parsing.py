@@ -9,6 +9,7 @@ import traceback
 from typing import Any, Dict, List, Tuple
 
 from ..dialect import parsing
+from ..dialect.parsing.client import Delta
 
 Json = Dict[str, Any]
 PROMPT = "<|im_start|>user\n?<|im_end|>\n<|im_start|>assistant\n"
@@ -67,12 +68,12 @@ def ask(tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions:
     return {"answers": answers, "deltas": deltas, "seconds": time.perf_counter() - began}
 
 
-def _deltas(encoder: Encoder, pieces: List[str], alone: bool) -> List[parsing.Delta]:
-    deltas = [parsing.Delta(piece, encoder.ids(piece), False) for piece in pieces]
+def _deltas(encoder: Encoder, pieces: List[str], alone: bool) -> List[Delta]:
+    deltas = [Delta(piece, encoder.ids(piece), False) for piece in pieces]
     end = encoder.ids(END)
     if alone or not deltas:
-        return [*deltas, parsing.Delta("", end, True)]
-    return [*deltas[:-1], parsing.Delta(deltas[-1].text, deltas[-1].ids + end, True)]
+        return [*deltas, Delta("", end, True)]
+    return [*deltas[:-1], Delta(deltas[-1].text, deltas[-1].ids + end, True)]
 
 
 def _guarded(function: Any, *arguments: Any) -> Json:

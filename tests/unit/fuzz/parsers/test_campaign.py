@@ -24,10 +24,10 @@ class Checker:
     """Stands in for ``ParserChecker``. ``dies_after``: number of requests after which it is killed."""
 
     environment, version = "vllm-0.11.2", "0.11.2"
-    versions = {"vllm": "0.11.2", "transformers": "4.57"}
 
     def __init__(self, fault: Fault = loses_calls_that_come_at_once, dies_after: int = 10**9) -> None:
         self.work = Work()
+        self.versions = {"vllm": "0.11.2", "transformers": "4.57"}
         self._parser, self._left = StandIn(fault), dies_after
 
     def registered(self) -> tuple[list[ParserName], list[ParserName]]:
@@ -93,7 +93,7 @@ def test_the_journal_of_another_campaign_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_parser_is_refused_with_the_names_that_there_are(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'three'.*alias, broken, one, two"):
+    with pytest.raises(UsageError, match=r"'three'.*alias, broken, one, two"):
         run(Checker(), tmp_path, CampaignPlan(parsers=("three",)))
 
 

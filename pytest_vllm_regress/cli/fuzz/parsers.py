@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .context import OK, UNEXPECTED, AsJson, print_json, say, warn
+from ..context import OK, UNEXPECTED, AsJson, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ..fuzz.parsers.campaign import ParserCampaign
+    from ...fuzz.parsers.campaign import ParserCampaign
 
 EPILOG = (
     "Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
@@ -51,9 +51,9 @@ def parsers(
 
     Each finding becomes a file. `vllm-regress replay` replays it. The same command resumes a campaign that was killed.
     """
-    from ..engines.standalone import bare_session
-    from ..fuzz.parsers.campaign import CampaignPlan, ParserCampaign
-    from ..fuzz.parsers.checker import ParserChecker
+    from ...engines.standalone import bare_session
+    from ...fuzz.parsers.campaign import CampaignPlan, ParserCampaign
+    from ...fuzz.parsers.checker import ParserChecker
 
     os.makedirs(out, exist_ok=True)
     plan = CampaignPlan(seed or 0, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples)

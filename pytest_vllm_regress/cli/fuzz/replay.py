@@ -1,0 +1,124 @@
+"""``vllm-regress replay``: ask findings again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...engines.spec import front_named
+from ...errors import BuildError, UsageError
+from ..context import OK, UNBUILT, UNEXPECTED, AsJson, print_json, say, warn
+
+if TYPE_CHECKING:
+    from ...engines.session import Session
+    from ...environments.recipes import Recipe
+    from ...fuzz.artefact import Answer, Artefact
+    from ...fuzz.parsers.finding import ParserFinding
+
+EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one CANNOT RUN and none STILL FAILS."
+
+
+def replay(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE|DIR...", help="Findings written by `vllm-regress fuzz`, or folders of findings."),
+    ],
+    env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Environment to use instead of the one where it was found.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check whether findings still fail. Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
+    from ...engines.standalone import bare_session
+    from ...fuzz.artefact import Answer
+
+    artefacts = [(path, _load(path)) for path in _paths(files)]
+    recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
+    answers = []
+    with bare_session(warn) as session:
+        for path, artefact in artefacts:
+            answer, words = _answer(session, artefact, env or recipes[path])
+            answers.append({"file": str(path), "answer": answer.value, "words": words})
+            if not as_json:
+                say(f"{answer.value:11}  {path}: {words}")
+    if as_json:
+        print_json(answers)
+    kinds = {entry["answer"] for entry in answers}
+    raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK)
+
+
+def _load(path: Path) -> Artefact | ParserFinding:
+    from ...fuzz.artefact import MAX_BYTES, load
+    from ...fuzz.parsers import finding
+    from ...util.documents import load_json
+
+    is_of_parser = finding.is_parser_finding(load_json(path, MAX_BYTES, what="a finding"))
+    return finding.load(path) if is_of_parser else load(path)
+
+
+def _recipe(path: Path, artefact: Artefact | ParserFinding) -> Recipe:
+    """Return the recipe of the environment that a finding names. Raises ``UsageError`` for one that a file must not choose."""
+    from ...environments.names import recipe_named_by_file
+
+    try:
+        return recipe_named_by_file(artefact.environment)
+    except UsageError as error:
+        raise UsageError(
+            f"{path}: environment: {error}. If you trust it, pass it, or another one, with --env"
+        ) from None
+
+
+def _answer(session: Session, artefact: Artefact | ParserFinding, chosen: str | Recipe) -> tuple[Answer, str]:
+    from ...environments.cache import EnvironmentCache
+    from ...errors import ChildError, Unsupported
+    from ...fuzz.artefact import Answer, Artefact, replay
+    from ...fuzz.checker import Checker
+    from ...fuzz.engine_checker import EngineChecker
+
+    environment = chosen if isinstance(chosen, str) else chosen.name
+    try:
+        if not isinstance(chosen, str):
+            EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+        if not isinstance(artefact, Artefact):
+            return _parser_answer(session, artefact, environment)
+        checker = Checker(session, environment, artefact.backend, artefact.replay_allowance)
+        try:
+            asker: Checker | EngineChecker = checker
+            if artefact.front != "grammar":
+                asker = EngineChecker(
+                    session, session.target(environment), artefact.backend, front_named(artefact.front)
+                )
+            answer, words = replay(artefact, asker)
+            return answer, f"{artefact.backend} {checker.version}: {words}"
+        finally:
+            checker.close()
+    except (BuildError, Unsupported, ChildError) as error:
+        return Answer.CANNOT_RUN, str(error.args[0])
+
+
+def _parser_answer(session: Session, finding: ParserFinding, environment: str) -> tuple[Answer, str]:
+    from ...fuzz.artefact import Answer
+    from ...fuzz.parsers.checker import ParserChecker
+    from ...fuzz.parsers.finding import replay
+
+    checker = ParserChecker(session, environment)
+    try:
+        answer, words = replay(finding, checker)
+        return Answer(answer), f"{finding.parser} of vLLM {checker.version}: {words}"
+    finally:
+        checker.close()
+
+
+def _paths(arguments: list[Path]) -> list[Path]:
+    """Return the files, with folders replaced by the findings in them."""
+    paths = [path for argument in arguments for path in (_findings_in(argument) if argument.is_dir() else [argument])]
+    if not paths:
+        raise UsageError(f"{', '.join(map(str, arguments))}: there are no findings (*.json)")
+    return paths
+
+
+def _findings_in(folder: Path) -> list[Path]:
+    """Return the findings in a folder: all JSON files but the journal of a campaign."""
+    return sorted(path for path in folder.glob("*.json") if path.name != "campaign.json")
