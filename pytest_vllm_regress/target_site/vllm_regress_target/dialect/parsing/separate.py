@@ -38,7 +38,9 @@ class Separate:
         return self._reasoning(self._encoder, **options)
 
     def whole(self, text: str, ids: List[int], request: Any) -> Json:
-        reasoning, content, calls = None, text, []  # type: Optional[str], Optional[str], List[Any]
+        reasoning: Optional[str] = None
+        content: Optional[str] = text
+        calls: List[Any] = []
         thinker, tool = self._new_reasoning(request), self._new_tool(request)
         if thinker is not None:
             extract = getattr(thinker, "extract_reasoning", None) or thinker.extract_reasoning_content
@@ -69,7 +71,8 @@ class _Steps:
 
     def __init__(self, tool: Any, reasoning: Any, prompt: List[int], request: Any) -> None:
         self._tool, self._reasoning, self._prompt, self._request = tool, reasoning, prompt, request
-        self._text, self._ids = "", []  # type: str, List[int]
+        self._text = ""
+        self._ids: List[int] = []
         self._reasoning_ended, self._calls_begun = False, False
         self._think = reasoning and (
             getattr(reasoning, "extract_reasoning_streaming", None) or reasoning.extract_reasoning_content_streaming
