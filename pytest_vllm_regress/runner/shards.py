@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -22,6 +22,11 @@ class CiSystem(StrEnum):
 
     GITHUB = "github"
     BUILDKITE = "buildkite"
+    GITLAB = "gitlab"
+
+
+GITLAB_SETTINGS = ".gitlab/vllm-regress.yml"
+"""File of the user's repository with the job ``.vllm-regress``, which the jobs of a child pipeline extend: it inherits nothing from its parent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,9 +99,20 @@ def ci_job_matrix(
         )
     if system is CiSystem.GITHUB:
         return {"include": jobs}
+    if system is CiSystem.GITLAB:
+        pipeline = {f"vllm-regress {job['shard']}": _gitlab_job(job) for job in jobs}
+        return {"include": [{"local": GITLAB_SETTINGS}], **pipeline}
     return {
         "steps": [
             {"label": f"vllm-regress {job['shard']}", "command": job["command"], "artifact_paths": [job["results"]]}
             for job in jobs
         ]
+    }
+
+
+def _gitlab_job(job: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "extends": ".vllm-regress",
+        "script": [job["command"]],
+        "artifacts": {"when": "always", "paths": [job["results"]]},
     }
