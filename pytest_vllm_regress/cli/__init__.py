@@ -27,6 +27,7 @@ MODULES = {
     "compare": "report",
     "conformance": "conformance",
     "doctor": "doctor",
+    "drift": "matrix",
     "env": "environments",
     "explain": "explain",
     "export": "cases",
@@ -49,7 +50,7 @@ MODULES = {
 """The module that defines each command in its typer application ``app``."""
 PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
-LINUX_ONLY = PASSING_ON | {"doctor", "env", "fuzz", "replay"}
+LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "

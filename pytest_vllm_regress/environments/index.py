@@ -18,7 +18,7 @@ from ..util.validation import format_value
 from ..util.versions import specifiers_of, version_of
 from . import uv
 from .installed import run_isolated
-from .locks import lookup_cached, release_date
+from .locks import lookup_cached, release_date, resolved_versions
 from .recipes import parse_pin
 
 TIMEOUT_S = 120
@@ -106,16 +106,8 @@ def pin_of(package: str, version: str, dependency: str) -> str | None:
     """Return the version of ``dependency`` to which a release resolved on the day after its upload; None without that dependency."""
 
     def find() -> str:
-        output = uv.run(
-            [
-                *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate", "--python-version", "3.11"),
-                *("--exclude-newer", (release_date(package, version) + datetime.timedelta(days=1)).isoformat()),
-            ],
-            doing=f"resolving which {dependency} {package} {version} needs",
-            stdin=f"{package}=={version}",
-        )
-        pins = dict(filter(None, map(parse_pin, output.splitlines())))
-        return pins.get(dependency, "")
+        day = release_date(package, version) + datetime.timedelta(days=1)
+        return resolved_versions([f"{package}=={version}"], day).get(dependency, "")
 
     return lookup_cached("pins.json", f"{package}=={version} {dependency}", find) or None
 

@@ -107,6 +107,20 @@ def lock_text(
     return head + "".join(_locked(package, recipe.python) for package in packages)
 
 
+def resolved_versions(requirements: Iterable[str], day: datetime.date, python: str = "3.11") -> dict[str, str]:
+    """Return the version of each package to which ``requirements`` resolve with what was uploaded by the end of ``day``. Raises ``BuildError``."""
+    lines = uv_requirements(requirements)
+    output = uv.run(
+        [
+            *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"),
+            *("--python-version", python, "--exclude-newer", day.isoformat()),
+        ],
+        doing=f"resolving {', '.join(lines.splitlines())} as of {day}",
+        stdin=lines,
+    )
+    return dict(filter(None, map(parse_pin, output.splitlines())))
+
+
 def release_date(package: str, version: str) -> datetime.date:
     """Return the upload date of a release: the first date for which it can be resolved. Raises ``BuildError`` if it does not exist."""
     key = f"{package}=={version}"

@@ -32,6 +32,7 @@ FLOORS = (
         "explain",
         "conformance",
         "upstream",
+        "drift",
         "fuzz",
         "pages",
     ),

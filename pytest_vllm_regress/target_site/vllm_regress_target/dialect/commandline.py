@@ -39,7 +39,7 @@ def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[s
         arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
     else:
         arguments = list(words)
-    command = _console_script("vllm")
+    command = console_script("vllm")
     if command is not None and _has_distribution("vllm"):
         return ["vllm", "serve", str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
@@ -89,7 +89,8 @@ def _text(value: Any, type_function: Any = None) -> str:
     return json.dumps(value)
 
 
-def _console_script(name: str) -> Optional[Callable[[], Any]]:
+def console_script(name: str) -> Optional[Callable[[], Any]]:
+    """Return the function that an installed command runs; None without such a command."""
     points = importlib.metadata.entry_points()
     scripts = points.select(group="console_scripts") if hasattr(points, "select") else points["console_scripts"]
     for point in scripts:

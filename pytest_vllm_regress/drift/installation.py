@@ -1,0 +1,151 @@
+"""An installation as a user would make it today, and how far it gets: resolve, install, import, help, serve, answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..engines.spec import EngineSpec
+from ..engines.standalone import bare_session, probe_in
+from ..environments.cache import EnvironmentCache
+from ..environments.locks import resolved_versions
+from ..environments.recipes import Recipe
+from ..errors import BuildError, ChildError, NotAtWork, Part, Unsupported
+from ..util.masking import mask
+from ..util.paths import PACKAGE
+
+if TYPE_CHECKING:
+    from ..engines.server import Server
+    from ..engines.session import Session
+    from ..engines.target import Target
+
+_PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "smoke.py"
+_PROMPT = "One token, please"
+Pins = Mapping[str, str]
+"""Package name to version specifier, as a user would add them to ``pip install``."""
+
+
+class Stage(enum.StrEnum):
+    """What an installation must do, in this order."""
+
+    RESOLVE = "resolve"
+    INSTALL = "install"
+    IMPORT = "import"
+    HELP = "help"
+    SERVE = "serve"
+    ANSWER = "answer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Attempt:
+    """How far an installation got. ``failed``: the stage that failed, or None. ``reason`` is one line, ``text`` everything that was said."""
+
+    failed: Stage | None = None
+    reason: str = ""
+    text: str = ""
+
+    def passes(self, stage: Stage) -> bool:
+        """Return whether the installation got beyond ``stage``."""
+        stages = [*Stage]
+        return self.failed is None or stages.index(self.failed) > stages.index(stage)
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """A release of vLLM, with the day up to which uploads count: what ``pip install`` would have chosen at its end."""
+
+    version: str
+    day: datetime.date
+    python: str = "3.11"
+
+    def requirements(self, pins: Pins) -> tuple[str, ...]:
+        """Return the requirements of ``pip install`` for this release with ``pins``."""
+        return (f"vllm=={self.version}", *(f"{name}{specifier}" for name, specifier in sorted(pins.items())))
+
+    def versions(self, pins: Pins) -> dict[str, str]:
+        """Return the version of each package to which the release resolves. Raises ``BuildError``."""
+        return resolved_versions(self.requirements(pins), self.day, self.python)
+
+    def attempt(self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER) -> Attempt:
+        """Install the release with ``pins``, start a server on the simulated device, and request one token; stop after stage ``last``.
+
+        The environment is removed afterwards.
+        """
+        try:
+            self.versions(pins)
+        except BuildError as error:
+            return Attempt(Stage.RESOLVE, _last_line(str(error)), str(error))
+        recipe = Recipe(
+            f"vllm-{self.version}-as-of-{self.day}",
+            self.requirements(pins),
+            exclude_newer=self.day.isoformat(),
+            python=self.python,
+        )
+        try:
+            with _installed(recipe, progress) as python:
+                return _try_stages(python, progress, last)
+        except BuildError as error:
+            return Attempt(Stage.INSTALL, _last_line(str(error)), str(error))
+
+
+@contextmanager
+def _installed(recipe: Recipe, progress: Callable[[str], None]) -> Iterator[Path]:
+    cache = EnvironmentCache()
+    try:
+        with cache.lease(recipe, progress=progress) as python:
+            yield python
+    finally:
+        for environment in cache.listing():
+            if environment.path == cache.place(recipe):
+                cache.remove(environment)
+
+
+def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> Attempt:
+    stage = Stage.IMPORT
+    try:
+        with bare_session(progress, device="sim") as session:
+            for stage, run in _stages(session, session.target(str(python))):
+                if (reason := run()) is not None:
+                    return Attempt(stage, _first_line(reason), reason)
+                if stage is last:
+                    break
+    except ChildError as error:
+        stage = Stage.IMPORT if error.phase == "import" else stage
+        return Attempt(stage, _first_line(error.parts.get(Part.EXCEPTION) or error.args[0]), str(error))
+    except (Unsupported, NotAtWork) as error:
+        return Attempt(stage, _first_line(str(error)), str(error))
+    return Attempt()
+
+
+def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[[], str | None]]]:
+    """Yield each stage of an installed release with a function that runs it, and returns why it failed or raises that."""
+    probe = probe_in(session, target, _PROBE)
+
+    def server() -> Server:
+        return session.server(target, EngineSpec.create(), user="drift", fresh=False)
+
+    def answer() -> str | None:
+        response = server().post("/v1/completions", {"model": server().model, "prompt": _PROMPT, "max_tokens": 1})
+        return None if response.is_success else mask(f"status {response.status_code}: {response.text}")
+
+    yield Stage.IMPORT, lambda: _nothing(probe("import_server"))
+    yield Stage.HELP, lambda: _nothing(probe("serve_help"))
+    yield Stage.SERVE, lambda: _nothing(server())
+    yield Stage.ANSWER, answer
+
+
+def _nothing(value: object) -> None:
+    """Drop a value: the call that gave it raises if it fails."""
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

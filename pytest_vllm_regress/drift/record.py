@@ -1,0 +1,122 @@
+"""The record of ``vllm-regress drift`` as JSON, and its table."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from ..errors import UsageError
+from ..util.documents import load_json
+from ..util.files import write_atomically
+from ..util.text import markdown_cell
+from .diagnosis import Breakage, Culprit, Drift
+from .installation import Stage
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+def read_record(path: Path) -> dict[str, Drift]:
+    """Return what is recorded of each release; an empty dict without a file. Raises ``UsageError``."""
+    if not path.exists():
+        return {}
+    try:
+        document = load_json(path, MAX_BYTES, what="a record of vllm-regress drift")
+        return {version: _drift(version, entry) for version, entry in document.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"{path}: not a record of vllm-regress drift: {error!r}. Give another file by --record"
+        ) from None
+
+
+def write_record(path: Path, drifts: Mapping[str, Drift]) -> None:
+    """Write the record where ``read_record`` finds it, oldest release first."""
+    ordered = {version: to_json(drifts[version]) for version in sorted(drifts, key=Version)}
+    write_atomically(path, json.dumps(ordered, indent=1) + "\n")
+
+
+def to_json(drift: Drift) -> dict[str, Any]:
+    """Return a release's entry in the record."""
+    return {
+        "day": drift.day.isoformat(),
+        "breakages": [
+            {
+                "stage": breakage.stage.value,
+                "reason": breakage.reason,
+                "culprits": [vars(culprit) for culprit in breakage.culprits],
+            }
+            for breakage in drift.breakages
+        ],
+        "pins": dict(drift.pins),
+        "confirmed": drift.confirmed,
+        "then": drift.then,
+    }
+
+
+def known_culprits(drifts: Iterable[Drift]) -> dict[str, tuple[str, str]]:
+    """Return the packages that broke a release, with their last good and first bad version."""
+    return {
+        culprit.package: (culprit.good, culprit.bad)
+        for drift in drifts
+        for breakage in drift.breakages
+        for culprit in breakage.culprits
+        if culprit.bad
+    }
+
+
+def table(drifts: Iterable[Drift]) -> list[str]:
+    """Return the page as lines of Markdown, newest release first."""
+    rows = [
+        row for drift in sorted(drifts, key=lambda drift: Version(drift.version), reverse=True) for row in _rows(drift)
+    ]
+    return [
+        "# What `pip install vllm==X` gives today",
+        "",
+        "Written by `vllm-regress drift`; do not edit. Each release was installed with the newest packages that its requirements allowed on the",
+        "day in the table (Python 3.11), without a pin. Then its server was imported, its help printed, and a server started on the simulated",
+        "device until it answered one token. Where a stage fails, the packages that differ from the day after the release were searched for the",
+        "one to blame. A pin is confirmed if the release was installed once more with it and passed every stage.",
+        "",
+        "| release | day | fails at | because of | first bad | pin | confirmed |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        *(f"| {' | '.join(map(markdown_cell, row))} |" for row in rows),
+    ]
+
+
+def _rows(drift: Drift) -> list[tuple[str, ...]]:
+    day = drift.day.isoformat()
+    if drift.sound:
+        return [(drift.version, day, "nothing fails", "", "", "", "")]
+    rows: list[tuple[str, ...]] = []
+    for breakage in drift.breakages:
+        reason = f"{breakage.stage}: {breakage.reason[:160]}"
+        confirmed = "yes" if drift.confirmed else "no"
+        for culprit in breakage.culprits:
+            change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
+            pin = f"{culprit.package}{culprit.pin}"
+            rows.append((drift.version, day, reason, change, culprit.bad, pin, confirmed))
+        if not breakage.culprits:
+            why = (
+                "does not resolve as of its first day either"
+                if drift.then
+                else "fails with the packages of its first day, too"
+            )
+            rows.append((drift.version, day, reason, why, "", "", ""))
+    return rows
+
+
+def _drift(version: str, entry: Mapping[str, Any]) -> Drift:
+    breakages = tuple(
+        Breakage(
+            Stage(fields["stage"]), str(fields["reason"]), tuple(Culprit(**culprit) for culprit in fields["culprits"])
+        )
+        for fields in entry["breakages"]
+    )
+    day = datetime.date.fromisoformat(entry["day"])
+    return Drift(
+        str(Version(version)), day, breakages, dict(entry["pins"]), bool(entry["confirmed"]), str(entry["then"])
+    )

@@ -1,0 +1,47 @@
+"""Functions that ``vllm-regress drift`` calls in a target: does this installation import, and does its command print its help?"""
+
+import contextlib
+import importlib
+import importlib.metadata
+import io
+import sys
+from typing import List
+
+SERVER = "vllm.entrypoints.openai.api_server"
+"""Importing it imports what a server needs, and with it most dependencies."""
+
+
+def import_server() -> str:
+    """Import vLLM and its server. Return the version of vLLM."""
+    importlib.import_module(SERVER)
+    return importlib.metadata.version("vllm")
+
+
+def serve_help() -> int:
+    """Run ``vllm serve --help``. Return the number of characters that it printed.
+
+    Raises ``RuntimeError`` if the command ends with another status than 0 or prints nothing.
+    """
+    dialect = importlib.import_module("vllm_regress_target.dialect.commandline")  # this file is loaded by its path
+    command = dialect.console_script("vllm")
+    if command is None:
+        raise RuntimeError("the installation has no command vllm")
+    out = io.StringIO()
+    status = _run(command, ["vllm", "serve", "--help"], out)
+    text = out.getvalue()
+    if status not in (None, 0) or not text.strip():
+        raise RuntimeError("vllm serve --help ended with {!r} and printed {!r}".format(status, text[-500:]))
+    return len(text)
+
+
+def _run(command: object, arguments: List[str], out: io.StringIO) -> object:
+    before = sys.argv
+    sys.argv = arguments
+    try:
+        with contextlib.redirect_stdout(out):
+            command()  # type: ignore[operator]
+    except SystemExit as end:
+        return end.code
+    finally:
+        sys.argv = before
+    return 0
