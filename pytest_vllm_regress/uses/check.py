@@ -45,10 +45,9 @@ class Checker:
             "option": _option,
             "choice": _choice,
             "parser": _parser,
-            **{
-                section: _table(f"{section}{'' if section == 'environment' else 's'}")
-                for section in ("environment", "route", "metric")
-            },
+            "environment": _environment,
+            "route": _route,
+            "metric": _metric,
         }
 
     def lookup(self, release: int) -> Lookup:
@@ -226,11 +225,19 @@ def _parser(use: Use, lookup: Lookup) -> Status:
     return Status(f"there is no {kind} parser {use.detail}")
 
 
-def _table(section: str) -> Callable[[Use, Lookup], Status]:
-    words = {"environment": "vLLM does not read", "routes": "there is no route", "metrics": "there is no metric"}
+def _environment(use: Use, lookup: Lookup) -> Status:
+    name = use.targets[0]
+    return THERE if lookup.table("environment", name) is not None else Status(f"vLLM does not read {name}")
 
-    def check(use: Use, lookup: Lookup) -> Status:
-        name = use.targets[0]
-        return THERE if lookup.table(section, name) is not None else Status(f"{words[section]} {name}")
 
-    return check
+def _route(use: Use, lookup: Lookup) -> Status:
+    name = use.targets[0]
+    return THERE if lookup.table("routes", name) is not None else Status(f"there is no route {name}")
+
+
+def _metric(use: Use, lookup: Lookup) -> Status:
+    """Check a metric. Prometheus' client adds ``_total`` to the name of a counter, whether the sources have it or not."""
+    name = use.targets[0]
+    stem = name.removesuffix("_total")
+    exists = any(lookup.table("metrics", known) is not None for known in (stem, f"{stem}_total"))
+    return THERE if exists else Status(f"there is no metric {name}")

@@ -36,16 +36,35 @@ _AT_LEAST = re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above")
 _BELOW = re.compile(r"(?i)below|_lt\b|older|before")
 _EQUAL = re.compile(r"(?i)version_is$|is_version$|version_eq|equal")
 _VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
+_V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
 
 class VersionTests:
-    """Judges tests for the releases of a history. ``flags`` are outcomes that the code keeps in names."""
+    """Judges tests for the releases of a history. ``v0`` are those with the V0 engine: in others ``VLLM_USE_V1`` is always true."""
 
-    def __init__(self, releases: Sequence[str]) -> None:
+    def __init__(self, releases: Sequence[str], v0: Releases) -> None:
         self._versions = tuple(map(Version, releases))
         self.all: Releases = frozenset(range(len(releases)))
-        self.flags: dict[str, Outcome] = {}
+        self._v0 = v0
+        self._flags: dict[str, Outcome] = {}
+        self._probes: dict[str, frozenset[str]] = {}
+
+    def keep(self, name: str, value: ast.expr | None, names: Mapping[str, Sequence[str]]) -> None:
+        """Note the test that the code keeps in a name, if ``value`` is one."""
+        self._flags.pop(name, None)
+        self._probes.pop(name, None)
+        if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute)):
+            outcome = self.outcome(value, names)
+            if outcome != (self.all, self.all):
+                self._flags[name] = outcome
+            if any(map(_is_probe, ast.walk(value))):
+                self._probes[name] = probed_names(value)
+
+    def probed(self, test: ast.expr) -> frozenset[str]:
+        """Return the names for which a test asks, also one that the code keeps in a name."""
+        kept = (self._probes.get(node.id, frozenset()) for node in ast.walk(test) if isinstance(node, ast.Name))
+        return probed_names(test).union(*kept) if self._probes else probed_names(test)
 
     def outcome(self, test: ast.expr, names: Mapping[str, Sequence[str]]) -> Outcome:
         """Return for which releases ``test`` may be true and false; ``names`` are the names that are bound."""
@@ -58,8 +77,10 @@ class VersionTests:
             if isinstance(test.op, ast.And):
                 return functools.reduce(operator.and_, true_sets), functools.reduce(operator.or_, false_sets)
             return functools.reduce(operator.or_, true_sets), functools.reduce(operator.and_, false_sets)
-        if isinstance(test, ast.Name) and test.id in self.flags:
-            return self.flags[test.id]
+        if isinstance(test, ast.Name) and test.id in self._flags:
+            return self._flags[test.id]
+        if _is_v1_variable(test, names):
+            return self.all, self._v0
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             return self._compared(test, names)
         if isinstance(test, ast.Call):
@@ -119,6 +140,25 @@ def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> boo
     return False
 
 
+def _is_v1_variable(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``."""
+    if isinstance(test, ast.Name):
+        return _V1_VARIABLE in names.get(test.id, ())
+    if not isinstance(test, ast.Attribute) or test.attr != "VLLM_USE_V1":
+        return False
+    owner = test.value
+    if isinstance(owner, ast.Attribute):
+        return owner.attr == "envs" and isinstance(owner.value, ast.Name) and "vllm" in names.get(owner.value.id, ())
+    return isinstance(owner, ast.Name) and "vllm.envs" in names.get(owner.id, ())
+
+
+def _is_probe(node: ast.AST) -> bool:
+    if isinstance(node, ast.Compare):
+        return isinstance(node.ops[0], (ast.In, ast.NotIn))
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", "")) in ("hasattr", "find_spec")
+
+
 def probed_names(test: ast.expr) -> frozenset[str]:
     """Return the names for which a test asks: by ``hasattr``, ``in``, or ``find_spec``."""
     probed = set()
@@ -132,6 +172,8 @@ def probed_names(test: ast.expr) -> frozenset[str]:
 
 
 def _constant_version(node: ast.expr | None) -> Version | None:
+    if isinstance(node, ast.Attribute) and node.attr in ("base_version", "release", "public"):
+        return _constant_version(node.value)
     if isinstance(node, ast.Call) and len(node.args) == 1:
         return _constant_version(node.args[0])
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..api_history.definitions import is_class
 from ..api_history.service import Option
 from ..api_history.store import History
+from ..api_history.timeline import intervals
 from ..errors import UsageError
 from ..util.documents import parse_json
 from ..util.files import MAX_DEPTH, read_below
 from .declared import declared_in
+from .guards import VersionTests
 from .model import Declared, Project, Use
+from .own_modules import Import, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
 from .strings import Known, StringReader
 from .text import is_dockerfile, pins, read_text
@@ -55,6 +60,9 @@ class ProjectReader:
 
     def __init__(self, history: History) -> None:
         self._releases = history.releases
+        self._v0 = releases_with_v0(history)
+        self._imports: dict[str, list[Import]] = {}
+        self._programs: list[str] = []
         self._strings = StringReader(known_names(history))
         self._uses: dict[Use, None] = {}
         self._declared: dict[Declared, None] = {}
@@ -98,11 +106,25 @@ class ProjectReader:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
         own = self._strings.own_routes
         uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
-        return Project(uses, tuple(self._declared), self._count, tuple(notes))
+        return Project(self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes))
+
+    def _where_loaded(self, uses: tuple[Use, ...]) -> tuple[Use, ...]:
+        """Return the uses, those in modules that are loaded for some releases only restricted to these."""
+        all_releases = frozenset(range(len(self._releases)))
+        loaded = loaded_for(self._imports, self._programs, all_releases)
+        return tuple(
+            dataclasses.replace(use, live=live if use.live is None else use.live & live)
+            if (live := loaded.get(use.place.file)) is not None
+            else use
+            for use in uses
+        )
 
     def _uses_in(self, text: str, name: str) -> Iterator[Use]:
         if name.endswith(".py"):
-            yield from self._python(text, self._reader(name))
+            reader = self._reader(name)
+            yield from self._python(text, reader)
+            self._imports[name] = reader.imports
+            self._programs += [name] * is_program(text)
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)
         elif not name.endswith((".txt", ".in", ".cfg", ".toml")):
@@ -143,7 +165,7 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        return PythonReader(name, self._releases, self._strings)
+        return PythonReader(name, VersionTests(self._releases, self._v0), self._strings)
 
     def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:
         """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""
@@ -173,6 +195,17 @@ def known_names(history: History) -> Known:
         set(history.table("routes")),
         set(history.table("metrics")),
         choices,
+    )
+
+
+def releases_with_v0(history: History) -> frozenset[int]:
+    """Return the numbers of the releases with the V0 engine: later ones have ``LLMEngine`` as another name of the V1 engine."""
+    timeline = history.symbols("vllm.engine.llm_engine").get("LLMEngine", [])
+    return frozenset(
+        number
+        for start, end, definition in intervals(timeline, len(history.releases))
+        if is_class(definition)
+        for number in range(start, end)
     )
 
 

@@ -6,9 +6,10 @@ import ast
 import dataclasses
 from collections.abc import Sequence
 
-from ..api_history.modules import inner_statements, is_type_checking
-from .guards import VERSION, Releases, VersionTests, is_version, probed_names
+from ..api_history.modules import inner_statements, is_type_checking, text_of
+from .guards import VERSION, Releases, VersionTests, is_version
 from .model import Call, Place, Use
+from .own_modules import Import, imports_of, named_in
 from .strings import StringReader
 from .syntax import (
     ALL_CAUGHT,
@@ -52,9 +53,9 @@ class _Context:
 class PythonReader:
     """Reads the modules of one file: a module, or the cells of a notebook, which share their names."""
 
-    def __init__(self, file: str, releases: Sequence[str], strings: StringReader) -> None:
+    def __init__(self, file: str, tests: VersionTests, strings: StringReader) -> None:
         self._file, self._cell, self._strings = file, 0, strings
-        self._tests = VersionTests(releases)
+        self._tests = tests
         self._names: Names = {}
         self._keys: dict[str, dict[str, int]] = {}
         self._own: Names = {}
@@ -62,6 +63,8 @@ class PythonReader:
         self._dry = False
         self._uses: list[Use] = []
         self._tree, self._size = ast.Module([], []), 0
+        self.imports: list[Import] = []
+        """Imports of other modules than vLLM's."""
         self.work = 0
         """Work that was done so far, in the unit of ``MAX_WORK``."""
 
@@ -122,7 +125,7 @@ class PythonReader:
         true, false = self._tests.outcome(node.test, self._names)
         self._spend(2 * len(self._names))
         context, before = self._context, dict(self._names)
-        probed = context.probed | probed_names(node.test)
+        probed = context.probed | self._tests.probed(node.test)
         self._within(dataclasses.replace(context, live=context.live & true, probed=probed), node.body)
         after_body, self._names = self._names, before
         self._within(dataclasses.replace(context, live=context.live & false, probed=probed), node.orelse)
@@ -156,6 +159,7 @@ class PythonReader:
         self._context = before
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        self.imports += imports_of(node, self._file, self._context.live)
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "vllm":
@@ -244,13 +248,9 @@ class PythonReader:
     def _keep(self, name: str, value: ast.expr | None) -> None:
         """Remember the keys of a dict, and the outcome of a test of the version, under the name."""
         self._keys.pop(name, None)
-        self._tests.flags.pop(name, None)
         if value is not None and (keys := keys_of(value)) is not None:
             self._keys[name] = keys
-        if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call)):
-            outcome = self._tests.outcome(value, self._names)
-            if outcome != (self._tests.all, self._tests.all):
-                self._tests.flags[name] = outcome
+        self._tests.keep(name, value, self._names)
 
     def _bind(self, name: str, paths: tuple[str, ...]) -> None:
         if paths:
@@ -289,6 +289,7 @@ class PythonReader:
                 self._call(node)
             elif isinstance(node, Text) and not self._dry and id(node) not in inner:
                 self._record(self._strings.uses_in(node, self._place(node)))
+                self.imports += named_in(text_of(node), self._context.live)
 
     def _attribute(self, node: ast.Attribute) -> None:
         if paths := self._resolve(node):

@@ -1,0 +1,105 @@
+"""For which releases a project loads its own modules: some are imported only after a test of the version, from another file."""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ..api_history.modules import absolute, module_name
+from .guards import Releases
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
+_MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
+MAX_IMPORTS = 200_000
+"""Limit of the pairs of an import and a file that it may load."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Import:
+    """An import of a module that is not vLLM's, or a string that names one. ``live``: for which releases the code gets there."""
+
+    name: str
+    live: Releases
+
+
+def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> Iterator[Import]:
+    """Yield the modules that a statement may import: ``from a import b`` may mean the module ``a.b``."""
+    if isinstance(node, ast.Import):
+        yield from (Import(alias.name, live) for alias in node.names)
+        return
+    base = absolute(module_name(file), file.endswith("__init__.py"), node.level, node.module)
+    yield from (Import(f"{base}.{alias.name}", live) for alias in node.names)
+
+
+def named_in(text: str, live: Releases) -> Iterator[Import]:
+    """Yield the module that a string names, as in ``import_module("project.vllm_0_8_4.worker")``."""
+    if "vllm" in text and len(text) < 300 and _DOTTED.fullmatch(text):
+        yield Import(text, live)
+
+
+def is_program(text: str) -> bool:
+    """Return whether a file can be started as a program."""
+    return _MAIN.search(text) is not None
+
+
+def loaded_for(
+    imports: Mapping[str, Sequence[Import]], programs: Iterable[str], releases: Releases
+) -> dict[str, Releases]:
+    """Return for which releases each file is loaded; files that are loaded for all of them are left out.
+
+    ``imports`` has the imports of every Python file that mentions vLLM. Only files with "vllm" in their path can be restricted: who imports
+    those mentions vLLM, too, so that no import of them is overlooked.
+    """
+    importers = _importers(imports)
+    if importers is None:
+        return {}
+    always = {file for file in imports if file not in importers or "vllm" not in file.lower()} | set(programs)
+    loaded: dict[str, Releases] = {file: releases if file in always else frozenset() for file in imports}
+    imported: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
+    for file, statements in importers.items():
+        for importer, live in statements:
+            imported[importer].append((file, live))
+    todo = collections.deque(imports)
+    while todo:
+        importer = todo.popleft()
+        for file, live in imported[importer]:
+            if not (added := loaded[importer] & live) <= loaded[file]:
+                loaded[file] |= added
+                todo.append(file)
+    return {file: live for file, live in loaded.items() if live and live != releases}
+
+
+def _importers(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:
+    """Return for each file which others load it; None above the limit."""
+    files = _by_module(imports)
+    importers: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
+    count = 0
+    for importer, statements in imports.items():
+        for statement in dict.fromkeys(statements):
+            for file in _loaded_by(statement.name, files):
+                count += 1
+                if count > MAX_IMPORTS:
+                    return None
+                if file != importer:
+                    importers[file].append((importer, statement.live))
+    return importers
+
+
+def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:
+    """Return the files by each dotted name that may mean them: the path below any folder."""
+    files: dict[str, list[str]] = collections.defaultdict(list)
+    for file in imports:
+        parts = module_name(file).split(".")
+        for start in range(max(len(parts) - 1, 1)):
+            files[".".join(parts[start:])].append(file)
+    return files
+
+
+def _loaded_by(name: str, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the files of a module and of the packages that it is in. ``name`` may go on with a name in the module."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        yield from files.get(".".join(parts[:count]), ())
