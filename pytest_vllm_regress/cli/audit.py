@@ -1,10 +1,11 @@
-"""``vllm-regress audit`` and ``uses``: what files say about versions and about a project, without running anything."""
+"""``vllm-regress audit`` and ``uses``: what files say about versions and about a project, without running anything of it."""
 
 from __future__ import annotations
 
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,20 +13,22 @@ import typer
 
 from ..audit.severity import severity
 from ..errors import UsageError
-from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
+from .context import HELP, OK, UNEXPECTED, AsJson, Yes, confirm_downloads, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..audit.matching import AuditMatch
     from ..audit.preflight import Concern, Host
     from ..audit.target import Audit
+    from ..uses.model import Project
+    from ..uses.smoke.run import Smoke
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
 """Characters of a line for one failure."""
 EPILOG = "Exit codes: 0 nothing found (with --serve: nothing that can show); 1 something found; 2 usage or bad input; 4 internal error."
 USES_EPILOG = (
-    "Exit codes: 0 no release in the declared range (vllm>=X,<Y) breaks the project, or none is declared; 1 one does; "
-    "2 usage or bad input; 4 internal error."
+    "Exit codes: 0 no release in the declared range (vllm>=X,<Y) breaks the project, or none is declared; 1 one does, or with --run "
+    "an environment lacks something or a server does not start; 2 usage or bad input; 3 an environment could not be built; 4 internal error."
 )
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
@@ -229,37 +232,64 @@ def uses(
     as_json: AsJson = False,
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run", help="Also import and bind each use, and start each server command, in the environments of --env."
+        ),
+    ] = False,
+    environments: Annotated[
+        list[str] | None, typer.Option("--env", metavar="ENV", help="Environment for --run; repeatable.")
+    ] = None,
+    yes: Yes = False,
 ) -> None:
-    """Find the releases of vLLM that have everything a project uses. Reads its files; imports and runs nothing."""
+    """Find the releases of vLLM that have everything a project uses. Reads its files, of which it imports and runs nothing."""
     from ..api_history.store import history
     from ..uses.answer import answer
     from ..uses.project import read_project
     from ..uses.report import markdown, text, to_json
+    from ..uses.smoke import report as smoke_report
 
     if as_json + as_sarif + as_markdown > 1:
         raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
     if diff is not None:
-        if as_sarif or ignore:
-            raise UsageError("--diff takes --json or --markdown, neither --sarif nor --ignore")
+        if as_sarif or ignore or run:
+            raise UsageError("--diff takes --json or --markdown, but not --sarif, --ignore and --run")
         _print_diff(diff, path, as_json, as_markdown)
         return
+    if run != bool(environments) or (run and as_sarif):
+        raise UsageError("--run needs --env ENV, --env needs --run, and neither goes with --sarif")
     path = path or Path()
     result = answer(read_project(path, history()), history(), ignore or ())
     source = str(path)
+    smokes = _smoke(result.project, environments or (), yes=yes)
     if as_sarif:
         from ..uses.sarif import to_sarif
 
         print_json(to_sarif(result, source))
     elif as_json:
-        print_json(to_json(result, source))
+        print_json({**to_json(result, source), **({"runs": smoke_report.to_json(smokes)} if run else {})})
     elif as_markdown:
-        say(markdown(result, source))
+        say(markdown(result, source) + smoke_report.markdown(smokes))
     else:
-        for line in text(result, source):
+        for line in (*text(result, source), *smoke_report.text(smokes)):
             say(line)
     for note in result.project.notes:
         warn(f"note: {note}")
-    raise typer.Exit(UNEXPECTED if result.broken else OK)
+    raise typer.Exit(UNEXPECTED if result.broken or any(smoke.failed for smoke in smokes) else OK)
+
+
+def _smoke(project: Project, environments: Sequence[str], *, yes: bool) -> list[Smoke]:
+    """Return what each environment has of a project."""
+    if not environments:
+        return []
+    from ..api_history.store import history
+    from ..engines.standalone import bare_session
+    from ..uses.smoke.run import smoke
+
+    confirm_downloads(environments, yes=yes)
+    with bare_session(warn, device="sim") as session:
+        return [smoke(session, environment, project, history(), warn) for environment in environments]
 
 
 def _print_diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool) -> None:

@@ -91,10 +91,22 @@ class Declared:
 
 
 @dataclasses.dataclass(frozen=True)
+class Command:
+    """A command line that starts the server: its place, and the options with their values, as words; empty without a value."""
+
+    place: Place
+    options: tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Project:
-    """What was read: uses, declared ranges, and how many files. ``notes``: files that were left out, and why."""
+    """What was read: uses, declared ranges, and how many files. ``notes``: files that were left out, and why.
+
+    ``commands``: command lines of the server; their options are among the uses, too.
+    """
 
     uses: tuple[Use, ...]
     declared: tuple[Declared, ...]
     files: int
     notes: tuple[str, ...] = ()
+    commands: tuple[Command, ...] = ()

@@ -106,7 +106,8 @@ class ProjectReader:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")
         own = self._strings.own_routes
         uses = tuple(use for use in self._uses if use.kind != "route" or use.targets[0] not in own)
-        return Project(self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes))
+        commands = tuple(self._strings.commands)
+        return Project(self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes), commands)
 
     def _where_loaded(self, uses: tuple[Use, ...]) -> tuple[Use, ...]:
         """Return the uses, those in modules that are loaded for some releases only restricted to these."""

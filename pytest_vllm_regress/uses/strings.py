@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 
 from ..api_history.modules import text_of
-from .model import Place, Use
+from .model import Command, Place, Use
 
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
 _METRIC = re.compile(r"\bvllm:[a-z][a-z0-9_]+")
@@ -24,6 +24,7 @@ _GENERIC_ROUTES = frozenset(
 )
 PARSER_OPTIONS = {"--tool-call-parser": "tool", "--reasoning-parser": "reasoning"}
 MAX_WORDS = 2000
+MAX_COMMANDS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class StringReader:
     def __init__(self, known: Known) -> None:
         self._known = known
         self.own_routes: set[str] = set()
+        self.commands: dict[Command, None] = {}
 
     def define(self, decorator: ast.expr) -> None:
         """Note the route that a decorator of the project's own server defines."""
@@ -82,7 +84,8 @@ class StringReader:
             yield from self.options(words, [place] * len(words))
 
     def options(self, words: Sequence[str], places: Sequence[Place]) -> Iterator[Use]:
-        """Yield the options of the server among words, each with its place."""
+        """Yield the options of the server among the words of a command, each with its place. Notes the command."""
+        given: list[tuple[str, str]] = []
         for number, word in enumerate(words[:MAX_WORDS]):
             if not word.startswith("--") or len(word) < 4:
                 continue
@@ -93,11 +96,14 @@ class StringReader:
             place = places[number]
             yield Use("option", (option,), place)
             value = value or (words[number + 1] if number + 1 < len(words) else "")
+            given.append((name.replace("_", "-"), "" if value.startswith("--") else value))
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
                     yield Use("parser", (option,), place, detail=value)
                 elif option in self._known.choices:
                     yield Use("choice", (option,), place, detail=value)
+        if words and len(self.commands) < MAX_COMMANDS:
+            self.commands[Command(places[0], tuple(given))] = None
 
     def _option(self, name: str) -> str | None:
         """Return the option that a word means: it may have underscores, a dotted key, or be the negative form."""

@@ -94,4 +94,4 @@ def test_the_parser_is_imported_from_the_command_s_module(
         command.write_text(f"import a_server_not_to_be_loaded\nfrom {home} import (make_arg_parser,\n    another)\n")
     monkeypatch.syspath_prepend(tmp_path)
     with mock.patch.dict(sys.modules):
-        assert "here" in [action.dest for action in commandline._parser()._actions]
+        assert "here" in [action.dest for action in commandline.serve_parser()._actions]

@@ -35,7 +35,7 @@ def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[s
     they are given instead of planned.
     """
     if words is None:
-        parser = _parser()
+        parser = serve_parser()
         arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
     else:
         arguments = list(words)
@@ -107,7 +107,7 @@ def _has_distribution(name: str) -> bool:
     return True
 
 
-def _parser() -> Any:
+def serve_parser() -> Any:
     """Return the parser of ``vllm serve``, or one without options if this vLLM has no such command."""
     with contextlib.suppress(ImportError):
         module = importlib.import_module(_module_of("make_arg_parser") or "vllm.entrypoints.openai.cli_args")

@@ -1,0 +1,215 @@
+"""Whether the installed vLLM has what a project uses, for ``vllm-regress uses --run``.
+
+Names are imported and signatures bound. Nothing of the project is here but names and numbers, and nothing of vLLM is called. Each function takes the
+values of one use and returns what is missing: an empty text if everything exists, None if that cannot be said.
+"""
+
+import importlib
+import inspect
+import re
+from typing import Any, Callable, List, Optional, Tuple
+
+_PATH = re.compile(r"vllm(\.\w+(\(\))?)*")
+MAX_TEXT = 500
+_TOOL_MANAGERS = ("vllm.tool_parsers", "vllm.entrypoints.openai.tool_parsers")
+
+
+class Undecided(Exception):
+    """Importing does not say: an attribute of an instance, or a module that needs something that is not installed."""
+
+
+class Missing(Exception):
+    """The installed vLLM lacks it; the message says what."""
+
+
+def name(targets: List[str]) -> Optional[str]:
+    """Check that one of the paths exists (``()`` after a class: an instance of it)."""
+    return _answer(lambda: (_first(targets), "")[1])
+
+
+def call(targets: List[str], positional: int, keywords: List[str]) -> Optional[str]:
+    """Check that the callable takes that many positional arguments and these keywords."""
+
+    def bind() -> str:
+        signature, bound = _signature(targets)
+        values = [None] * (positional + bound)
+        try:
+            signature.bind_partial(*values, **dict.fromkeys(keywords))
+        except TypeError as error:
+            return str(error)
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+            named = {
+                p.name for p in signature.parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+            }
+            if not set(keywords) <= named:
+                raise Undecided
+        return ""
+
+    return _answer(bind)
+
+
+def override(targets: List[str], method: str, names: List[str], positional: int, more: List[bool]) -> Optional[str]:
+    """Check that the class has the method, and that an override takes what vLLM passes.
+
+    ``names`` and ``positional``: what the override takes by name and by position. ``more``: whether it takes any others, by position and by name.
+    """
+
+    def compare() -> str:
+        owner, _ = _first(targets)
+        if not hasattr(owner, method):
+            return "the class {} has no {}".format(owner.__name__, method)
+        function = getattr(owner, method)
+        try:
+            parameters = list(inspect.signature(function).parameters.values())
+        except (TypeError, ValueError):
+            raise Undecided from None  # compiled
+        passed = parameters[1 if _is_unbound(owner, method, function) else 0 :]
+        by_name = [p for p in passed if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        unknown = [p for p in by_name if p.name not in names and not more[1]]
+        count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in passed)
+        too_many = count > positional and not more[0]
+        if unknown and (too_many or any(p.kind is p.KEYWORD_ONLY for p in unknown)):
+            return "{} is called with {}, which the override does not take".format(
+                method, ", ".join(p.name for p in unknown)
+            )
+        return ""
+
+    return _answer(compare)
+
+
+def option(flag: str, value: str = "") -> Optional[str]:
+    """Check that ``vllm serve`` has the option and, with a value, that this is one of those that it allows."""
+
+    def check() -> str:
+        serve_parser = importlib.import_module("vllm_regress_target.dialect.commandline").serve_parser
+
+        actions = serve_parser()._actions
+        if len(actions) < 2:
+            raise Undecided
+        action = next((action for action in actions if flag in action.option_strings), None)
+        if action is None:
+            return "vllm serve has no {}".format(flag)
+        if not value:
+            return ""
+        if not action.choices:
+            raise Undecided
+        return "" if value in map(str, action.choices) else "{} does not allow {}".format(flag, value)
+
+    return _answer(check)
+
+
+def parser(kind: str, wanted: str) -> Optional[str]:
+    """Check that a tool or a reasoning parser of this name is registered. ``kind``: tool or reasoning."""
+
+    def check() -> str:
+        if kind == "tool":
+            get = _first_module(_TOOL_MANAGERS).ToolParserManager.get_tool_parser
+        else:
+            get = importlib.import_module("vllm.reasoning").ReasoningParserManager.get_reasoning_parser
+        try:
+            get(wanted)
+        except KeyError:
+            return "there is no {} parser {}".format(kind, wanted)
+        return ""
+
+    return _answer(check)
+
+
+def environment(variable: str) -> Optional[str]:
+    """Check that vLLM reads an environment variable."""
+
+    def check() -> str:
+        known = importlib.import_module("vllm.envs").environment_variables
+        return "" if variable in known else "vLLM does not read {}".format(variable)
+
+    return _answer(check)
+
+
+def _answer(check: Callable[[], str]) -> Optional[str]:
+    try:
+        return check()[:MAX_TEXT]
+    except Missing as missing:
+        return str(missing)[:MAX_TEXT]
+    except (Exception, SystemExit):  # a module of vLLM that needs a package or hardware that is not here, for example
+        return None
+
+
+def _first(paths: List[str]) -> Tuple[Any, bool]:
+    """Return what the first path means that exists, and whether it is reached through an instance."""
+    problem: Exception = Undecided()
+    for number, path in enumerate(paths):
+        try:
+            return _find(path)
+        except Missing as missing:
+            problem = problem if number else missing
+    raise problem
+
+
+def _find(path: str) -> Tuple[Any, bool]:
+    if not _PATH.fullmatch(path):
+        raise Undecided
+    parts = path.split(".")
+    value: Any = None
+    module, through_instance = "", False
+    for number, part in enumerate(parts):
+        attribute = part[:-2] if part.endswith("()") else part
+        if not number:
+            module, value = attribute, importlib.import_module(attribute)
+        elif module:
+            module, value = _in_module(module, value, attribute)
+        elif inspect.isclass(value):
+            if through_instance and not hasattr(value, attribute):
+                raise Undecided  # an attribute that __init__ assigns
+            if not hasattr(value, attribute):
+                raise Missing("the class {} has no {}".format(value.__name__, attribute))
+            owner, value = value, getattr(value, attribute)
+            if number + 1 < len(parts) or not _is_unbound(owner, attribute, value):
+                through_instance = False
+        else:
+            raise Undecided
+        if part.endswith("()"):
+            if not inspect.isclass(value):
+                raise Undecided
+            through_instance = True
+    return value, through_instance
+
+
+def _in_module(module: str, value: Any, attribute: str) -> Tuple[str, Any]:
+    """Return what ``from module import attribute`` means: the name of a submodule, else nothing, and the value."""
+    try:
+        found = getattr(value, attribute)
+    except AttributeError:
+        submodule = "{}.{}".format(module, attribute)
+        try:
+            return submodule, importlib.import_module(submodule)
+        except ModuleNotFoundError as error:
+            if error.name == submodule:
+                raise Missing("cannot import name {!r} from {!r}".format(attribute, module)) from None
+            raise
+    return (found.__name__, found) if inspect.ismodule(found) else ("", found)
+
+
+def _signature(paths: List[str]) -> Tuple[inspect.Signature, int]:
+    """Return a signature, and how many arguments Python adds in front: 1 for a method that is called on an instance."""
+    value, through_instance = _first(paths)
+    if not callable(value):
+        raise Undecided
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        raise Undecided from None
+    return signature, int(through_instance and not inspect.isclass(value))
+
+
+def _is_unbound(owner: Any, attribute: str, value: Any) -> bool:
+    """Return whether an attribute of a class is a function that gets the instance when it is called."""
+    return inspect.isfunction(value) and not isinstance(inspect.getattr_static(owner, attribute), staticmethod)
+
+
+def _first_module(names: Tuple[str, ...]) -> Any:
+    for module in names:
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError:
+            continue
+    raise Undecided
