@@ -52,6 +52,7 @@ class Lookup:
 
     def __init__(self, history: History, release: int) -> None:
         self._history, self._release = history, release
+        self._open: set[tuple[str, str]] = set()  # attributes whose class is being looked up: one may be made of itself
         self.find = functools.cache(self._find)
         self.signature = functools.cache(self._signature)
 
@@ -129,21 +130,39 @@ class Lookup:
                 symbol = self._typed(ancestor, f"{ancestor.name}.{name}", definition)
                 return dataclasses.replace(symbol, instance=symbol.instance or owner.instance)
         dynamic = any(self._definition(c.module, f"{c.name}.__getattr__") is not None for c in classes)
-        if is_open or dynamic or name.startswith("__"):
+        if is_open or dynamic or name.startswith("__") or (owner.instance and self._in_subclass(owner, name)):
             raise Unknown
         raise Missing(owner, name)
+
+    def _in_subclass(self, owner: Symbol, name: str) -> bool:
+        """Return whether a class below ``owner`` in its module has the member: what is annotated with a class may be one of these."""
+        symbols = self._history.symbols(owner.module)
+        below, grown = {owner.name}, True
+        classes = {
+            symbol: bases_of(definition)
+            for symbol, timeline in symbols.items()
+            if "." not in symbol and is_class(definition := definition_at(timeline, self._release) or "")
+        }
+        while grown:
+            more = {symbol for symbol, bases in classes.items() if below & set(bases)} - below
+            below, grown = below | more, bool(more)
+        return any(self._definition(owner.module, f"{symbol}.{name}") is not None for symbol in below)
 
     def _typed(self, owner: Symbol, name: str, definition: str) -> Symbol:
         """Return the member, or an instance of its class if its definition names one."""
         if definition.startswith((".: ", ": ")):
             kind = definition.partition(": ")[2].partition(" = ")[0].removesuffix(" | None").strip("'\"")
             first, _, attribute = kind.partition(".")
-            if first.isidentifier() and (not attribute or attribute.isidentifier()):
+            key = (owner.module, name)
+            if key not in self._open and first.isidentifier() and (not attribute or attribute.isidentifier()):
+                self._open.add(key)
                 try:
                     symbol = dataclasses.replace(self._class_in(owner.module, first), instance=True)
                     symbol = self._attribute(symbol, attribute) if attribute else symbol
                 except (Missing, Unknown):
                     return Symbol(owner.module, name, definition)
+                finally:
+                    self._open.remove(key)
                 return symbol
         return Symbol(owner.module, name, definition)
 

@@ -188,7 +188,7 @@ def _override(use: Use, lookup: Lookup) -> Status:
     except Missing:
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
-    if signature is None:
+    if signature is None or "@overload" in method.definition:
         return UNSURE
     passed = signature.without_first().parameters
     count = sum(parameter.kind in ("positional", "either") for parameter in passed)

@@ -6,7 +6,7 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from packaging.version import Version
 
@@ -36,6 +36,7 @@ _AT_LEAST = re.compile(r"(?i)at_?least|min|_ge\b|_gte\b|newer|since|above")
 _BELOW = re.compile(r"(?i)below|_lt\b|older|before")
 _EQUAL = re.compile(r"(?i)version_is$|is_version$|version_eq|equal")
 _VERSION_NAME = re.compile(r"(?i)_*vllm_*(?:base_*)?ver(?:sion)?")
+_V1_NAME = re.compile(r"_*(?:is|use|using)_(?:vllm_)?v1(?:_engine)?")
 _V1_VARIABLE = "vllm.envs.VLLM_USE_V1"
 _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "LooseVersion")
 
@@ -61,6 +62,19 @@ class VersionTests:
             if any(map(_is_probe, ast.walk(value))):
                 self._probes[name] = probed_names(value)
 
+    def kept(self) -> dict[str, Outcome]:
+        """Return the outcomes that the code keeps in names."""
+        return dict(self._flags)
+
+    def after_handler(self, before: Mapping[str, Outcome], body: Sequence[ast.stmt]) -> None:
+        """Keep outcomes of a ``try`` also where a handler assigns a constant to the name: ``is_old = False``."""
+        for node in body:
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+                for target in node.targets:
+                    if isinstance(target, ast.Name) and (outcome := before.get(target.id)) is not None:
+                        true, false = outcome
+                        self._flags[target.id] = (self.all, false) if node.value.value else (true, self.all)
+
     def probed(self, test: ast.expr) -> frozenset[str]:
         """Return the names for which a test asks, also one that the code keeps in a name."""
         kept = (self._probes.get(node.id, frozenset()) for node in ast.walk(test) if isinstance(node, ast.Name))
@@ -79,16 +93,21 @@ class VersionTests:
             return functools.reduce(operator.or_, true_sets), functools.reduce(operator.and_, false_sets)
         if isinstance(test, ast.Name) and test.id in self._flags:
             return self._flags[test.id]
-        if _is_v1_variable(test, names):
+        if _is_v1(test, names):
             return self.all, self._v0
-        if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            return self._compared(test, names)
+        if isinstance(test, ast.Compare):
+            outcomes = [self._compared(*pair, names) for pair in pairs(test)]
+            return (
+                functools.reduce(operator.and_, (true for true, _ in outcomes)),
+                functools.reduce(operator.or_, (false for _, false in outcomes)),
+            )
         if isinstance(test, ast.Call):
             return self._called(test)
         return self.all, self.all
 
-    def _compared(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Outcome:
-        kind, left, right = type(test.ops[0]), test.left, test.comparators[0]
+    def _compared(
+        self, left: ast.expr, kind: type[ast.cmpop], right: ast.expr, names: Mapping[str, Sequence[str]]
+    ) -> Outcome:
         if is_version(right, names):
             kind, left, right = _MIRRORED.get(kind, kind), right, left
         bound = _constant_version(right)
@@ -120,6 +139,12 @@ class VersionTests:
         return true, self.all - true
 
 
+def pairs(test: ast.Compare) -> Iterator[tuple[ast.expr, type[ast.cmpop], ast.expr]]:
+    """Yield the comparisons of which a chain such as ``a <= b < c`` consists."""
+    for left, kind, right in zip([test.left, *test.comparators], test.ops, test.comparators, strict=False):
+        yield left, type(kind), right
+
+
 def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> bool:
     """Return whether an expression is the version of the installed vLLM."""
     if isinstance(node, ast.Name):
@@ -140,8 +165,11 @@ def is_version(node: ast.expr | None, names: Mapping[str, Sequence[str]]) -> boo
     return False
 
 
-def _is_v1_variable(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``."""
+def _is_v1(test: ast.expr, names: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether an expression is ``vllm.envs.VLLM_USE_V1``, or a name or a call such as ``self._is_vllm_v1()``."""
+    node = test.func if isinstance(test, ast.Call) else test
+    if _V1_NAME.fullmatch(getattr(node, "attr", getattr(node, "id", ""))):
+        return True
     if isinstance(test, ast.Name):
         return _V1_VARIABLE in names.get(test.id, ())
     if not isinstance(test, ast.Attribute) or test.attr != "VLLM_USE_V1":

@@ -25,6 +25,21 @@ class Import:
     live: Releases
 
 
+class ChosenFunction:
+    """A function of a module, and for which releases the module mentions it outside of the function."""
+
+    def __init__(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._first, self._last = node.lineno, node.end_lineno or node.lineno
+        self.live: Releases = frozenset()
+
+    def mention(self, line: int, live: Releases) -> None:
+        if line not in self:
+            self.live |= live
+
+    def __contains__(self, line: int) -> bool:
+        return self._first <= line <= self._last
+
+
 def imports_of(node: ast.Import | ast.ImportFrom, file: str, live: Releases) -> Iterator[Import]:
     """Yield the modules that a statement may import: ``from a import b`` may mean the module ``a.b``."""
     if isinstance(node, ast.Import):
@@ -70,6 +85,19 @@ def loaded_for(
                 loaded[file] |= added
                 todo.append(file)
     return {file: live for file, live in loaded.items() if live and live != releases}
+
+
+def chosen_functions(
+    functions: Mapping[str, Mapping[str, ChosenFunction]], imports: Mapping[str, Sequence[Import]], releases: Releases
+) -> dict[str, list[ChosenFunction]]:
+    """Return by file the functions that the file uses for some releases only, and that no other file imports."""
+    imported = {statement.name.rpartition(".")[2] for statements in imports.values() for statement in statements}
+    return {
+        file: chosen
+        for file, named in functions.items()
+        if "vllm" in file.lower()
+        and (chosen := [f for name, f in named.items() if f.live and f.live != releases and name not in imported])
+    }
 
 
 def _importers(imports: Mapping[str, Sequence[Import]]) -> dict[str, list[tuple[str, Releases]]] | None:

@@ -20,7 +20,7 @@ from ..util.files import MAX_DEPTH, read_below
 from .declared import declared_in
 from .guards import VersionTests
 from .model import Declared, Project, Use
-from .own_modules import Import, is_program, loaded_for
+from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
 from .strings import Known, StringReader
 from .text import is_dockerfile, pins, read_text
@@ -62,6 +62,7 @@ class ProjectReader:
         self._releases = history.releases
         self._v0 = releases_with_v0(history)
         self._imports: dict[str, list[Import]] = {}
+        self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
         self._strings = StringReader(known_names(history))
         self._uses: dict[Use, None] = {}
@@ -110,21 +111,26 @@ class ProjectReader:
         return Project(self._where_loaded(uses), tuple(self._declared), self._count, tuple(notes), commands)
 
     def _where_loaded(self, uses: tuple[Use, ...]) -> tuple[Use, ...]:
-        """Return the uses, those in modules that are loaded for some releases only restricted to these."""
+        """Return the uses; those in modules and functions that the project uses for some releases only are restricted to these."""
         all_releases = frozenset(range(len(self._releases)))
         loaded = loaded_for(self._imports, self._programs, all_releases)
-        return tuple(
-            dataclasses.replace(use, live=live if use.live is None else use.live & live)
-            if (live := loaded.get(use.place.file)) is not None
-            else use
-            for use in uses
-        )
+        chosen = chosen_functions(self._functions, self._imports, all_releases)
+
+        def restricted(use: Use) -> Use:
+            file = use.place.file
+            live = all_releases if use.live is None else use.live
+            for function in chosen.get(file, ()):
+                live = live & function.live if use.place.line in function else live
+            live &= loaded.get(file, all_releases)
+            return use if live == (use.live or all_releases) else dataclasses.replace(use, live=live)
+
+        return tuple(map(restricted, uses)) if loaded or chosen else uses
 
     def _uses_in(self, text: str, name: str) -> Iterator[Use]:
         if name.endswith(".py"):
             reader = self._reader(name)
             yield from self._python(text, reader)
-            self._imports[name] = reader.imports
+            self._imports[name], self._functions[name] = reader.imports, reader.functions
             self._programs += [name] * is_program(text)
         elif name.endswith(".ipynb"):
             yield from self._notebook(text, name)

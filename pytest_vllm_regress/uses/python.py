@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from ..api_history.modules import inner_statements, is_type_checking, text_of
 from .guards import VERSION, Releases, VersionTests, is_version
 from .model import Call, Place, Use
-from .own_modules import Import, imports_of, named_in
+from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
 from .syntax import (
     ALL_CAUGHT,
+    ENDS,
     MAX_ALTERNATIVES,
     Function,
     Names,
@@ -23,12 +24,12 @@ from .syntax import (
     keys_of,
     kinds_caught,
     leaves_names_undefined,
+    makes_modules,
     merged,
     override,
     raises,
 )
 
-_ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 MAX_PATH = 300
 MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited for its handlers: products of parts."""
@@ -57,12 +58,14 @@ class PythonReader:
         self._file, self._cell, self._strings = file, 0, strings
         self._tests = tests
         self._names: Names = {}
-        self._keys: dict[str, dict[str, int]] = {}
+        self._keys: dict[str, dict[str, tuple[int, Releases]]] = {}
         self._own: Names = {}
         self._context = _Context(self._tests.all)
         self._dry = False
         self._uses: list[Use] = []
-        self._tree, self._size = ast.Module([], []), 0
+        self._tree, self._size, self._fakes = ast.Module([], []), 0, False
+        self.functions: dict[str, ChosenFunction] = {}
+        """Functions of the module, with the releases for which it mentions them."""
         self.imports: list[Import] = []
         """Imports of other modules than vLLM's."""
         self.work = 0
@@ -75,6 +78,8 @@ class PythonReader:
         """
         self._cell, self._uses, self._tree = cell, [], tree
         self._size = sum(1 for _ in ast.walk(tree))
+        self._fakes = makes_modules(tree)
+        self.functions = {node.name: ChosenFunction(node) for node in tree.body if isinstance(node, Function)}
         self._block(tree.body)
         return self._uses
 
@@ -92,6 +97,8 @@ class PythonReader:
             rest = self._statement(node)
             if rest is not None:
                 self._context = dataclasses.replace(self._context, live=self._context.live & rest)
+            if isinstance(node, ENDS):
+                break
         self._context = before
 
     def _statement(self, node: ast.stmt) -> Releases | None:
@@ -130,9 +137,7 @@ class PythonReader:
         after_body, self._names = self._names, before
         self._within(dataclasses.replace(context, live=context.live & false, probed=probed), node.orelse)
         self._names = merged(after_body, self._names)
-        if node.body and isinstance(node.body[-1], _ENDS) and true != self._tests.all:
-            return false
-        return None
+        return false if node.body and isinstance(node.body[-1], ENDS) and false != self._tests.all else None
 
     def _try(self, node: ast.Try | ast.TryStar) -> None:
         caught = {kind for handler in node.handlers if not raises(handler) for kind in kinds_caught(handler)}
@@ -145,10 +150,11 @@ class PythonReader:
         self._within(dataclasses.replace(context, caught=context.caught | caught), node.body)
         guarded = tuple(use for use in self._uses[first:] if use.guarded)[:MAX_ALTERNATIVES]
         self._spend((1 + len(node.handlers)) * len(self._names))
-        after_body = dict(self._names)
+        after_body, kept = dict(self._names), self._tests.kept()
         for handler in node.handlers:
             instead_of = guarded if kinds_caught(handler) else context.instead_of
             self._within(dataclasses.replace(context, instead_of=instead_of), handler.body)
+            self._tests.after_handler(kept, handler.body)
             after_body = merged(after_body, self._names)
             self._names = dict(after_body)
         self._block([*node.orelse, *node.finalbody])
@@ -241,7 +247,10 @@ class PythonReader:
                 self._own[target.attr] = paths if known is None or set(known) <= set(paths) else ()
             elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
                 if target.value.id in self._keys and isinstance(target.slice, ast.Constant):
-                    self._keys[target.value.id][str(target.slice.value)] = node.lineno
+                    key = str(target.slice.value)
+                    if key not in self._context.probed:
+                        _, earlier = self._keys[target.value.id].get(key, (0, frozenset()))
+                        self._keys[target.value.id][key] = (node.lineno, self._context.live | earlier)
             else:
                 self._unbind(target)
 
@@ -249,7 +258,7 @@ class PythonReader:
         """Remember the keys of a dict, and the outcome of a test of the version, under the name."""
         self._keys.pop(name, None)
         if value is not None and (keys := keys_of(value)) is not None:
-            self._keys[name] = keys
+            self._keys[name] = {key: (line, self._context.live) for key, line in keys.items()}
         self._tests.keep(name, value, self._names)
 
     def _bind(self, name: str, paths: tuple[str, ...]) -> None:
@@ -280,15 +289,20 @@ class PythonReader:
     def _expression(self, expression: ast.expr) -> None:
         inner: set[int] = set()
         for node in ast.walk(expression):
+            if isinstance(node, ast.Name) and node.id in self.functions:
+                self.functions[node.id].mention(node.lineno, self._context.live)
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger":
                 inner |= {id(argument) for argument in node.args}
             if isinstance(node, ast.Attribute) and id(node) not in inner:
                 self._attribute(node)
                 inner |= {id(part) for part in chain(node)}
             elif isinstance(node, ast.Call):
+                if getattr(node.func, "attr", "") in ("add_api_route", "add_route"):
+                    self._strings.define(node)
                 self._call(node)
             elif isinstance(node, Text) and not self._dry and id(node) not in inner:
-                self._record(self._strings.uses_in(node, self._place(node)))
+                uses = self._strings.uses_in(node, self._place(node))
+                self._record([use for use in uses if use.kind != "name" or not self._fakes])
                 self.imports += named_in(text_of(node), self._context.live)
 
     def _attribute(self, node: ast.Attribute) -> None:
@@ -301,18 +315,26 @@ class PythonReader:
         paths = self._resolve(node.func)
         if not paths:
             return
-        keywords = {word.arg: word.value.lineno for word in node.keywords if word.arg is not None}
+        live = self._context.live
+        keywords = {word.arg: (word.value.lineno, live) for word in node.keywords if word.arg is not None}
         for word in node.keywords:
             if word.arg is None:
-                passed = self._keys.get(word.value.id) if isinstance(word.value, ast.Name) else keys_of(word.value)
-                self._spend(len(passed or ()))
-                keywords |= passed or {}
-        for name, line in keywords.items():
-            self._use("keyword", paths, node, "argument", detail=name, line=line)
+                keywords |= self._passed(word.value)
+        for name, (line, where) in keywords.items():
+            self._use("keyword", paths, node, "argument", detail=name, line=line, live=live & where)
         starred = any(isinstance(argument, ast.Starred) for argument in node.args)
         count = sum(not isinstance(argument, ast.Starred) for argument in node.args)
         more = any(word.arg is None for word in node.keywords)
         self._use("call", paths, node, "argument", call=Call(count, tuple(keywords), starred, more))
+
+    def _passed(self, node: ast.expr) -> dict[str, tuple[int, Releases]]:
+        """Return the keywords that ``**node`` passes, with their lines and the releases for which they are set."""
+        if isinstance(node, ast.Name):
+            passed = self._keys.get(node.id, {})
+        else:
+            passed = {key: (line, self._context.live) for key, line in (keys_of(node) or {}).items()}
+        self._spend(len(passed))
+        return passed
 
     def _resolve(self, node: ast.expr) -> tuple[str, ...]:
         """Return the paths that an expression means; none if it is nothing of vLLM."""
@@ -340,6 +362,7 @@ class PythonReader:
         fails_as: str,
         *,
         line: int = 0,
+        live: Releases | None = None,
         **parts: object,
     ) -> None:
         self._spend(_WORK_OF_USE)
@@ -349,7 +372,8 @@ class PythonReader:
             fails_as in context.caught or last in context.probed or (kind == "name" and bool(context.probed & {*paths}))
         )
         place = dataclasses.replace(self._place(node), line=line or node.lineno)
-        live = context.live if context.live != self._tests.all else None
+        live = context.live if live is None else live
+        live = live if live != self._tests.all else None
         use = Use(kind, paths, place, live=live, instead_of=context.instead_of, guarded=guarded)
         self._record([dataclasses.replace(use, **parts)])  # type: ignore[arg-type]  # fields of Use
 

@@ -47,7 +47,7 @@ class StringReader:
         self.commands: dict[Command, None] = {}
 
     def define(self, decorator: ast.expr) -> None:
-        """Note the route that a decorator of the project's own server defines."""
+        """Note the route that a decorator, or a call such as ``add_api_route``, defines in the project's own server."""
         if isinstance(decorator, ast.Call) and decorator.args and (route := text_of(decorator.args[0])).startswith("/"):
             self.own_routes.add(route.rstrip("/"))
 

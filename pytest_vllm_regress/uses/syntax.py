@@ -12,6 +12,8 @@ from .model import Override
 
 Names = dict[str, tuple[str, ...]]
 """What local names mean: paths of which the first that exists in a release is meant."""
+ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+"""Statements that leave a block."""
 MAX_ALTERNATIVES = 8
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 Text = (ast.Constant, ast.JoinedStr, ast.List, ast.Tuple)
@@ -71,6 +73,15 @@ def kinds_caught(handler: ast.ExceptHandler) -> set[str]:
 def raises(handler: ast.ExceptHandler) -> bool:
     """Return whether a handler only passes the failure on."""
     return isinstance(handler.body[-1], ast.Raise)
+
+
+def makes_modules(tree: ast.AST) -> bool:
+    """Return whether a file makes modules of its own, so that dotted names in its strings may mean these: a test with a fake vLLM."""
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in ("modules", "ModuleType"))
+        or (isinstance(node, ast.Constant) and node.value == "sys.modules")
+        for node in ast.walk(tree)
+    )
 
 
 def leaves_names_undefined(node: ast.Try | ast.TryStar, tree: ast.AST) -> bool:

@@ -118,3 +118,9 @@ def test_an_attribute_taken_from_a_parameter_has_the_class_of_that_field() -> No
     assert lookup.find("vllm.engine.Engine().other").name == "Engine.other"
     with pytest.raises(Missing):
         lookup.find("vllm.engine.Engine().model.width")
+
+
+def test_an_attribute_that_is_made_of_itself_has_no_known_class() -> None:
+    source = "class A:\n    def __init__(self, a: A): self.x = a.x"
+    history = history_of({"1": {"a.py": source}})
+    assert Lookup(history, 0).find("vllm.a.A().x").name == "A.x"

@@ -115,3 +115,38 @@ def test_a_branch_for_the_v1_engine_needs_every_release(tmp_path: Path) -> None:
     assert missing(answer_for(tmp_path, V0_AND_V1, {"a.py": source}))["2.0"] == [
         "the module vllm.worker does not exist"
     ]
+
+
+VERSION_SPECIFIC = f"""
+import vllm
+from packaging.version import Version
+
+def load_1_0():
+    {OLD}
+
+def load_2_0(): ...
+
+if Version(vllm.__version__) < Version("2.0"):
+    load = load_1_0
+else:
+    load = load_2_0
+"""
+
+
+def test_a_function_that_is_chosen_by_the_release_needs_only_that_release(
+    tmp_path: Path, two_releases: History
+) -> None:
+    files = {"vllm_patch.py": VERSION_SPECIFIC}
+    assert missing(answer_for(tmp_path, two_releases, files)) == {"1.0": [], "2.0": []}
+
+
+@pytest.mark.parametrize(
+    ("more", "other"),
+    [("\nload_1_0()", ""), ("", "from vllm_patch import load_1_0")],
+    ids=["called elsewhere", "imported elsewhere"],
+)
+def test_a_function_that_anything_else_uses_needs_every_release(
+    tmp_path: Path, two_releases: History, more: str, other: str
+) -> None:
+    files = {"vllm_patch.py": VERSION_SPECIFIC + more, "other.py": other}
+    assert missing(answer_for(tmp_path, two_releases, files))["2.0"] == GONE
