@@ -188,8 +188,8 @@ def _override(use: Use, lookup: Lookup) -> Status:
     except Missing:
         return Status(f"the class {owner.path} has no {use.detail}: the override is never called")
     signature = signature_of(method.definition) if is_function(method.definition) else None
-    if signature is None or "@overload" in method.definition:
-        return UNSURE
+    if signature is None or "@overload" in method.definition or "@classmethod" in method.definition:
+        return UNSURE  # a class method is called on a class that the caller names
     passed = signature.without_first().parameters
     count = sum(parameter.kind in ("positional", "either") for parameter in passed)
     unknown = [p for p in passed if p.kind in ("either", "keyword") and p.name not in own.names and not own.any_keyword]

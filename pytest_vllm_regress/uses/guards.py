@@ -15,6 +15,7 @@ from ..util.versions import version_of
 Releases = frozenset[int]
 Outcome = tuple[Releases, Releases]
 """The releases for which a test may be true, and those for which it may be false."""
+MAX_PATH = 300
 VERSION = "@version"
 """What a name is bound to that holds the version of vLLM."""
 _OPERATORS: dict[type[ast.cmpop] | str, Callable[[Version, Version], bool]] = {
@@ -42,9 +43,20 @@ _WRAPPERS = ("Version", "parse", "parse_version", "str", "StrictVersion", "Loose
 
 
 class VersionTests:
-    """Judges tests for the releases of a history. ``v0`` are those with the V0 engine: in others ``VLLM_USE_V1`` is always true."""
+    """Judges tests for the releases of a history.
 
-    def __init__(self, releases: Sequence[str], v0: Releases) -> None:
+    ``v0`` are those with the V0 engine: in others ``VLLM_USE_V1`` is always true. ``asked`` returns the outcome of a test whether one of some paths
+    has a parameter ("keyword") or an attribute ("name").
+    """
+
+    def __init__(
+        self,
+        releases: Sequence[str],
+        v0: Releases,
+        asked: Callable[[str, tuple[str, ...], str], Outcome],
+    ) -> None:
+        self._asked = asked
+        self._signatures: dict[str, tuple[str, ...]] = {}
         self._versions = tuple(map(Version, releases))
         self.all: Releases = frozenset(range(len(releases)))
         self._v0 = v0
@@ -55,6 +67,9 @@ class VersionTests:
         """Note the test that the code keeps in a name, if ``value`` is one."""
         self._flags.pop(name, None)
         self._probes.pop(name, None)
+        self._signatures.pop(name, None)
+        if isinstance(value, (ast.Call, ast.Attribute)) and (paths := self._signature(value, names)):
+            self._signatures[name] = paths
         if isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Call, ast.Attribute)):
             outcome = self.outcome(value, names)
             if outcome != (self.all, self.all):
@@ -95,6 +110,8 @@ class VersionTests:
             return self._flags[test.id]
         if _is_v1(test, names):
             return self.all, self._v0
+        if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
+            return self._parameter(test, names)
         if isinstance(test, ast.Compare):
             outcomes = [self._compared(*pair, names) for pair in pairs(test)]
             return (
@@ -102,8 +119,36 @@ class VersionTests:
                 functools.reduce(operator.or_, (false for _, false in outcomes)),
             )
         if isinstance(test, ast.Call):
-            return self._called(test)
+            return self._has_attribute(test, names) or self._called(test)
         return self.all, self.all
+
+    def _parameter(self, test: ast.Compare, names: Mapping[str, Sequence[str]]) -> Outcome:
+        """Judge ``"x" in inspect.signature(f).parameters``."""
+        left, paths = test.left, self._signature(test.comparators[0], names)
+        if not paths or not isinstance(left, ast.Constant) or not isinstance(left.value, str):
+            return self.all, self.all
+        true, false = self._asked("keyword", paths, left.value)
+        return (true, false) if isinstance(test.ops[0], ast.In) else (false, true)
+
+    def _signature(self, node: ast.expr, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        """Return of what an expression has the signature; nothing if it has none."""
+        for part in ast.walk(node):
+            if isinstance(part, ast.Name) and part.id in self._signatures:
+                return self._signatures[part.id]
+            if isinstance(part, ast.Call) and part.args:
+                function = part.func
+                if getattr(function, "attr", getattr(function, "id", "")) == "signature":
+                    return paths_of(part.args[0], names)
+        return ()
+
+    def _has_attribute(self, call: ast.Call, names: Mapping[str, Sequence[str]]) -> Outcome | None:
+        """Judge ``hasattr(vllm.x, "name")``."""
+        if getattr(call.func, "id", "") != "hasattr" or len(call.args) != 2:
+            return None
+        paths, name = paths_of(call.args[0], names), call.args[1]
+        if not paths or not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+            return None
+        return self._asked("name", tuple(f"{path}.{name.value}" for path in paths), "")
 
     def _compared(
         self, left: ast.expr, kind: type[ast.cmpop], right: ast.expr, names: Mapping[str, Sequence[str]]
@@ -137,6 +182,15 @@ class VersionTests:
     def _split(self, compare: Callable[[Version, Version], bool], bound: Version) -> Outcome:
         true = frozenset(n for n, version in enumerate(self._versions) if compare(version, bound))
         return true, self.all - true
+
+
+def paths_of(node: ast.expr, names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the paths that a dotted name means; none if it is nothing of vLLM."""
+    if isinstance(node, ast.Name):
+        return tuple(path for path in names.get(node.id, ()) if path != VERSION)
+    if isinstance(node, ast.Attribute):
+        return tuple(f"{path}.{node.attr}" for path in paths_of(node.value, names) if len(path) < MAX_PATH)
+    return ()
 
 
 def pairs(test: ast.Compare) -> Iterator[tuple[ast.expr, type[ast.cmpop], ast.expr]]:

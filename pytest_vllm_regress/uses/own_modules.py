@@ -13,6 +13,7 @@ from .guards import Releases
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*){1,12}")
 _MAIN = re.compile(r"""^if __name__ == ['"]__main__['"]""", re.MULTILINE)
+_FOR_RELEASE = re.compile(r"vllm\w*_\d+_\d+")
 MAX_IMPORTS = 200_000
 """Limit of the pairs of an import and a file that it may load."""
 
@@ -65,13 +66,20 @@ def loaded_for(
 ) -> dict[str, Releases]:
     """Return for which releases each file is loaded; files that are loaded for all of them are left out.
 
+    A file that nothing imports counts as what is beside it, if their folder is for some releases, such as ``vllm_0_8_4``.
     ``imports`` has the imports of every Python file that mentions vLLM. Only files with "vllm" in their path can be restricted: who imports
     those mentions vLLM, too, so that no import of them is overlooked.
     """
     importers = _importers(imports)
     if importers is None:
         return {}
-    always = {file for file in imports if file not in importers or "vllm" not in file.lower()} | set(programs)
+    folders = {_folder(file) for file in importers}
+    chosen = {
+        file
+        for file in imports
+        if file in importers or (_FOR_RELEASE.search(_folder(file)) and _folder(file) in folders)
+    }
+    always = {file for file in imports if file not in chosen or "vllm" not in file.lower()} | set(programs)
     loaded: dict[str, Releases] = {file: releases if file in always else frozenset() for file in imports}
     imported: dict[str, list[tuple[str, Releases]]] = collections.defaultdict(list)
     for file, statements in importers.items():
@@ -84,7 +92,15 @@ def loaded_for(
             if not (added := loaded[importer] & live) <= loaded[file]:
                 loaded[file] |= added
                 todo.append(file)
+    beside: dict[str, Releases] = collections.defaultdict(frozenset)
+    for file in importers:
+        beside[_folder(file)] |= loaded[file]
+    loaded |= {file: beside[_folder(file)] for file in chosen - importers.keys() - always}
     return {file: live for file, live in loaded.items() if live and live != releases}
+
+
+def _folder(file: str) -> str:
+    return file.rpartition("/")[0]
 
 
 def chosen_functions(

@@ -17,9 +17,10 @@ from ..api_history.timeline import intervals
 from ..errors import UsageError
 from ..util.documents import parse_json
 from ..util.files import MAX_DEPTH, read_below
+from .check import Checker
 from .declared import declared_in
-from .guards import VersionTests
-from .model import Declared, Project, Use
+from .guards import Outcome, VersionTests
+from .model import Declared, Place, Project, Use
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
 from .python import PythonReader, TooMuchWork
 from .strings import Known, StringReader
@@ -61,6 +62,7 @@ class ProjectReader:
     def __init__(self, history: History) -> None:
         self._releases = history.releases
         self._v0 = releases_with_v0(history)
+        self._checker = Checker(history)
         self._imports: dict[str, list[Import]] = {}
         self._functions: dict[str, dict[str, ChosenFunction]] = {}
         self._programs: list[str] = []
@@ -172,7 +174,15 @@ class ProjectReader:
                 yield from self._cell(lines, name, number, reader)
 
     def _reader(self, name: str) -> PythonReader:
-        return PythonReader(name, VersionTests(self._releases, self._v0), self._strings)
+        return PythonReader(name, VersionTests(self._releases, self._v0, self._asked), self._strings)
+
+    def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Outcome:
+        """Return for which releases a test is true that asks for an attribute or a parameter, and for which it may be false."""
+        statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
+        without = frozenset(number for number, status in enumerate(statuses) if status.missing)
+        unsure = frozenset(number for number, status in enumerate(statuses) if not status.sure)
+        all_releases = frozenset(range(len(statuses)))
+        return all_releases - without, without | unsure
 
     def _cell(self, text: str, name: str, number: int, reader: PythonReader) -> Iterator[Use]:
         """Yield the uses in a cell: Python, and commands behind ``!`` and ``%``."""

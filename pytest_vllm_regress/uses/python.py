@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ..api_history.modules import inner_statements, is_type_checking, text_of
-from .guards import VERSION, Releases, VersionTests, is_version
+from .guards import MAX_PATH, VERSION, Releases, VersionTests, is_version
 from .model import Call, Place, Use
 from .own_modules import ChosenFunction, Import, imports_of, named_in
 from .strings import StringReader
@@ -30,7 +30,6 @@ from .syntax import (
     raises,
 )
 
-MAX_PATH = 300
 MAX_WORK = 5_000_000
 """Limit of the uses in one file, the names that are copied for its branches, and the nodes visited for its handlers: products of parts."""
 
@@ -105,6 +104,9 @@ class PythonReader:
         """Read a statement; return for which releases the block goes on after it, None for all."""
         if isinstance(node, ast.If):
             return self._if(node)
+        if isinstance(node, ast.Assert):
+            self._expression(node.test)
+            return self._tests.outcome(node.test, self._names)[0]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             self._import(node)
         elif isinstance(node, ast.ClassDef):
@@ -291,7 +293,9 @@ class PythonReader:
         for node in ast.walk(expression):
             if isinstance(node, ast.Name) and node.id in self.functions:
                 self.functions[node.id].mention(node.lineno, self._context.live)
-            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger":
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")).endswith(
+                "getLogger"
+            ):
                 inner |= {id(argument) for argument in node.args}
             if isinstance(node, ast.Attribute) and id(node) not in inner:
                 self._attribute(node)

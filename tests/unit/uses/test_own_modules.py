@@ -59,6 +59,15 @@ def test_a_program_and_a_module_without_vllm_in_its_path_need_every_release(
     assert missing(answer_for(tmp_path / "path", two_releases, files))["2.0"] == GONE
 
 
+def test_a_module_that_nothing_imports_counts_as_its_folder_for_a_release(
+    tmp_path: Path, two_releases: History
+) -> None:
+    files = {"app/__init__.py": CHOICE.format("import app.vllm_1_0.worker"), "app/vllm_1_0/worker.py": "import vllm"}
+    for folder, lacking in (("vllm_1_0", []), ("vllm_other", GONE)):
+        more = {f"app/{folder}/unused.py": OLD}
+        assert missing(answer_for(tmp_path / folder, two_releases, {**files, **more}))["2.0"] == lacking
+
+
 def test_a_module_passes_on_for_which_releases_it_is_loaded() -> None:
     first, both = frozenset({0}), frozenset({0, 1})
     imports = {

@@ -81,6 +81,10 @@ def test_a_call_must_fit_the_signature(tmp_path: Path, two_releases: History) ->
         f"try:\n    old = parse(version('vllm')) == parse('1.0')\nexcept ValueError:\n    old = False\ndef f():\n    if not old: return\n    {OLD}",
         "from vllm import LLM\nk = {}\nif Version(version('vllm')) < Version('2.0'):\n    k['old_option'] = 1\nLLM('m', **k)",
         "import inspect\nfrom vllm import LLM\nk = {}\nif 'old_option' in inspect.signature(LLM).parameters:\n    k['old_option'] = 1\nLLM('m', **k)",
+        "import inspect\nfrom vllm import LLM\ns = inspect.signature(LLM)\nif 'old_option' in s.parameters:\n    from vllm.utils import get_port",
+        "import vllm.utils as u\nif hasattr(u, 'get_port'):\n    from vllm.utils import get_port\n    import vllm\n    vllm.LLM('m', old_option=1)",
+        f"import vllm.utils as u\nassert hasattr(u, 'get_port'), 'too new'\n{OLD}\nget_port()",
+        "import vllm\nfrom logging import getLogger as _getLogger\n_getLogger('vllm.utils.get_port')",
         f"def f():\n    raise NotImplementedError\n    {OLD}",
         "import sys, types\nsys.modules['vllm.utils.get_port'] = types.ModuleType('vllm.utils.get_port')",
         "import vllm\napp.add_api_route('/v1/old', f)\nurl = f'{base}/v1/old'",
@@ -147,3 +151,33 @@ def test_the_replacement_is_named_where_it_is_known(tmp_path: Path, two_releases
         str(result.problems["2.0"][0])
         == "a.py:1: the module vllm.utils has no get_port (now vllm.utils.network.get_port)"
     )
+
+
+OVERLOADED = """
+class W:
+    @overload
+    def load(self, path, device): ...
+    @overload
+    def load(self, path): ...
+    @classmethod
+    def from_args(cls, args, device): ...
+    def start(self, fast): ...
+"""
+
+
+def test_overrides_of_overloads_and_class_methods_are_not_compared(tmp_path: Path) -> None:
+    history = history_of({"1": {"w.py": OVERLOADED}})
+    source = "from vllm.w import W\nclass Own(W):\n    def load(self, path): ...\n    @classmethod\n    def from_args(cls, args): ..."
+    assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": []}
+    changed = history_of({"1": {"w.py": "class W:\n    def start(self): ..."}, "2": {"w.py": OVERLOADED}})
+    own = "from vllm.w import W\nclass Own(W):\n    def start(self): ..."
+    assert len(missing(answer_for(tmp_path, changed, {"a.py": own}))["2"]) == 1
+
+
+def test_an_attribute_that_a_class_below_the_annotated_one_has_is_not_missed(tmp_path: Path) -> None:
+    base = "class A:\n    x = 1\nclass User:\n    def __init__(self, a: A): self.a = a"
+    history = history_of(
+        {"1": {"m.py": base}, "2": {"m.py": base.replace("x = 1", "y = 1") + "\nclass B(A):\n    x = 1"}}
+    )
+    source = "from vllm.m import User\ndef f(u: User): return u.a.x"
+    assert missing(answer_for(tmp_path, history, {"a.py": source})) == {"1": [], "2": []}
