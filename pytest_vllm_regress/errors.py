@@ -67,6 +67,10 @@ Masked = NewType("Masked", str)
 Parts = Mapping[Part, Masked]
 
 
+FIRST_ERROR = "the first error in its log: "
+"""Stands in the message of a ``ChildError`` before the first error that the log of its processes has."""
+
+
 class RegressError(Exception):
     """Base class of all errors that this package raises on purpose."""
 

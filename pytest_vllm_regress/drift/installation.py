@@ -15,7 +15,7 @@ from ..engines.standalone import bare_session, probe_in
 from ..environments.cache import EnvironmentCache
 from ..environments.locks import resolved_versions
 from ..environments.recipes import Recipe
-from ..errors import BuildError, ChildError, NotAtWork, Part, Unsupported
+from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 
@@ -116,7 +116,7 @@ def _try_stages(python: Path, progress: Callable[[str], None], last: Stage) -> A
                     break
     except ChildError as error:
         stage = Stage.IMPORT if error.phase == "import" else stage
-        return Attempt(stage, _first_line(error.parts.get(Part.EXCEPTION) or error.args[0]), str(error))
+        return Attempt(stage, _cause(error), str(error))
     except (Unsupported, NotAtWork) as error:
         return Attempt(stage, _first_line(str(error)), str(error))
     return Attempt()
@@ -141,6 +141,11 @@ def _stages(session: Session, target: Target) -> Iterator[tuple[Stage, Callable[
 
 def _nothing(value: object) -> None:
     """Drop a value: the call that gave it raises if it fails."""
+
+
+def _cause(error: ChildError) -> str:
+    """Return the root cause in one line: of an exception, or the first error in the log of a process that ended."""
+    return _first_line(error.parts.get(Part.EXCEPTION) or error.args[0].rpartition(FIRST_ERROR)[2])
 
 
 def _first_line(text: str) -> str:

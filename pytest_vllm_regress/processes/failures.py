@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from ..errors import (
+    FIRST_ERROR,
     ChildDied,
     DeadlineExceeded,
     LimitExceeded,
@@ -178,7 +179,7 @@ class ChildFailures:
         """Return the first error of the log and a shortage, as the end of a sentence."""
         error = dossier.root_cause(self._logs.text())
         silent = self._life.alive and dossier.names_no_cause(error)
-        cause = f"; the first error in its log: {error}" if error else ""
+        cause = f"; {FIRST_ERROR}{error}" if error else ""
         return cause + self._shortage(status=self._life.exit_status, silent=silent)
 
     def _shortage(self, *, status: int | None = None, silent: bool = False) -> str:
