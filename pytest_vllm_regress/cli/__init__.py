@@ -30,7 +30,7 @@ MODULES = {
     "drift": "matrix",
     "env": "environments",
     "explain": "explain",
-    "export": "cases",
+    "export": "export",
     "fuzz": "fuzz",
     "judge": "report",
     "list": "cases",

@@ -1,4 +1,4 @@
-"""``vllm-regress list``, ``show``, ``new``, ``migrate`` and ``export``: read, write, migrate and export case files."""
+"""``vllm-regress list``, ``show``, ``new`` and ``migrate``: read, write and migrate case files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ ERROR_STATUS = (
     "methods of the server (chat, stream_chat, answers, embed, ...) raise it: an exception, or an engine-death if the engine is dead. For a test "
     "with `post` use --kind wrong-result"
 )
-EXPORT_EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
 app = typer.Typer(context_settings=HELP)
 
 
@@ -311,81 +310,3 @@ def _one_line(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_one_line, value))
     return str(value).lower() if isinstance(value, bool) else one_line(str(value))
-
-
-@app.command(epilog=EXPORT_EPILOG)
-def export(
-    context: typer.Context,
-    case_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[CASE]...", help="Ids of cases; all with --osv and none given.")
-    ] = None,
-    issue: Annotated[
-        bool, typer.Option("--issue", help="Print the text of vLLM's bug-report form, with the script in it.")
-    ] = False,
-    osv: Annotated[
-        bool, typer.Option("--osv", help="Print an OSV record instead. Reads the case file and runs nothing.")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE|DIR",
-            help="Write to this file; with --osv a file for each case in this directory.",
-        ),
-    ] = None,
-) -> None:
-    """Write a standalone script that shows a failure: one file with its requirements, which imports nothing of this project.
-
-    The script repeats a test that was recorded as REPRODUCED. pytest collects the case's tests for that; none is run.
-    """
-    if issue and osv:
-        raise UsageError("--issue and --osv contradict each other: give one of them")
-    if osv:
-        _export_osv(context, case_ids or [], output)
-        return
-    if not case_ids or len(case_ids) != 1:
-        raise UsageError("name one case: a script shows one failure. `vllm-regress list` lists the cases")
-    (case,) = invocation(context).select(case_ids)
-    from ..export.script import export_script
-
-    script = export_script(case)
-    text = script.text
-    if issue:
-        from ..audit.boundaries import boundaries
-        from ..audit.verdict_table import read_table
-        from ..environments.recipes import find_file, load
-        from ..export.issue import issue_text
-
-        text = issue_text(case, script, boundaries(case, read_table([case])), load(find_file()).locks)
-    if output is None:
-        say(text.rstrip("\n"))
-    else:
-        from ..util.files import write_atomically
-
-        write_atomically(output, text)
-        say(f"{output}: {case.id}, test {script.test}")
-
-
-def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None) -> None:
-    import json
-
-    from ..cases.rejudge import load_observations
-    from ..export.osv import osv_record
-    from ..util.files import write_atomically
-
-    records = []
-    for case in invocation(context).select(case_ids):
-        try:
-            records.append(osv_record(case, load_observations(case)))
-        except UsageError as error:
-            if case_ids:
-                raise
-            warn(f"left out: {error}")
-    if output is None:
-        print_json(records[0] if len(records) == 1 else records)
-        return
-    output.mkdir(parents=True, exist_ok=True)
-    for record in records:
-        write_atomically(output / f"{record['id']}.json", json.dumps(record, indent=2) + "\n")
-    say(f"{output}: {len(records)} record{'' if len(records) == 1 else 's'}")

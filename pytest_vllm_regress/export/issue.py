@@ -1,13 +1,17 @@
-"""The text of vLLM's bug-report form, filled with what is recorded of a case."""
+"""The texts of vLLM's forms for a bug and for a failing test in CI, filled with what is recorded of a case."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from packaging.version import Version
 
 from ..audit.boundaries import Boundary
 from ..audit.releases import locked
 from ..cases.model import Case
+from ..cases.proof import BisectedCommit
 from ..cases.results import TestResult
 from ..errors import Part
 from ..util.text import markdown_block, markdown_inline
@@ -18,33 +22,115 @@ RELEVANT = (
     "lm-format-enforcer", "triton", "flashinfer-python",
 )  # fmt: skip
 """Packages of a lock that are listed in a report."""
+SEARCHED = (
+    "Make sure you already searched for relevant issues, and asked the chatbot living at the bottom right corner of the "
+    "[documentation page](https://docs.vllm.ai/en/latest/), which can answer lots of frequently asked questions."
+)
+"""The box of the form that only the person who reports can tick."""
 
 
-def issue_text(case: Case, script: Script, ends: Sequence[Boundary], locks: Path) -> str:
-    """Return Markdown in the sections of vLLM's bug-report form."""
-    result = script.result
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What a report is filled with. ``ends``: of the affected ranges. ``commits``: found by bisection.
+
+    ``locks``: folder of the locks. ``collected``: what upstream's collect_env.py printed; empty: the recorded packages are listed.
+    """
+
+    case: Case
+    script: Script
+    ends: Sequence[Boundary]
+    commits: Sequence[BisectedCommit]
+    locks: Path
+    collected: str = ""
+
+    def bug(self) -> str:
+        """Return Markdown in the sections of vLLM's bug-report form."""
+        case = self.case
+        sections = [
+            f"Title: [Bug]: {markdown_inline(case.title)}",
+            "### Your current environment",
+            self._environment(),
+            "### 🐛 Describe the bug",
+            *self._description(),
+            self._history(),
+            *([f"Workaround: {markdown_inline(case.workaround)}"] if case.workaround else []),
+            f"Related: {self._related()}",
+            "### Before submitting a new issue...",
+            f"- [ ] {SEARCHED}",
+        ]
+        return "\n\n".join(sections) + "\n"
+
+    def ci_failure(self) -> str:
+        """Return Markdown in the sections of vLLM's form for a failing test."""
+        case = self.case
+        external = not any(affected.package.startswith("vllm") for affected in case.affected)
+        boxes = {
+            "Flaky test": case.racy,
+            "Can reproduce locally": True,
+            "Caused by external libraries (e.g. bug in `transformers`)": external,
+        }
+        sections = [
+            f"Title: [CI Failure]: {markdown_inline(case.title)}",
+            "### Name of failing test",
+            markdown_inline(self.script.result.test),
+            "### Basic information",
+            "\n".join(f"- [{'x' if ticked else ' '}] {label}" for label, ticked in boxes.items()),
+            "### 🧪 Describe the failing test",
+            *self._description(),
+            self._environment(),
+            "### 📝 History of failing test",
+            self._history(),
+            "### CC List.",
+            f"Related: {self._related()}",
+        ]
+        return "\n\n".join(sections) + "\n"
+
+    def _environment(self) -> str:
+        if self.collected:
+            device = self.script.result.device
+            output = _details("The output of <code>python collect_env.py</code>", self.collected.strip("\n"))
+            return f"{output}\n\nThe failure was recorded on: {_DEVICES.get(device, device)}"
+        return _details("The packages that were recorded", _recorded(self.script.result, self.locks))
+
+    def _description(self) -> list[str]:
+        return [
+            f"{markdown_inline(self.case.title)}. The script ends with status 1 where the failure shows, and with 0 where it does not.",
+            markdown_block(self.script.text, "python"),
+            "Observed:",
+            markdown_block(_observed(self.script.result), "text"),
+        ]
+
+    def _history(self) -> str:
+        """Return what is known of the first bad and the last good release and commit."""
+        found = {commit.address for commit in self.commits}
+        lines = [
+            f"Affected: {markdown_inline(self.case.affected_text())}",
+            *map(_end, self.ends),
+            *map(_bisected, self.commits),
+            *(f"Introduced by {url}" for url in self.case.broken_by if url not in found),
+            *(f"Fixed by {url}" for url in self.case.fixed_by if url not in found),
+        ]
+        return "\n".join(f"- {line}" for line in lines)
+
+    def _related(self) -> str:
+        return " ".join(dict.fromkeys((*self.case.upstream, *self.case.fixed_by)))
+
+
+def _end(end: Boundary) -> str:
+    known = "both were run" if end.observed else f"by the affected range; {end.reason}"
+    if Version(end.outside) < Version(end.inside):
+        return f"First bad release: {end.package} {end.inside}. Last good release: {end.outside} ({known})"
+    return f"Last bad release: {end.package} {end.inside}. First good release: {end.outside} ({known})"
+
+
+def _bisected(commit: BisectedCommit) -> str:
+    names = (
+        ("First bad commit", "last good commit") if commit.kind == "break" else ("First good commit", "last bad commit")
+    )
+    subject = markdown_inline(commit.subject)
     return (
-        "\n\n".join(
-            [
-                f"Title: [Bug]: {markdown_inline(case.title)}",
-                "### Your current environment",
-                _details(
-                    "The output of <code>python collect_env.py</code> (the packages that were recorded)",
-                    _environment(result, locks),
-                ),
-                "### 🐛 Describe the bug",
-                f"{markdown_inline(case.title)}. The script ends with status 1 where the failure shows, and with 0 where it does not.",
-                markdown_block(script.text, "python"),
-                "Observed:",
-                markdown_block(_observed(result), "text"),
-                *_versions(case, ends),
-                *([f"Workaround: {markdown_inline(case.workaround)}"] if case.workaround else []),
-                f"Related: {' '.join(dict.fromkeys((*case.upstream, *case.fixed_by)))}",
-                "### Before submitting a new issue...",
-                "- [ ] Make sure you already searched for relevant issues",
-            ]
-        )
-        + "\n"
+        f"{names[0]}: {commit.package} {commit.commit} {subject}, {commit.address}; {names[1]}: its parent {commit.parent} "
+        f"(bisected among {commit.candidates} commits on {commit.date}, {commit.runs} runs)"
     )
 
 
@@ -52,7 +138,7 @@ def _details(summary: str, text: str) -> str:
     return f"<details>\n<summary>{summary}</summary>\n\n{markdown_block(text, 'text')}\n\n</details>"
 
 
-def _environment(result: TestResult, locks: Path) -> str:
+def _recorded(result: TestResult, locks: Path) -> str:
     versions: dict[str, str] = {**_locked(result.environment, locks), **result.versions}
     listed = [f"[pip3] {name}=={version}" for name, version in sorted(versions.items())]
     lines = [
@@ -89,16 +175,3 @@ def _observed(result: TestResult) -> str:
     parts = result.observation.parts
     texts = [parts[part] for part in (Part.TRACEBACK, Part.ASSERTION) if part in parts]
     return "\n".join(texts or [parts.get(Part.EXCEPTION, "") or result.observation.summary])
-
-
-def _versions(case: Case, ends: Sequence[Boundary]) -> list[str]:
-    """Return what is known of the first bad and the last good version."""
-    lines = [f"Affected: {markdown_inline(case.affected_text())}."]
-    lines += [
-        f"{end.package} {end.inside} has the failure and {end.outside} does not "
-        f"({'both were run' if end.observed else f'not observed: {end.reason}'})."
-        for end in ends
-    ]
-    lines += [f"Introduced by {url}" for url in case.broken_by]
-    lines += [f"Fixed by {url}" for url in case.fixed_by]
-    return ["\n".join(f"- {line}" for line in lines)]

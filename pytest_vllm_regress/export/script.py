@@ -20,6 +20,8 @@ from ..cases.results import TestResult
 from ..cases.verdict import Verdict
 from ..engines.frozen import thaw
 from ..engines.spec import EngineSpec
+from ..environments.recipes import RELEASE, find_file, load
+from ..environments.sources import parse_name
 from ..errors import Kind, UsageError
 from .collection import CollectedTest, collect
 from .slices import Module, Slice
@@ -194,7 +196,26 @@ def _header(case: Case, result: TestResult, used: Slice) -> str:
     pins = [f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())]
     extra = sorted({name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports})
     listed = "".join(f"#     {json.dumps(pin)},\n" for pin in [*pins, *extra])
-    return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n# ///'
+    settings = "".join(f"# {line}\n" for line in _uv_settings(result.environment))
+    return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n{settings}# ///'
+
+
+def _uv_settings(environment: str) -> list[str]:
+    """Return uv's settings with which the requirements resolve as they did for the recorded environment: old releases break with new packages."""
+    if parse_name(environment) is not None:
+        return []
+    try:
+        recipe = load(find_file()).resolve(environment)
+    except UsageError:
+        return []
+    lines = []
+    if recipe.exclude_newer not in (None, RELEASE):
+        lines.append(f"exclude-newer = {json.dumps(recipe.exclude_newer)}")
+    if days := [(package, day) for package, day in recipe.exclude_newer_package if day != RELEASE]:
+        lines.append(f"exclude-newer-package = {{ {', '.join(f'{name} = {json.dumps(day)}' for name, day in days)} }}")
+    if recipe.overrides:
+        lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
+    return ["[tool.uv]", *lines] if lines else []
 
 
 def _doc(case: Case, test: CollectedTest) -> str:

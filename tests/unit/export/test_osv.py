@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.export.osv import events, osv_record
+from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 
 
@@ -38,3 +44,42 @@ def test_a_record_names_the_package_and_its_sources(tmp_path: Path) -> None:
     assert record["affected"][0]["package"] == {"ecosystem": "PyPI", "name": "vllm", "purl": "pkg:pypi/vllm"}
     assert record["references"] == [{"type": "REPORT", "url": "https://example.org/1"}]
     assert record["database_specific"]["also_needs"] == ["xgrammar <0.1.20"]
+
+
+REFERENCES = {
+    "ADVISORY",
+    "ARTICLE",
+    "DETECTION",
+    "DISCUSSION",
+    "REPORT",
+    "FIX",
+    "INTRODUCED",
+    "GIT",
+    "PACKAGE",
+    "EVIDENCE",
+    "WEB",
+}
+
+
+@pytest.mark.parametrize("case", load_all_cases(ROOT / "cases"), ids=lambda case: case.id)
+def test_records_have_the_fields_that_the_schema_requires(case: Case) -> None:
+    """The schema of https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed values of the fields that a record uses."""
+    try:
+        record = osv_record(case, ())
+    except UsageError:
+        assert ">0.13" in case.affected_text()
+        return
+    assert {*record} == {
+        *("schema_version", "id", "modified", "summary", "details", "affected", "references", "database_specific")
+    }
+    assert re.match(r"1\.\d+\.\d+\Z", record["schema_version"]) and record["id"].startswith("x_")
+    assert datetime.datetime.strptime(record["modified"], "%Y-%m-%dT%H:%M:%SZ")
+    for affected in record["affected"]:
+        assert {*affected["package"]} == {"ecosystem", "name", "purl"} and affected["package"]["ecosystem"] == "PyPI"
+        for affected_range in affected["ranges"]:
+            assert affected_range["type"] == "ECOSYSTEM"
+            names = [name for event in affected_range["events"] for name in event]
+            assert all(len(event) == 1 for event in affected_range["events"])
+            assert "introduced" in names and not {"fixed", "last_affected"} <= {*names}
+    for reference in record["references"]:
+        assert reference["type"] in REFERENCES and urlsplit(reference["url"]).scheme == "https"
