@@ -23,8 +23,10 @@ class Format:
         before, between, after: texts around all calls.
         limit: whether the format can write an argument.
         content: whether text may precede the calls.
+        plain: whether text without calls is written as it is. If not, only calls are asked.
         several: whether there may be more than one call.
         thinking: texts around reasoning; empty if the format has none.
+        prompt: what the chat template writes last, behind the header of the answer.
         options: of the chat template, without which the parser expects another format.
     """
 
@@ -35,8 +37,10 @@ class Format:
     after: str = ""
     limit: Limit = anything
     content: bool = True
+    plain: bool = True
     several: bool = True
     thinking: tuple[str, str] | None = None
+    prompt: str = ""
     options: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def fitted(self, meaning: Meaning) -> Meaning:
@@ -46,7 +50,7 @@ class Format:
             Call(call.name, {key: value for key, value in call.arguments.items() if self.limit(value)})
             for call in calls
         )
-        content = meaning.content if self.content or not calls else ""
+        content = meaning.content if (self.content if calls else self.plain) else ""
         reasoning = meaning.reasoning if self.thinking else ""
         return dataclasses.replace(meaning, reasoning=reasoning, content=content, calls=calls)
 

@@ -27,6 +27,7 @@ class Question:
     cuts: tuple[tuple[CutKind, Cut], ...]
     markers: tuple[str, ...]
     options: Mapping[str, object]
+    prompt: str = ""
 
     @classmethod
     def of(cls, meaning: Meaning, form: Format, kinds: Sequence[CutKind] = tuple(CutKind)) -> Question:
@@ -34,7 +35,7 @@ class Question:
         text = form.text(meaning)
         seed = zlib.crc32(text.encode("utf-8", "surrogatepass"))
         cuts = tuple((kind, cut(text, form.tokens, kind, seed)) for kind in kinds)
-        return cls(meaning, text, cuts, form.tokens, form.options)
+        return cls(meaning, text, cuts, form.tokens, form.options, form.prompt)
 
     def with_cut(self, kind: CutKind, pieces: Cut) -> Question:
         """Return the question with this cut alone."""
@@ -47,6 +48,7 @@ class Question:
             "cuts": [list(pieces.pieces) for _, pieces in self.cuts],
             "ends": [pieces.end_alone for _, pieces in self.cuts],
             "options": dict(self.options),
+            "prompt": self.prompt,
         }
 
 

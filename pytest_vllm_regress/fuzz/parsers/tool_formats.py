@@ -16,6 +16,7 @@ from .writers import (
     plain_text,
     plain_xml,
     pythonic,
+    scalars,
     tags,
 )
 
@@ -63,6 +64,35 @@ _K2 = tuple(
     f"<{end}ifm|{part}>"
     for part in ("tool_calls", "tool_call", "arg_key", "arg_type", "arg_value")
     for end in ("", "/")
+)
+
+
+def _k2(kind: str, name: str) -> Format:
+    return Format(
+        (*_K2, "<ifm|think>", "</ifm|think>"),
+        tags(
+            "<ifm|tool_call>NAME\n",
+            f"<ifm|arg_key>KEY</ifm|arg_key>{kind}<ifm|arg_value>VALUE</ifm|arg_value>\n",
+            "</ifm|tool_call>",
+            {**_KINDS, int: "integer"},
+        ),
+        *("<ifm|tool_calls>\n", "\n", "\n</ifm|tool_calls>"),
+        plain_text,
+        options={"tool_call_format": name},
+    )
+
+
+_M3 = "]<]minimax[>["
+_MUSE = Format(
+    ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    tags(
+        '<|start|>assistant to=NAME<|message|><atem:function_calls>\n<atem:invoke name="NAME">\n',
+        '<atem:parameter name="KEY">VALUE</atem:parameter>\n',
+        "</atem:invoke>\n</atem:function_calls><|eom|>",
+    ),
+    limit=plain_text,
+    content=False,
+    plain=False,
 )
 TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
     {
@@ -117,9 +147,8 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         ),
         "gigachat3": (
             Format(
-                ("<|role_sep|>", "<|message_sep|>"),
-                lambda call: f"function call<|role_sep|>\n{json_call()(call)}",
-                content=False,
+                ("<|function_call|>", "<|role_sep|>", "<|message_sep|>"),
+                lambda call: f"<|function_call|>{json_call()(call)}",
                 several=False,
             ),
         ),
@@ -164,6 +193,7 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
                 ),
                 lambda call: f"<|message_model|><|content_invoke_tool_json|>{json_call('args')(call)}<|end_message|>",
                 content=False,
+                plain=False,
             ),
         ),
         "internlm": (
@@ -174,19 +204,7 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
             ),
         ),
         "jamba": (Format(("<tool_calls>", "</tool_calls>"), json_call(), "<tool_calls>[", ", ", "]</tool_calls>"),),
-        "k2_horizon": (
-            Format(
-                (*_K2, "<ifm|think>", "</ifm|think>"),
-                tags(
-                    "<ifm|tool_call>NAME\n",
-                    "<ifm|arg_key>KEY</ifm|arg_key><ifm|arg_type>KIND</ifm|arg_type><ifm|arg_value>VALUE</ifm|arg_value>\n",
-                    "</ifm|tool_call>",
-                    {**_KINDS, int: "integer"},
-                ),
-                *("<ifm|tool_calls>\n", "\n", "\n</ifm|tool_calls>"),
-                plain_text,
-            ),
-        ),
+        "k2_horizon": (_k2("<ifm|arg_type>KIND</ifm|arg_type>", "xml_typed"), _k2("", "xml")),
         "kimi_k2": (
             Format(
                 (*_KIMI, *THINK),
@@ -209,6 +227,7 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
                 *("<|open|>tools<|sep|>", "", "<|close|>tools<|sep|>"),
                 between_signs,
                 content=False,
+                plain=False,
             ),
         ),
         "lfm2": (
@@ -271,12 +290,22 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
                 plain_text,
             ),
         ),
+        "minimax_m3": (
+            Format(
+                (_M3, "<mm:think>", "</mm:think>"),
+                tags(f'{_M3}<invoke name="NAME">\n', f"{_M3}<KEY>VALUE{_M3}</KEY>\n", f"{_M3}</invoke>\n"),
+                *(f"{_M3}<tool_call>\n", "", f"{_M3}</tool_call>"),
+                scalars,
+            ),
+        ),
         "mistral": (
             Format(("[TOOL_CALLS]",), json_call(), "[TOOL_CALLS][", ", ", "]"),
             Format(
                 ("[TOOL_CALLS]", "[ARGS]", "[THINK]", "[/THINK]"), arguments_only("[TOOL_CALLS]NAME[ARGS]ARGUMENTS")
             ),
         ),
+        "muse": (_MUSE,),
+        "muse_glimmer": (_MUSE,),
         "olmo3": (Format((), pythonic, "<function_calls>\n", "\n", "\n</function_calls>", content=False),),
         "phi4_mini_json": (Format((), json_call(), "functools[", ", ", "]", content=False),),
         "plamo3": (

@@ -119,3 +119,8 @@ def between_signs(value: Any) -> bool:
 def plain_xml(value: Any) -> bool:
     """What is read as real XML needs escapes, which templates do not write."""
     return plain_text(value) and (not isinstance(value, str) or ("&" not in value and ">" not in value))
+
+
+def scalars(value: Any) -> bool:
+    """Elements named after members need a schema of what is in them, which drawn calls do not have."""
+    return plain_text(value) and not isinstance(value, list | dict)

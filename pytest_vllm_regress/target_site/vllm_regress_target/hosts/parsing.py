@@ -40,17 +40,19 @@ def registered() -> Json:
 
 
 def ask(tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions: List[Json]) -> Json:
-    """Return the answers to ``questions``, each with ``text``, ``cuts``, ``ends`` and ``options``.
+    """Return the answers to ``questions``, each with ``text``, ``cuts``, ``ends``, ``options`` and ``prompt``.
 
     A cut is a list of pieces of the text. Its member of ``ends`` tells whether the end-of-sequence token comes alone, in a delta without text, or
-    with the last piece. ``options`` are those of the chat template. The reply has ``seconds`` in which the parsers worked, the number of ``deltas``,
-    and for each question ``whole`` and ``streams``: answers (``dialect.parsing.answer``), or ``error`` with type, message and where it was raised.
+    with the last piece. ``options`` are those of the chat template, and ``prompt`` is what it writes behind the header of the answer.
+
+    The reply has ``seconds`` in which the parsers worked, the number of ``deltas``, and for each question ``whole`` and ``streams``: answers
+    (``dialect.parsing.answer``), or ``error`` with type, message and where it was raised.
     """
     logging.disable(logging.CRITICAL)  # parsers log each exception that they catch
     if tokenizer not in _LOADED:
         _LOADED[tokenizer] = Encoder(tokenizer)
     encoder = _LOADED[tokenizer]
-    parsers = parsing.parsing(tool or None, reasoning or None, encoder.tokenizer, encoder.ids(PROMPT))
+    parsers_of: Dict[str, Any] = {}
     requests: Dict[str, Any] = {}
     answers, deltas, began = [], 0, time.perf_counter()
     for question in questions:
@@ -58,6 +60,11 @@ def ask(tool: str, reasoning: str, tokenizer: str, tools: List[Json], questions:
         if key not in requests:
             requests[key] = parsing.request(tools, question["options"])
         request = requests[key]
+        prompt = question["prompt"]
+        if prompt not in parsers_of:
+            ids = encoder.ids(PROMPT + prompt)
+            parsers_of[prompt] = parsing.parsing(tool or None, reasoning or None, encoder.tokenizer, ids)
+        parsers = parsers_of[prompt]
         whole = _guarded(parsers.whole, question["text"], encoder.ids(question["text"]), request)
         streams = []
         for pieces, alone in zip(question["cuts"], question["ends"]):
