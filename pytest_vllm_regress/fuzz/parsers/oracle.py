@@ -53,7 +53,7 @@ class Problem:
 def problem(meant: Meaning, answer: Answer, side: str, markers: Sequence[str]) -> Problem | None:
     """Return the worst problem of an answer, None if it is what was meant."""
     for kind, words in _problems(meant, answer, markers):
-        return Problem(side, kind, words)
+        return Problem(side, kind, words.encode("utf-8", "backslashreplace").decode())  # halves of a surrogate pair
     return None
 
 

@@ -60,6 +60,13 @@ def test_an_empty_object_is_expected_of_a_call_without_arguments() -> None:
     assert found.kind == "no arguments instead of {}"
 
 
+def test_half_a_surrogate_pair_is_escaped() -> None:
+    found = problem(MEANT, answer(content="\ud83d"), "stream", ())
+    assert found is not None
+    assert "\\ud83d" in found.words
+    found.words.encode()
+
+
 def test_true_is_no_number() -> None:
     assert not same({"a": [1]}, {"a": [True]})
     assert same([1, {"a": None}], [1.0, {"a": None}])

@@ -1,0 +1,220 @@
+"""Write docs/generated/parsers.md and docs/generated/parser-findings.md: ``python docs/build_parser_findings.py``.
+
+With folders as arguments (written by `vllm-regress fuzz parsers --out FOLDER`), it first takes over what they came to: for each release how its
+parsers answered goes into docs/records/parsers.json, and the findings of the release named by --publish replace those in docs/parser-findings. With
+--ask, each finding is asked again in these environments.
+
+    python docs/build_parser_findings.py /tmp/0.11.2 /tmp/0.33.0 --publish 0.33.0 --ask vllm-0.11.2 --ask vllm-0.33.0
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from pytest_vllm_regress.engines.standalone import bare_session
+from pytest_vllm_regress.errors import Unsupported
+from pytest_vllm_regress.fuzz.parsers.campaign import JOURNAL
+from pytest_vllm_regress.fuzz.parsers.checker import ParserChecker
+from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
+from pytest_vllm_regress.fuzz.parsers.finding import ParserFinding, Upstream, load, replay
+from pytest_vllm_regress.fuzz.parsers.oracle import WHOLE
+
+HERE = Path(__file__).parent
+PLACE = HERE / "parser-findings"
+UPSTREAM = PLACE / "upstream.toml"
+RECORD = HERE / "records" / "parsers.json"
+TABLE = HERE / "generated" / "parsers.md"
+PAGE = HERE / "generated" / "parser-findings.md"
+WAYS = (WHOLE, *CutKind)
+LETTERS = dict(zip(WAYS, "wctsmo", strict=True))
+
+TABLE_HEAD = """# Parsers by release and kind of cut
+
+<!-- written by docs/build_parser_findings.py; do not edit -->
+
+What `vllm-regress fuzz parsers` saw: the same drawn answers in each parser's own format, asked as the server of the release
+asks it. [How to fuzz parsers](../how-to/fuzz-parsers.md) explains the cuts. A cell shows the ways in which an answer was
+wrong at least once, and in parentheses the share of answers that were wrong in the worst way:
+
+| letter | the answer arrives |
+| --- | --- |
+| w | whole, without a stream |
+| c | in characters |
+| t | in tokens |
+| s | in several tokens at a time |
+| m | with markers alone |
+| o | at once |
+
+*sound* means that no drawn answer was wrong. It does not mean that none can be: strings that a format cannot enclose, text after
+calls and unfinished answers were not drawn. In releases before 0.12 the server itself loses the name of a call that arrives
+at once, and before 0.9 the end of some streams: every parser shows it there. An empty cell: the release has no such parser,
+or it reads another format.
+
+"""
+PAGE_HEAD = """# Findings about parsers
+
+<!-- written by docs/build_parser_findings.py; do not edit -->
+
+Failures that `vllm-regress fuzz parsers` found in the newest release, in their smallest form. [How to
+fuzz](../how-to/fuzz-parsers.md), [parsers by release](parsers.md). Each row links to a file; `vllm-regress replay
+docs/parser-findings/FILE` asks it again. Several rows may have one cause. *Upstream*: reports of the same failure, or the
+words with which none was found.
+
+"""
+
+
+def label_of(step: dict[str, Any]) -> str:
+    """Return the parser of a step; its formats count as one."""
+    return str(step["label"]).partition(", format")[0]
+
+
+def summary(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return the release of a campaign, and for each parser the number of answers and of wrong ones by way and kind."""
+    journal = json.loads((folder / JOURNAL).read_text())
+    parsers: dict[str, Any] = {}
+    for step in journal["steps"]:
+        entry = parsers.setdefault(label_of(step), {"asked": 0, "wrong": {}})
+        entry["asked"] += step["asked"]
+        for way, kind, count in step["wrong"]:
+            kinds = entry["wrong"].setdefault(way, {})
+            kinds[kind] = kinds.get(kind, 0) + count
+    return journal["plan"]["vllm"], {"seed": journal["plan"]["seed"], "parsers": parsers}
+
+
+def cell(entry: dict[str, Any] | None) -> str:
+    """Return a cell of the table of parsers."""
+    if entry is None:
+        return ""
+    wrong = {way: sum(kinds.values()) for way, kinds in entry["wrong"].items()}
+    if not wrong:
+        return "sound"
+    letters = "".join(LETTERS[way] if way in wrong else "·" for way in WAYS)
+    return f"`{letters}` ({100 * max(wrong.values()) / entry['asked']:.0f} %)"
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return the page of parsers by release."""
+    releases = sorted(record, key=lambda release: [int(part) for part in release.split(".")])
+    names = sorted(
+        {name for release in releases for name in record[release]["parsers"]}, key=lambda name: ("(" in name, name)
+    )
+    lines = [f"| parser | {' | '.join(releases)} |", f"| --- |{' --- |' * len(releases)}"]
+    for name in names:
+        cells = [cell(record[release]["parsers"].get(name)) for release in releases]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    sound = [
+        f"{release}: {sum(not entry['wrong'] for entry in record[release]['parsers'].values())} of {len(record[release]['parsers'])}"
+        for release in releases
+    ]
+    return TABLE_HEAD + "\n".join(lines) + f"\n\nSound parsers: {', '.join(sound)}.\n"
+
+
+def code(text: str, limit: int = 150) -> str:
+    """Return text as code in a cell of a Markdown table."""
+    short = text if len(text) <= limit else text[: limit - 3] + "..."
+    plain = short.replace("\\", "\\\\").replace("\n", "\\n").replace("|", "\\|")
+    fence = "``" if "`" in plain else "`"
+    pad = " " if "`" in plain else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"
+
+
+def row(finding: ParserFinding) -> str:
+    """Return a row of the table of findings."""
+    pieces = finding.question.cuts[0][1].pieces if finding.question.cuts else (finding.question.text,)
+    ways = ", ".join(finding.kinds) if finding.kinds else "whole"
+    failing = [release for release, answer in finding.releases.items() if answer == "STILL FAILS"]
+    sound = [release for release, answer in finding.releases.items() if answer == "FIXED"]
+    upstream = ", ".join(finding.upstream.reports) or (
+        f"not found ({'; '.join(finding.upstream.words)})" if finding.upstream.words else "not looked up"
+    )
+    cells = (
+        f"[{finding.parser}](../parser-findings/{finding.name})",
+        finding.problem.kind,
+        code(" / ".join(pieces)),
+        code(finding.problem.words),
+        ways,
+        ", ".join(failing),
+        ", ".join(sound) or "-",
+        upstream,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def page(findings: list[ParserFinding]) -> str:
+    """Return the page of findings."""
+    head = "| parser | problem | pieces | what came | in | fails in | right in | upstream |\n|" + " --- |" * 8
+    parsers = len({(finding.parser.kind, finding.parser.name) for finding in findings})
+    looked_up = sum(bool(finding.upstream.words) for finding in findings)
+    known = sum(bool(finding.upstream.reports) for finding in findings)
+    count = f"{len(findings)} findings in {parsers} parsers; {looked_up} looked up, {known} of these reported upstream."
+    return PAGE_HEAD + "\n".join([head, *map(row, findings)]) + f"\n\n{count}\n"
+
+
+def with_releases(findings: list[ParserFinding], environments: list[str]) -> list[ParserFinding]:
+    """Ask every finding again in each environment."""
+    answers: dict[str, dict[str, str]] = defaultdict(dict)
+    with bare_session() as session:
+        for name in environments:
+            checker = ParserChecker(session, name)
+            for finding in findings:
+                try:
+                    answers[finding.name][checker.version] = replay(finding, checker)[0]
+                except Unsupported:
+                    continue
+            checker.close()
+    return [
+        dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]}) for finding in findings
+    ]
+
+
+def with_upstream(finding: ParserFinding) -> ParserFinding:
+    """Return a finding with what was looked up by hand: an entry for the file, or for the parser."""
+    known = tomllib.loads(UPSTREAM.read_text(encoding="utf-8")) if UPSTREAM.exists() else {}
+    kind = f"{finding.parser.name} {finding.parser.kind}: {finding.problem.kind}"
+    entry = known.get(finding.name) or known.get(kind) or known.get(f"{finding.parser.name} {finding.parser.kind}")
+    return (
+        dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
+        if entry
+        else finding
+    )
+
+
+def published() -> list[ParserFinding]:
+    """Return the findings in docs/parser-findings, sorted."""
+    findings = [load(path) for path in PLACE.glob("*.json")]
+    return sorted(
+        findings, key=lambda one: (one.parser.kind, one.parser.name, one.problem.side, one.problem.kind, one.name)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--publish", default="")
+    parser.add_argument("--ask", action="append", default=[])
+    arguments = parser.parse_args()
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    for folder in arguments.folders:
+        release, entry = summary(folder)
+        record[release] = entry
+        if release == arguments.publish:
+            for old in PLACE.glob("*.json"):
+                old.unlink()
+            findings = [load(path) for path in sorted(folder.glob("parser-*.json"))]
+            for finding in with_releases(findings, arguments.ask):
+                finding.save(PLACE)
+    RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for finding in published():
+        with_upstream(finding).save(PLACE)
+    TABLE.write_text(table(record), encoding="utf-8")
+    PAGE.write_text(page(published()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
