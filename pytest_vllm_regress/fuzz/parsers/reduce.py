@@ -11,7 +11,7 @@ from .formats import Format
 from .meaning import Call, Meaning
 from .question import Ask, Observed, Question, observations
 
-MAX_QUESTIONS = 400
+MAX_QUESTIONS = 150
 """Maximum number of questions for one reduction."""
 BATCH = 12
 """Number of candidates that are asked at once."""
