@@ -200,15 +200,19 @@ def main() -> None:
     parser.add_argument("--ask", action="append", default=[])
     arguments = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    for folder in arguments.folders:
+    taken: dict[str, Any] = {}
+    findings: list[ParserFinding] = []
+    for folder in arguments.folders:  # several folders of one release hold different parsers
         release, entry = summary(folder)
-        record[release] = entry
+        taken.setdefault(release, {**entry, "parsers": {}})["parsers"].update(entry["parsers"])
         if release == arguments.publish:
-            for old in PLACE.glob("*.json"):
-                old.unlink()
-            findings = [load(path) for path in sorted(folder.glob("parser-*.json"))]
-            for finding in with_releases(findings, arguments.ask):
-                finding.save(PLACE)
+            findings += [load(path) for path in sorted(folder.glob("parser-*.json"))]
+    record.update(taken)
+    if findings:
+        for old in PLACE.glob("*.json"):
+            old.unlink()
+        for finding in with_releases(findings, arguments.ask):
+            finding.save(PLACE)
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for finding in published():
         with_upstream(finding).save(PLACE)

@@ -1,0 +1,53 @@
+"""The search finds documented failures of parsers again, without being told, and the published findings still fail where they were found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.engines.session import Session
+from pytest_vllm_regress.engines.standalone import bare_session
+from pytest_vllm_regress.fuzz.parsers.campaign import CampaignPlan, ParserCampaign
+from pytest_vllm_regress.fuzz.parsers.checker import ParserChecker
+from pytest_vllm_regress.fuzz.parsers.finding import load, replay
+from tests.helpers import ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+PUBLISHED = sorted((ROOT / "docs" / "parser-findings").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with bare_session() as session:
+        yield session
+
+
+@pytest.mark.parametrize(
+    ("case", "environment", "parser", "kind"),
+    [
+        ("vllm-18257", "vllm-0.33.0", "phi4_mini_json", "all calls lost"),
+        ("vllm-48020", "vllm-0.33.0", "deepseek_v31", "all calls lost"),
+        ("vllm-48342", "vllm-0.33.0", "deepseek_v3", "arguments cut off"),
+        ("vllm-55082", "vllm-0.33.0", "step3", "arguments lost"),
+        ("vllm-31501", "vllm-0.11.2", "hermes", "arguments lost"),
+        ("vllm-19569", "vllm-0.11.2", "pythonic", "all calls lost"),
+    ],
+)
+def test_a_documented_failure_is_found_again(
+    session: Session, tmp_path: Path, case: str, environment: str, parser: str, kind: str
+) -> None:
+    checker = ParserChecker(session, environment)
+    campaign = ParserCampaign(checker, CampaignPlan(parsers=(parser,), examples=30), tmp_path, lambda line: None)
+    campaign.run()
+    checker.close()
+    assert kind in {finding.problem.kind for finding in campaign.findings}, case
+
+
+def test_the_published_findings_still_fail(session: Session) -> None:
+    checker = ParserChecker(session, "vllm-0.33.0")
+    answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
+    checker.close()
+    assert answers == dict.fromkeys(answers, "STILL FAILS")
+    assert answers
