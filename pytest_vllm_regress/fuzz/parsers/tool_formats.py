@@ -271,12 +271,10 @@ TOOL_FORMATS: Mapping[str, tuple[Format, ...]] = MappingProxyType(
         ),
         "minicpm5": (
             Format(
-                (),
+                ("<function", "</function>", "<param", "</param>"),
                 tags('<function name="NAME">', '<param name="KEY">VALUE</param>', "</function>"),
-                "",
-                "\n",
-                "",
-                plain_xml,
+                between="\n",
+                limit=plain_xml,
             ),
         ),
         "minimax": (
