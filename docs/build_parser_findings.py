@@ -146,14 +146,18 @@ def row(finding: ParserFinding) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(findings: list[ParserFinding]) -> str:
-    """Return the page of findings."""
+def page(everything: list[ParserFinding]) -> str:
+    """Return the page of findings. Those that are by design are listed apart, with the reason."""
+    findings = [finding for finding in everything if "by_design" not in looked_up(finding)]
+    designed = [finding for finding in everything if finding not in findings]
     head = "| parser | problem | pieces | what came | in | fails in | right in | upstream |\n|" + " --- |" * 8
     parsers = len({(finding.parser.kind, finding.parser.name) for finding in findings})
-    looked_up = sum(bool(finding.upstream.words) for finding in findings)
+    searched = sum(bool(finding.upstream.words) for finding in findings)
     known = sum(bool(finding.upstream.reports) for finding in findings)
-    count = f"{len(findings)} findings in {parsers} parsers; {looked_up} looked up, {known} of these reported upstream."
-    return PAGE_HEAD + "\n".join([head, *map(row, findings)]) + f"\n\n{count}\n"
+    count = f"{len(findings)} findings in {parsers} parsers; {searched} looked up, {known} of these reported upstream."
+    reasons = [f"- [{one.parser}](../parser-findings/{one.name}): {looked_up(one)['by_design']}." for one in designed]
+    section = "\n## By design\n\n" + "\n".join(reasons) + "\n" if reasons else ""
+    return PAGE_HEAD + "\n".join([head, *map(row, findings)]) + f"\n\n{count}\n{section}"
 
 
 def with_releases(findings: list[ParserFinding], environments: list[str]) -> list[ParserFinding]:
@@ -173,16 +177,19 @@ def with_releases(findings: list[ParserFinding], environments: list[str]) -> lis
     ]
 
 
+def looked_up(finding: ParserFinding) -> dict[str, Any]:
+    """Return what was looked up by hand for a finding: the entry of its file, of its parser and kind of problem, or of its parser."""
+    known = tomllib.loads(UPSTREAM.read_text(encoding="utf-8"))
+    parser = f"{finding.parser.name} {finding.parser.kind}"
+    keys = (finding.name, f"{parser}: {finding.problem.kind}", parser)
+    entry: dict[str, Any] = next((known[key] for key in keys if key in known), {"words": [], "reports": []})
+    return entry
+
+
 def with_upstream(finding: ParserFinding) -> ParserFinding:
-    """Return a finding with what was looked up by hand: an entry for the file, or for the parser."""
-    known = tomllib.loads(UPSTREAM.read_text(encoding="utf-8")) if UPSTREAM.exists() else {}
-    kind = f"{finding.parser.name} {finding.parser.kind}: {finding.problem.kind}"
-    entry = known.get(finding.name) or known.get(kind) or known.get(f"{finding.parser.name} {finding.parser.kind}")
-    return (
-        dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
-        if entry
-        else finding
-    )
+    """Return a finding with what was looked up."""
+    entry = looked_up(finding)
+    return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
 
 
 def published() -> list[ParserFinding]:
