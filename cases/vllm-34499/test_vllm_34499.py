@@ -1,0 +1,25 @@
+"""vllm#34499: /v1/responses must take back the reasoning items that it sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress import AtWork, Server
+
+
+@pytest.mark.vllm_case("vllm-34499")
+@pytest.mark.vllm_engine(front="serve", generation="V1")
+def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    def ask(*items: dict[str, Any]) -> Any:
+        turns = [{"role": "user", "content": "Hello"}, *items, {"role": "user", "content": "And?"}]
+        return vllm_server.post("/v1/responses", {"model": vllm_server.model, "input": turns, "max_output_tokens": 4})
+
+    plain = ask()
+    vllm_at_work(
+        "the same conversation without the item is answered", plain.status_code == 200 and plain.json()["output"]
+    )
+    answer = ask({"type": "reasoning", "id": "rs_1", "summary": []})
+    assert answer.status_code == 200, f"a reasoning item is answered with {answer.status_code}: {answer.text[:500]}"
+    vllm_server.check()
