@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..errors import Kind, Masked
@@ -17,6 +18,8 @@ from .symptom import search
 from .verdict import judge_observation
 
 OBSERVATIONS_FILE = "observations.json"
+MAX_SECONDS = 60.0
+"""Processor time for the judging of all results: each search for a slow pattern may take seconds, and files may have any number of results."""
 KEPT_PART = 2_000
 """Maximum characters of a stored part without the documented failure."""
 _BEFORE, _AFTER = 600, 1_400
@@ -36,11 +39,22 @@ class RejudgedResult:
         return self.before.verdict is not self.now.verdict
 
 
-def rejudge_case(case: Case, stored: Iterable[RunResult]) -> tuple[RejudgedResult, ...]:
-    """Judge the latest result of every test, environment and device by the current case."""
+def rejudge_case(
+    case: Case, stored: Iterable[RunResult], clock: Callable[[], float] = time.process_time
+) -> tuple[RejudgedResult, ...]:
+    """Judge the latest result of every test, environment and device by the current case. After ``MAX_SECONDS`` the rest is not judged again."""
     code = code_fingerprint(case.directory)
-    latest = merge_results(stored).results
-    return tuple(_again(case, code, result) for result in latest if result.case_id == case.id)
+    until = clock() + MAX_SECONDS
+    judged = []
+    for result in merge_results(stored).results:
+        if result.case_id != case.id:
+            continue
+        if clock() > until:
+            why = f"not judged again: judging the results before it took {MAX_SECONDS:g} s, because the pattern is slow"
+            judged.append(RejudgedResult(result, result, why))
+        else:
+            judged.append(_again(case, code, result))
+    return tuple(judged)
 
 
 def save_observations(case: Case, runs: Iterable[RunResult]) -> Path:

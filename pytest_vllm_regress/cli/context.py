@@ -281,7 +281,9 @@ def print_json(value: object) -> None:
     """Print a value as JSON in ASCII. Secrets are masked value by value, so that the output stays valid JSON."""
     from ..cases.results import mask_values
 
-    print(json.dumps(mask_values(value, masker()), indent=2).replace("\x7f", "\\u007f"))
+    text = json.dumps(mask_values(value, masker()), indent=2)
+    # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an escape.
+    print(text.replace("\x7f", "\\u007f").replace("##[", "#\\u0023["))
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

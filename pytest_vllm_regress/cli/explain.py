@@ -57,7 +57,10 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     if not path.is_file():
         raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
     with path.open("rb") as stream:
-        yield stream
+        try:
+            yield stream
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _print(explanation: Explanation) -> None:

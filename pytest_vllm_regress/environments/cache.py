@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from ..util.documents import load_json
 from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import cache_root, can_write, missing_home, writable_root
 from ..util.project import check_steps, check_writers, is_world_writable
+from ..util.removal import remove_tree
 from ..util.signals import interruptible
 from ..util.sizes import GIB, MIB, disk_usage
 from . import overlay, uv
@@ -220,7 +220,7 @@ class EnvironmentCache:
                 logger.info("%s: removing %s", environment.name, environment.path)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(_MARKER, dir_fd=folder)  # first, so that a partial removal counts as not built
-                shutil.rmtree(environment.path, ignore_errors=True)  # follows no link
+                remove_tree(environment.path)
             return not os.path.lexists(environment.path)
         finally:
             lock.release()
@@ -245,7 +245,7 @@ class EnvironmentCache:
 
     def _build(self, recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> None:
         _end_writers(folder)
-        shutil.rmtree(folder, ignore_errors=True)  # remains of an interrupted build
+        remove_tree(folder)  # remains of an interrupted build
         started = time.monotonic()
         try:
             lock = fill_environment(recipe, folder, base, progress)
@@ -257,7 +257,7 @@ class EnvironmentCache:
             content = {"name": recipe.name, "size": size, "built": now, "lock": lock.name if lock else None}
             write_atomically(folder / _MARKER, json.dumps(content))
         except BaseException as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
             if isinstance(error, KeyboardInterrupt):
                 progress(f"{recipe.name}: the build was interrupted and its half-built environment removed")
             if isinstance(error, OSError):
@@ -277,7 +277,7 @@ class EnvironmentCache:
 
         def remove() -> None:
             _end_writers(place)
-            shutil.rmtree(place, ignore_errors=True)
+            remove_tree(place)
 
         return self._abandoned(place, remove) and not os.path.lexists(place)
 

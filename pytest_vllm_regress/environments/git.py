@@ -7,6 +7,7 @@ import datetime
 import os
 import re
 import secrets
+import select
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -261,6 +262,9 @@ class Repository:
                 for blob in blobs:
                     process.stdin.write(f"{blob}\n".encode())
                     process.stdin.flush()
+                    if not select.select([process.stdout], [], [], READ_TIMEOUT_S)[0]:
+                        process.kill()
+                        raise self._silent("cat-file")
                     head = process.stdout.readline().split()
                     if len(head) != 3:
                         raise UsageError(f"{self.place}: {blob} is missing. Is it a partial clone? Give a complete one")
@@ -300,7 +304,7 @@ class Repository:
         done = self._completed(*arguments)
         return None if done.returncode else done.stdout.rstrip("\n")
 
-    def _completed(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _completed(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         try:
             return subprocess.run(
                 _command("-C", str(self.place), *arguments),
@@ -308,15 +312,17 @@ class Repository:
                 text=True,
                 encoding="utf-8",
                 errors="surrogateescape",
-                stdin=subprocess.DEVNULL,
+                input=given,
                 env=_environment(),
                 check=False,
                 timeout=READ_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise UsageError(
-                f"{self.place}: git {arguments[0]} did not answer within {READ_TIMEOUT_S:g} s. Is there a pipe or a slow disk in the repository?"
-            ) from None
+            raise self._silent(arguments[0]) from None
+
+    def _silent(self, command: str) -> UsageError:
+        hint = "Is there a pipe or a slow disk in the repository?"
+        return UsageError(f"{self.place}: git {command} did not answer within {READ_TIMEOUT_S:g} s. {hint}")
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -351,15 +357,9 @@ def clone(url: str, place: Path) -> None:
 def ignored(ignore_file: bytes, paths: Iterable[str], scratch: Path) -> frozenset[str]:
     """Return those of ``paths`` that the rules of a .gitignore exclude. ``scratch`` is an empty folder."""
     (scratch / ".gitignore").write_bytes(ignore_file)
-    Repository(scratch)._run("init", "--quiet", "--template=")
-    done = subprocess.run(
-        _command("-C", str(scratch), "check-ignore", "--no-index", "-z", "--stdin"),
-        input="\0".join(paths),
-        capture_output=True,
-        text=True,
-        env=_environment(),
-        check=False,
-    )
+    repository = Repository(scratch)
+    repository._run("init", "--quiet", "--template=")
+    done = repository._completed("check-ignore", "--no-index", "-z", "--stdin", given="\0".join(paths))
     return frozenset(filter(None, done.stdout.split("\0")))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from ..errors import UsageError
 from ..util.files import private_folder
 from ..util.paths import cache_root, writable_root
 from ..util.project import check_steps
+from ..util.removal import remove_tree
 from . import uv
 from .recipes import find_file
 
@@ -64,7 +64,7 @@ def ensure_packages(
             if not place.is_dir():  # otherwise another process was faster
                 raise
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        remove_tree(part)
     return place
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ..cases.model import Case
 from ..cases.symptom import search
@@ -14,6 +15,8 @@ from .literals import required_literals
 
 MAX_TEXT = 4_000
 """Characters of a line that are searched, around the case's literal text."""
+MAX_SECONDS = 10.0
+"""Processor time for all searches for the pattern of one case. Each alone may take seconds, and a log may have millions of lines."""
 _ASSERTION = re.compile(r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL)
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
 _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
@@ -33,8 +36,10 @@ class PatternMatch:
 class PatternIndex:
     """The patterns of all cases. ``too_slow``: why some are not searched any more, by id of the case."""
 
-    def __init__(self, cases: Iterable[Case]) -> None:
+    def __init__(self, cases: Iterable[Case], clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
         self._parts = {case: _parts(case) for case in cases}
+        self._seconds = dict.fromkeys(self._parts, 0.0)
         self._by_literal: dict[str, list[Case]] = {}
         self._without_literal: list[Case] = []
         for case in self._parts:
@@ -69,11 +74,17 @@ class PatternIndex:
             if part in self._parts[case] and case.id not in self.too_slow:
                 begin = max(0, at - MAX_TEXT // 2) if len(text) > MAX_TEXT else 0
                 searched = text[begin : begin + MAX_TEXT]
+                started = self._clock()
                 try:
-                    if span := search(case.symptom.pattern, searched):
-                        return PatternMatch(case, part, searched[slice(*span)])
+                    span = search(case.symptom.pattern, searched)
                 except PatternError as error:
                     self.too_slow[case.id] = str(error)
+                    continue
+                self._seconds[case] += self._clock() - started
+                if self._seconds[case] > MAX_SECONDS:
+                    self.too_slow[case.id] = f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
+                if span is not None:
+                    return PatternMatch(case, part, searched[slice(*span)])
         return None
 
 

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from ..util.files import private_folder, size_of
 from ..util.paths import writable_root
 from ..util.project import check_steps
+from ..util.removal import remove_tree
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {
@@ -80,7 +80,7 @@ def remove(kernels: Kernels) -> bool:
     """Remove the kernels. Return False if a run uses them."""
     with contextlib.suppress(OSError), open(_lock(kernels.path), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(kernels.path)
+        remove_tree(kernels.path)
     return not kernels.path.exists()
 
 

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket
 from ..util.deadline import Deadline, HasDescriptor
 from ..util.masking import Masked, register_all, without_secrets
 from ..util.paths import PACKAGE, writable_root
+from ..util.removal import remove_tree
 from ..util.rundir import RunDir
 from . import dossier, process_tree
 from .channel import Channel, RemoteFailure
@@ -194,7 +194,7 @@ class Agent:
                 self._children.append((oldest, its_folder))
             else:
                 oldest.log.unlink(missing_ok=True)
-                shutil.rmtree(its_folder, ignore_errors=True)
+                remove_tree(its_folder)
 
     @property
     def pid(self) -> int | None:
@@ -237,6 +237,7 @@ class Agent:
         return {
             # Workers of a tokenizer pool have a runtime environment and need interpreters of their own: those that Ray starts ahead go unused.
             "RAY_prestart_worker_first_driver": "0",
+            **_ray_on_loopback(),
             **_caches(),
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
@@ -326,6 +327,14 @@ class Agent:
         with contextlib.suppress(psutil.Error):
             return [psutil.Process(self._process.pid), *process_tree.descendants(self._process.pid)]
         return []
+
+
+def _ray_on_loopback() -> dict[str, str]:
+    """Return the variables that make a Ray cluster of an engine's own listen on loopback only: Ray passes code, and by default listens everywhere.
+
+    Ray's variable is meant for systems without clusters of several machines, so it is not set for a user who names a cluster.
+    """
+    return {} if os.environ.get("RAY_ADDRESS") else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 def _caches() -> dict[str, str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ..target_site.vllm_regress_target.nanny import TAG, held, mapped_shm
 from ..target_site.vllm_regress_target.spawning import PROCESS_NAME as FORK_SERVER
 from ..util.deadline import Deadline
 from ..util.masking import Masked, mask
@@ -144,10 +144,13 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def send_signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Send a signal to every process that still exists."""
+    """Send a signal to every process that still exists. One that gets the pid of another at this moment is not signalled."""
     for process in processes:
-        with contextlib.suppress(psutil.Error):
-            process.send_signal(number)
+        with contextlib.suppress(psutil.Error, OSError), held(process.pid) as descriptor:
+            if descriptor is None:
+                process.send_signal(number)
+            elif process.is_running():
+                signal.pidfd_send_signal(descriptor, number)
 
 
 class EngineProcesses:

@@ -115,6 +115,14 @@ def _pytest(request: Request, run: RunDir, record: Path, paths: Sequence[Path], 
     finally:
         process_tree.terminate(process_tree.with_tag(run.tag), grace_s=_GRACE_S)
         process.wait()
+        drop_torn_line(record)
+
+
+def drop_torn_line(record: Path) -> None:
+    """Remove what follows the last line break: a pytest that was killed while it wrote a line, to which the next one would append its first."""
+    with record.open("rb+") as file:
+        content = file.read(_MAX_RECORD)
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 class _Watch:

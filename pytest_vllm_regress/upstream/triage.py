@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import UsageError
+from ..util.documents import parse_json
 
 
 class UpstreamOutcome(enum.StrEnum):
@@ -71,6 +71,7 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     ),
 )
 _LINE = 300
+_MAX_SECONDS = 1e9
 
 
 def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> UpstreamOutcome:
@@ -100,12 +101,17 @@ def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, 
             started[test] = None
         elif event["event"] == "end":
             earlier = results.get(test)
-            if earlier is not None and event["outcome"] != "failed":
+            outcome = str(event.get("outcome", "failed"))
+            if earlier is not None and outcome != "failed":
                 continue
             listed = test.partition("[")[0] in meaning
             reason = str(event.get("reason", ""))
-            outcome = outcome_of(str(event["outcome"]), reason, says_meaning=listed)
-            results[test] = TestResult(test, outcome, _one_reason(reason), _seconds(event.get("seconds")))
+            results[test] = TestResult(
+                test,
+                outcome_of(outcome, reason, says_meaning=listed),
+                _one_reason(reason),
+                _seconds(event.get("seconds")),
+            )
     for test in started:
         if test not in results:
             results[test] = TestResult(test, UpstreamOutcome.FAILED, "the process ended during this test")
@@ -114,7 +120,7 @@ def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, 
 
 def _event(line: str) -> Mapping[str, object]:
     try:
-        event = json.loads(line)
+        event = parse_json(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
             return event
     except ValueError:
@@ -123,7 +129,7 @@ def _event(line: str) -> Mapping[str, object]:
 
 
 def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
 
 
 def _one_reason(reason: str) -> str:

@@ -131,8 +131,11 @@ def private_folder(path: Path) -> Path:
 
 
 def parts_below(path: str) -> tuple[str, ...]:
-    """Return the parts of a relative path. Raises ``UsageError`` for an absolute one, and for a part that leaves its folder or names git's."""
+    """Return the parts of a relative path. Raises ``UsageError`` for an absolute or a very deep one, and for a part that leaves its folder or
+    names git's."""
     parts = tuple(path.split("/"))
+    if len(parts) > MAX_DEPTH:
+        raise UsageError(f"the path {path[:200]!r} leads through more than {MAX_DEPTH} folders, which is the limit")
     if wrong := [part for part in parts if part in ("", ".", "..") or "\0" in part or part.lower() == ".git"]:
         raise UsageError(
             f"the path {path[:200]!r} has the part {wrong[0][:50]!r}: allowed are the names of files and folders, which stay below the tree"

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import secrets
-import shutil
 import signal
 import stat
 import tempfile
@@ -22,6 +21,7 @@ from ..target_site.vllm_regress_target.nanny import SEGMENTS
 from .documents import load_json
 from .files import peek, remove_tree
 from .owner import Owner, State
+from .removal import remove_tree
 from .signals import blocked
 
 PREFIX = "vr-"
@@ -60,7 +60,7 @@ class RunDir:
             run.logs.mkdir()
         except BaseException:  # a full disk or an interrupt
             if path is not None:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
             raise
         return run
 

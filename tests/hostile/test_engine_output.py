@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.cli.context import print_json
 from pytest_vllm_regress.plugin.protocol import _mask_report
 from pytest_vllm_regress.processes.channel import RemoteFailure
 from pytest_vllm_regress.runner.progress import OutputInOrder
@@ -58,6 +60,14 @@ def test_reports_and_the_terminal(printer: str, text: str) -> None:
 def test_the_page_and_sarif_have_no_control_characters(text: str) -> None:
     for name in ("page", "sarif"):
         assert not [x for x in PRINTERS[name](text[:4000]) if not x.isprintable() and x not in "\n\t"]
+
+
+@attacks
+def test_json_that_is_printed(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({text: [text], "a": "#" + text})
+    output = capsys.readouterr().out
+    assert is_harmless(output)
+    assert json.loads(output)["a"] == json.loads(json.dumps("#" + text))
 
 
 @attacks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from pytest_vllm_regress.environments import cache as caching
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.util.removal import remove_tree
+from pytest_vllm_regress.util.rundir import RunDir
 from tests.hostile.test_choices import fake
 from tests.integration.environments.conftest import RECIPE, Fake
 
@@ -118,3 +121,47 @@ def test_a_folder_swapped_during_the_removal_is_not_followed(
 
     monkeypatch.setattr(shutil, "rmtree", rmtree)
     assert not (cache.remove(listed) if finished else cache.remove_unfinished(place))
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """A folder with more folders in each other than Python can recurse, with long names: the whole path is longer than the kernel allows."""
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d" * 20, dir_fd=descriptor)
+        inner = os.open("d" * 20, os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    os.close(descriptor)
+    return folder
+
+
+def test_a_very_deep_folder_is_removed_and_nothing_behind_its_links(deep: Path, precious: Path) -> None:
+    (deep / "link").symlink_to(precious)
+    (deep / ("d" * 20) / "link").symlink_to(precious)
+    assert remove_tree(deep)
+    assert not os.path.lexists(deep)
+
+
+def test_very_deep_folders_of_environments_and_runs_are_removed(
+    fake: Fake, deep: Path, precious: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = EnvironmentCache()
+    place = cache.ensure(RECIPE).parent.parent
+    (deep / ("d" * 20)).rename(place / "lib" / "deep")
+    assert cache.remove(cache.listing()[0])
+    assert not place.exists()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = RunDir.create()
+    deep.rename(run.logs / "deep")
+    run.remove()
+    assert not run.path.exists()
+
+
+def test_a_link_in_place_of_a_folder_is_not_followed(precious: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(precious)
+    assert not remove_tree(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()

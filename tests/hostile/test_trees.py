@@ -18,6 +18,7 @@ from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import Overlay, Recipe
 from pytest_vllm_regress.environments.sources import PROJECTS, Source, SourceName, find_source, source_at_commit
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.upstream.tree import write_tree
 from pytest_vllm_regress.util.files import create_below, parts_below, read_below
 from tests.helpers.repositories import RepositoryBuilder
 
@@ -210,6 +211,45 @@ def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeyp
     with pytest.raises(UsageError, match="did not answer"):
         Repository.at(origin.place)
     assert time.monotonic() - started < 30
+
+
+def test_an_object_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: contents were read without a deadline."""
+    monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
+    blob = origin.git("rev-parse", "HEAD:vllm/sub/a.py")
+    path = origin.place / ".git/objects" / blob[:2] / blob[2:]
+    path.unlink()
+    os.mkfifo(path)
+    repository = Repository.at(origin.place)
+    with pytest.raises(UsageError, match="cat-file did not answer"):
+        list(source_at_commit(VLLM, repository, repository.commit("HEAD")).files())
+
+
+def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: they were applied without a deadline."""
+    tmp_path.joinpath("rules").mkdir()
+    paths = ["a/" * 1900 + "x"] * 500
+    assert git.ignored(b"*.so\n", ["vllm/a.so"], tmp_path / "rules") == {"vllm/a.so"}
+    monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
+    with pytest.raises(UsageError, match="check-ignore did not answer"):
+        git.ignored(b"**/a" * 40 + b"b\n", paths, tmp_path / "rules")
+
+
+def test_a_commit_with_very_deep_folders_is_refused(origin: RepositoryBuilder, tmp_path: Path) -> None:
+    blob = origin.git("rev-parse", "HEAD:vllm/__init__.py")
+    tree = raw_tree(origin, [("100644", "test_a.py", blob)])
+    for _ in range(1500):
+        tree = raw_tree(origin, [("40000", "d", tree)])
+    package = raw_tree(origin, [("100644", "__init__.py", blob), ("40000", "d", tree)])
+    commit = origin.git(
+        "commit-tree", "-m", "deep", raw_tree(origin, [("40000", "tests", tree), ("40000", "vllm", package)])
+    )
+    repository = Repository.at(origin.place)
+    with pytest.raises(UsageError, match="more than 100 folders"):
+        source_at_commit(VLLM, repository, repository.commit(commit))
+    (tmp_path / "tree").mkdir()
+    with pytest.raises(UsageError, match="more than 100 folders"):
+        write_tree(repository, commit, tmp_path / "tree")
 
 
 def test_submodules_and_included_settings_run_nothing(origin: RepositoryBuilder, tmp_path: Path) -> None:

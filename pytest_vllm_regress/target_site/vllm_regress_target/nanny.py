@@ -229,7 +229,7 @@ def end_descendants() -> None:
 def _signal(processes: Dict[int, int], number: int) -> None:
     """Send a signal to processes, given as by ``start_times``. A pid that another process has by now is left alone."""
     for pid, started in processes.items():
-        with contextlib.suppress(OSError), _held(pid) as descriptor:
+        with contextlib.suppress(OSError), held(pid) as descriptor:
             if int(_stat(pid)[_START_TIME]) != started:
                 continue
             if descriptor is None:
@@ -239,7 +239,7 @@ def _signal(processes: Dict[int, int], number: int) -> None:
 
 
 @contextlib.contextmanager
-def _held(pid: int) -> Iterator[Optional[int]]:
+def held(pid: int) -> Iterator[Optional[int]]:
     """Open a descriptor that means the process even when its pid is given to another (pidfd_open(2)). None where the system has none to give."""
     descriptor = None
     if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):

@@ -121,3 +121,33 @@ def test_a_stranger_with_the_pid_of_a_descendant_is_not_signalled() -> None:
             assert looking.returncode == 0
             time.sleep(0.2)
             assert all(map(process_tree.is_alive, strangers))
+
+
+@needs_pids
+def test_a_stranger_that_gets_the_pid_after_the_last_look_is_not_signalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends and its pid is given away between the look and the signal."""
+    victim = subprocess.Popen(["sleep", "60"])
+    process = psutil.Process(victim.pid)
+    is_running = psutil.Process.is_running
+    strangers: list[psutil.Process] = []
+    with contextlib.ExitStack() as stack:
+
+        def look(looked_at: psutil.Process) -> bool:
+            running = is_running(looked_at)
+            if looked_at is process and victim.poll() is None:
+                victim.kill()
+                victim.wait()
+                strangers.extend(stack.enter_context(stranger(process.pid)))
+            return running
+
+        monkeypatch.setattr(psutil.Process, "is_running", look)
+        process_tree.send_signal([process], signal.SIGKILL)
+        monkeypatch.undo()
+        time.sleep(0.2)
+        assert strangers and all(map(process_tree.is_alive, strangers))
+
+
+def test_a_process_is_signalled() -> None:
+    started = subprocess.Popen(["sleep", "60"])
+    process_tree.send_signal([psutil.Process(started.pid)], signal.SIGKILL)
+    assert started.wait() == -signal.SIGKILL

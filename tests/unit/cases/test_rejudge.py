@@ -122,3 +122,19 @@ def test_saved_observations_can_be_judged_anywhere(
     assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in path.read_text()
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
     assert "1 observations judged again: 0 verdicts changed" in capsys.readouterr().out
+
+
+def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path) -> None:
+    """Regression: the search in each of any number of results was allowed seconds."""
+    (result,) = read_results(stored(case, tmp_path / "run.json")).results
+    results = tuple(dataclasses.replace(result, test=f"t{number}") for number in range(5))
+    clock = iter(range(0, 1000, 25))
+    judged = rejudge.rejudge_case(case, [RunResult(results)], clock=lambda: float(next(clock)))
+    assert [entry.stale.partition(":")[0] for entry in judged] == [
+        "",
+        "",
+        "not judged again",
+        "not judged again",
+        "not judged again",
+    ]
+    assert judged[-1].now is judged[-1].before

@@ -267,6 +267,31 @@ def test_a_pattern_that_is_too_slow_is_named_and_not_searched_again(
     assert len(calls) == 1
 
 
+def test_searches_of_one_case_that_are_slow_together_end(death: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: each search was allowed seconds, for any number of lines."""
+    now = 0.0
+    calls = []
+
+    def slow(pattern: str, text: str) -> None:
+        nonlocal now
+        calls.append(text)
+        now += 4.9
+
+    monkeypatch.setattr(search, "search", slow)
+    index = search.PatternIndex([death], clock=lambda: now)
+    for _ in range(100):
+        assert index.search(DIED) == []
+    assert len(calls) == 3
+    assert index.too_slow == {"death": "the searches for its pattern took more than 10 s together"}
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file whose beginning cannot be read")
+def test_a_log_that_cannot_be_read_is_refused(death: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: an internal error."""
+    assert cli.main(["--cases", str(death.directory.parent), "explain", "/proc/self/mem"]) == 2
+    assert "/proc/self/mem: cannot be read" in capsys.readouterr().err
+
+
 def test_the_command_masks_secrets_escapes_control_characters_and_ends_with_1(
     death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.upstream.run import drop_torn_line
 from pytest_vllm_regress.upstream.triage import UpstreamOutcome, counts, outcome_of, read_results, share_passed
 
 
@@ -73,3 +75,23 @@ def test_the_share_leaves_out_what_was_skipped() -> None:
 def test_a_line_that_is_no_event_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="no event"):
         read_results(line)
+
+
+def test_a_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+    """Regression: pytest was killed while it wrote, and all results were lost."""
+    file = tmp_path / "record.jsonl"
+    file.write_text(record(end("a")) + '{"event": "en')
+    drop_torn_line(file)
+    (result,) = read_results(file.read_text())
+    assert result.test == "a"
+    file.write_text("")
+    drop_torn_line(file)
+    assert file.read_text() == ""
+
+
+@pytest.mark.parametrize("seconds", ["1e400", "1" * 400, "-1", "true", "null", '"x"', "[]"])
+def test_an_end_with_odd_values_is_a_failure(seconds: str) -> None:
+    """Regression: KeyError without an outcome, OverflowError for a huge number."""
+    (result,) = read_results(f'{{"event": "end", "test": "a", "seconds": {seconds}}}')
+    assert result.outcome is UpstreamOutcome.FAILED
+    assert 0 <= result.seconds <= 1

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 from typing import Any, Dict, List, Set
 
 from .. import Unsupported, WrongRequest
@@ -163,6 +164,12 @@ def _ray(spec: Spec, plan: Plan) -> None:
     elif spec["device"] == "sim":
         # The local Ray must report one GPU for each rank.
         plan.env.setdefault("RAY_OVERRIDE_RESOURCES", json.dumps({"GPU": ranks * engines}))
+    if (
+        not two_nodes
+        and os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") == "0"
+        and "VLLM_HOST_IP" not in os.environ
+    ):
+        plan.env.setdefault("VLLM_HOST_IP", "127.0.0.1")  # vLLM asks Ray for the node with its own address
     if spec["device"] == "sim":
         plan.env.setdefault("VLLM_USE_RAY_COMPILED_DAG_CHANNEL_TYPE", "shm")  # instead of NCCL
 
