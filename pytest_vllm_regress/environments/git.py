@@ -370,7 +370,7 @@ def _moment(date: str) -> datetime.datetime:
     minutes = 60 * (int(hours) // 100) + int(hours) % 100
     offset = datetime.timedelta(minutes=minutes if minutes < 24 * 60 else 0)
     zone = datetime.timezone(-offset if sign == "-" else offset)
-    return min(datetime.datetime.fromtimestamp(min(int(seconds), _LATEST.timestamp()), zone), _LATEST)
+    return datetime.datetime.fromtimestamp(min(int(seconds), _LATEST.timestamp()), zone)
 
 
 def _error(done: subprocess.CompletedProcess[str]) -> str:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import UsageError
-from ..util.files import private_folder
+from ..util.files import private_folder, remove_tree
 from ..util.paths import cache_root, writable_root
 from ..util.project import check_steps
-from ..util.removal import remove_tree
 from . import uv
 from .recipes import find_file
 

@@ -13,10 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ..util.files import private_folder, size_of
+from ..util.files import private_folder, remove_tree, size_of
 from ..util.paths import writable_root
 from ..util.project import check_steps
-from ..util.removal import remove_tree
 
 CACHES: Mapping[str, str] = MappingProxyType(
     {

@@ -31,7 +31,6 @@ from ..target_site.vllm_regress_target.nanny import TAG, mapped_shm
 from ..util.files import remove_tree, size_of
 from ..util.owner import Owner, State, same_namespace
 from ..util.paths import cache_root
-from ..util.removal import remove_tree
 from ..util.rundir import AbandonedRun, abandoned_runs
 from . import process_tree
 

@@ -22,9 +22,9 @@ from ..target_site.vllm_regress_target.limits import PYTEST_OPTIONS
 from ..target_site.vllm_regress_target.nanny import TAG
 from ..target_site.vllm_regress_target.protocol import Frame, FrameSocket
 from ..util.deadline import Deadline, HasDescriptor
+from ..util.files import remove_tree
 from ..util.masking import Masked, register_all, without_secrets
 from ..util.paths import PACKAGE, writable_root
-from ..util.removal import remove_tree
 from ..util.rundir import RunDir
 from . import dossier, process_tree
 from .channel import Channel, RemoteFailure

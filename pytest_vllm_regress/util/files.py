@@ -1,4 +1,4 @@
-"""Write files atomically, read them within a size limit, and stay below a folder whose content somebody else chose."""
+"""Write files atomically, read them within a size limit, stay below a folder whose content somebody else chose, and remove folders."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def _flags(*names: str) -> int:
 MAX_DEPTH = 100
 """Limit for folders in folders that somebody else made."""
 _FOLDER = _flags("RDONLY", "DIRECTORY")
+_FOLDER_NOT_LINK = _flags("RDONLY", "DIRECTORY", "NOFOLLOW")
 _LINK_ERRORS = (errno.ELOOP, errno.ENOTDIR)
 
 
@@ -197,6 +198,49 @@ def files_below(folder: Path, suffix: str = "") -> list[Path]:
     return sorted(files)
 
 
+def remove_tree(path: Path) -> bool:
+    """Remove a folder and everything in it as far as possible, and return whether it is gone. Symbolic links are removed, never followed.
+
+    ``shutil.rmtree`` alone is recursive before Python 3.14, and keeps a descriptor open for each level.
+    """
+    with contextlib.suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if os.path.lexists(path) and os.rmdir in os.supports_dir_fd:
+        with contextlib.suppress(OSError):
+            _flatten(path)
+            shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
+
+
+def _flatten(path: Path) -> None:
+    """Move all folders below ``path`` into it, under random names, so that none is nested more than two deep."""
+    top = os.open(path, _FOLDER_NOT_LINK)
+    try:
+        waiting = os.listdir(top)
+        while waiting:
+            with contextlib.suppress(OSError):  # a file or a link, or a folder that cannot be read
+                folder = os.open(waiting.pop(), _FOLDER_NOT_LINK, dir_fd=top)
+                try:
+                    waiting += _move_folders(folder, top)
+                finally:
+                    os.close(folder)
+    finally:
+        os.close(top)
+
+
+def _move_folders(source: int, target: int) -> list[str]:
+    """Move the folders in the folder ``source`` to the folder ``target``, both given as descriptors. Return their new names."""
+    moved = []
+    with os.scandir(source) as entries:
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    for name in names:
+        with contextlib.suppress(OSError):
+            new = secrets.token_hex(16)
+            os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
+            moved.append(new)
+    return moved
+
+
 def distinct_files(paths: Iterable[Path]) -> list[Path]:
     """Return the paths without those that are the same file as an earlier one, through links of either kind. Missing files stay."""
     files: dict[object, Path] = {}
@@ -223,29 +267,6 @@ def size_of(path: Path) -> int:
                     with contextlib.suppress(OSError):
                         total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
-
-
-def remove_tree(path: Path) -> bool:
-    """Remove a folder with everything in it, however deep, and no link's target. Return whether it is gone."""
-    try:
-        shutil.rmtree(path, ignore_errors=True)
-    except RecursionError:
-        with contextlib.suppress(OSError):
-            _flatten(path)
-        shutil.rmtree(path, ignore_errors=True)
-    return not os.path.lexists(path)
-
-
-def _flatten(path: Path) -> None:
-    """Move all folders below ``path`` up into it. Paths stay short, so that no depth is too much."""
-    waiting = [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-    while waiting:
-        folder = path / waiting.pop()
-        for entry in list(os.scandir(folder)):
-            if entry.is_dir(follow_symlinks=False):
-                name = secrets.token_hex(8)
-                os.rename(entry.path, path / name)
-                waiting.append(name)
 
 
 @contextlib.contextmanager

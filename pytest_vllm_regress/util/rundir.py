@@ -21,7 +21,6 @@ from ..target_site.vllm_regress_target.nanny import SEGMENTS
 from .documents import load_json
 from .files import peek, remove_tree
 from .owner import Owner, State
-from .removal import remove_tree
 from .signals import blocked
 
 PREFIX = "vr-"

@@ -15,7 +15,7 @@ import pytest
 from pytest_vllm_regress.environments import cache as caching
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.util.removal import remove_tree
+from pytest_vllm_regress.util.files import remove_tree
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.hostile.test_choices import fake
 from tests.integration.environments.conftest import RECIPE, Fake
