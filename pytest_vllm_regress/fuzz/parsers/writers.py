@@ -118,7 +118,7 @@ def between_signs(value: Any) -> bool:
 
 def plain_xml(value: Any) -> bool:
     """What is read as real XML needs escapes, which templates do not write."""
-    return plain_text(value) and (not isinstance(value, str) or ("&" not in value and ">" not in value))
+    return plain_text(value) and not any(sign in json.dumps(value) for sign in "<>&")
 
 
 def scalars(value: Any) -> bool:
