@@ -51,10 +51,10 @@ wrong at least once, and in parentheses the share of answers that were wrong in 
 | m | with markers alone |
 | o | at once |
 
-*sound* means that no drawn answer was wrong. It does not mean that none can be: strings that a format cannot enclose, text after
-calls and unfinished answers were not drawn. In releases before 0.12 the server itself loses the name of a call that arrives
-at once, and before 0.9 the end of some streams: every parser shows it there. An empty cell: the release has no such parser,
-or it reads another format.
+A stream that is wrong in the same way as the whole answer counts as w alone. *sound* means that no drawn answer was wrong. It
+does not mean that none can be: strings that a format cannot enclose, text after calls and unfinished answers were not
+drawn. In 0.8.5 and 0.11.2 the server itself loses the name of a call that arrives at once, and in 0.8.5 the end of some
+streams: every parser shows it there. An empty cell: the release has no such parser, or it reads another format.
 
 """
 PAGE_HEAD = """# Findings about parsers

@@ -43,6 +43,21 @@ def test_generated_parts_are_up_to_date(script: str, name: str) -> None:
     assert builder(f"build_{script}").build_page(page) == page, f"run `python docs/build_{script}.py`"
 
 
+def test_the_pages_of_parsers_are_up_to_date() -> None:
+    pages = builder("build_parser_findings")
+    record = json.loads(pages.RECORD.read_text())
+    assert pages.TABLE.read_text() == pages.table(record), "run `python docs/build_parser_findings.py`"
+    assert pages.PAGE.read_text() == pages.page(pages.published()), "run `python docs/build_parser_findings.py`"
+
+
+def test_every_published_finding_about_a_parser_was_looked_up() -> None:
+    pages = builder("build_parser_findings")
+    findings = pages.published()
+    assert findings
+    assert [one.name for one in findings if not one.upstream.words and "by_design" not in pages.looked_up(one)] == []
+    assert [one.name for one in findings if pages.with_upstream(one) != one] == []
+
+
 def keys_of(value: object, prefix: str = "") -> set[str]:
     """Return the keys of a result file as the reference writes them, without those of tables by name."""
     if isinstance(value, list):
