@@ -30,7 +30,7 @@ def session() -> Iterator[Session]:
         ("vllm-18257", "vllm-0.33.0", "phi4_mini_json", "all calls lost"),
         ("vllm-48020", "vllm-0.33.0", "deepseek_v31", "all calls lost"),
         ("vllm-48342", "vllm-0.33.0", "deepseek_v3", "arguments cut off"),
-        ("vllm-55082", "vllm-0.33.0", "step3", "arguments lost"),
+        ("vllm-55082", "vllm-0.33.0", "step3", "arguments replaced by {}"),
         ("vllm-31501", "vllm-0.11.2", "hermes", "arguments lost"),
         ("vllm-19569", "vllm-0.11.2", "pythonic", "all calls lost"),
     ],

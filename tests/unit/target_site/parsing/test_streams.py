@@ -141,6 +141,17 @@ def test_calls_are_parsed_after_the_reasoning_with_the_text_that_came_with_its_e
     assert (answer["reasoning"], answer["content"]) == ("I think", "<ab>")
 
 
+@pytest.mark.usefixtures("server")
+def test_a_parser_that_removes_options_does_not_take_them_from_the_request() -> None:
+    class Removing(Thinker):
+        def __init__(self, encoder: Any, **options: Any) -> None:
+            options["chat_template_kwargs"].pop("thinking")
+
+    request = types.SimpleNamespace(chat_template_kwargs={"thinking": True})
+    for _ in range(2):
+        assert Separate(None, Removing, None, []).stream(deltas("a|b"), request)["content"] == "b"
+
+
 def test_a_client_adds_calls_up_by_their_index() -> None:
     client = Client()
     client.add(Message(tool_calls=[Call(1, Function("b", "{")), Call(0, {"name": "a"})]))

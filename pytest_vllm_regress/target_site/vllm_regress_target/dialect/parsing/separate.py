@@ -34,7 +34,9 @@ class Separate:
             return None
         parameters = inspect.signature(self._reasoning.__init__).parameters.values()
         takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
-        options = {"chat_template_kwargs": getattr(request, "chat_template_kwargs", None)} if takes_more else {}
+        # A copy: some parsers remove what they read, and a server has a new request each time.
+        template_options = dict(getattr(request, "chat_template_kwargs", None) or {})
+        options = {"chat_template_kwargs": template_options} if takes_more else {}
         return self._reasoning(self._encoder, **options)
 
     def whole(self, text: str, ids: List[int], request: Any) -> Json:
