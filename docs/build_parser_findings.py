@@ -75,7 +75,10 @@ def label_of(step: dict[str, Any]) -> str:
 
 
 def summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return the release of a campaign, and for each parser the number of answers and of wrong ones by way and kind."""
+    """Return the release of a campaign, and for each parser the number of answers and of wrong ones by way and kind.
+
+    A campaign against some parsers is partial: it replaces what is recorded of these alone.
+    """
     journal = json.loads((folder / JOURNAL).read_text())
     parsers: dict[str, Any] = {}
     for step in journal["steps"]:
@@ -84,7 +87,8 @@ def summary(folder: Path) -> tuple[str, dict[str, Any]]:
         for way, kind, count in step["wrong"]:
             kinds = entry["wrong"].setdefault(way, {})
             kinds[kind] = kinds.get(kind, 0) + count
-    return journal["plan"]["vllm"], {"seed": journal["plan"]["seed"], "parsers": parsers}
+    plan = journal["plan"]
+    return plan["vllm"], {"seed": plan["seed"], "parsers": parsers, "partial": bool(plan["parsers"])}
 
 
 def cell(entry: dict[str, Any] | None) -> str:
@@ -207,14 +211,13 @@ def main() -> None:
     parser.add_argument("--ask", action="append", default=[])
     arguments = parser.parse_args()
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    taken: dict[str, Any] = {}
     findings: list[ParserFinding] = []
-    for folder in arguments.folders:  # several folders of one release hold different parsers
+    for folder in arguments.folders:
         release, entry = summary(folder)
-        taken.setdefault(release, {**entry, "parsers": {}})["parsers"].update(entry["parsers"])
+        earlier = record.get(release, entry) if entry.pop("partial") else entry
+        record[release] = {**entry, "parsers": {**earlier["parsers"], **entry["parsers"]}}
         if release == arguments.publish:
             findings += [load(path) for path in sorted(folder.glob("parser-*.json"))]
-    record.update(taken)
     if findings:
         for old in PLACE.glob("*.json"):
             old.unlink()
