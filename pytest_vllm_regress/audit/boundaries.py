@@ -58,11 +58,19 @@ class Boundary:
 
 
 def boundaries(case: Case, table: VerdictTable, releases: Releases | None = None) -> tuple[Boundary, ...]:
-    """Return the ends of the case's ranges, as far as there are releases on both sides."""
+    """Return the ends of the case's ranges, as far as there are releases on both sides.
+
+    ``releases``: by default those that this package knows, and newer ones in the table.
+    """
+
+    def table_releases(package: str) -> tuple[Version, ...]:
+        known = known_releases(package)
+        return (*known, *(version for version in table.releases(package) if known and version > known[-1]))
+
     return tuple(
         _boundary(case, affected, inside, outside, table)
         for affected in case.affected
-        for inside, outside in _ends(affected, (releases or known_releases)(affected.package))
+        for inside, outside in _ends(affected, (releases or table_releases)(affected.package))
     )
 
 
@@ -80,10 +88,9 @@ def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) ->
 
 def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
     """Yield the release inside and the adjacent one outside for each end of the range."""
-    specifiers = SpecifierSet(affected.specifier)
     for older, newer in itertools.pairwise(releases):
-        if specifiers.contains(older) != specifiers.contains(newer):
-            yield (older, newer) if specifiers.contains(older) else (newer, older)
+        if affected.contains(older) != affected.contains(newer):
+            yield (older, newer) if affected.contains(older) else (newer, older)
 
 
 def _boundary(case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable) -> Boundary:
@@ -123,5 +130,6 @@ def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bo
 
 def _bound(affected: Range, inside: Version, outside: Version) -> str:
     """Return the part of the specifier that makes this end: the one that ``outside`` does not satisfy."""
-    parts = [part for part in SpecifierSet(affected.specifier) if not SpecifierSet(str(part)).contains(outside)]
+    around = next(specifiers for specifiers in affected.alternatives if specifiers.contains(inside, prereleases=True))
+    parts = [part for part in around if not SpecifierSet(str(part)).contains(outside)]
     return ",".join(sorted(map(str, parts))) or affected.specifier

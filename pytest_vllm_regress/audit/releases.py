@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from ..cases.model import Case
@@ -122,7 +121,8 @@ def named_releases(cases: Iterable[Case]) -> tuple[Version, ...]:
     for case in cases:
         for part in case.affected:
             if part.package == "vllm":
-                versions |= {Version(bound.version.removesuffix(".*")) for bound in SpecifierSet(part.specifier)}
+                bounds = [bound for specifiers in part.alternatives for bound in specifiers]
+                versions |= {Version(bound.version.removesuffix(".*")) for bound in bounds}
         for name in (*case.evidence.affected, *case.evidence.fixed):
             if match := _ENVIRONMENT.match(name):
                 versions.add(Version(match[1]))

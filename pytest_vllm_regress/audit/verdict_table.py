@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from ..cases import proof
 from ..cases.cells import Cell, group_into_cells
 from ..cases.model import Case
@@ -24,6 +26,7 @@ from ..errors import UsageError
 from ..util.documents import load_json
 from ..util.files import write_atomically
 from ..util.validation import format_value
+from ..util.versions import version_of
 
 FILE = "verdicts.json"
 MAX_BYTES = 16 * 1024 * 1024
@@ -73,6 +76,12 @@ class VerdictTable:
     def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
         """Return what was recorded of a case where ``package`` had this version."""
         return [entry for entry in self.of_case(case_id) if self._version(entry.environment, package) == version]
+
+    def releases(self, package: str) -> tuple[Version, ...]:
+        """Return the stable releases of ``package`` of which something was recorded, oldest first."""
+        environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
+        versions = {version_of(self._version(environment, package) or "") for environment in environments}
+        return tuple(sorted(v for v in versions if v is not None and not v.is_prerelease and v.local is None))
 
     def _version(self, environment: str, package: str) -> str | None:
         pins = self._pins.get(environment)

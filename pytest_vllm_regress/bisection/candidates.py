@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -103,7 +102,8 @@ def _oldest(case: Case, package: str) -> Version:
         Version(bound.version)
         for affected in case.affected
         if affected.package == package
-        for bound in SpecifierSet(affected.specifier)
+        for specifiers in affected.alternatives
+        for bound in specifiers
         if bound.operator in (">=", ">", "==", "~=") and "*" not in bound.version
     ]
     for name in (*case.evidence.affected, *case.evidence.fixed):

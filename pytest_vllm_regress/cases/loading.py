@@ -23,10 +23,10 @@ from ..util.documents import load_toml
 from ..util.paths import shipped
 from ..util.project import check_owner, folders_of_project
 from ..util.validation import did_you_mean, format_value, problems
-from ..util.versions import specifiers_of
+from ..util.versions import alternatives_of
 from .case_format import FORMAT, format_problem, upgrade
 from .control import Control, control_problems
-from .model import NEEDS_CONTROL_LEG, Case, EvidenceEnvironments, Range, Variant
+from .model import NEEDS_CONTROL_LEG, SPECIFIER_HELP, Case, EvidenceEnvironments, Range, Variant
 from .symptom import Symptom
 
 CASE_FILE = "case.toml"
@@ -173,10 +173,10 @@ def _bad_specifiers(document: Mapping[str, Any]) -> list[str]:
         if variant["affected"] is not False:
             tables[f"variants.{name}.affected"] = variant["affected"]
     return [
-        f"{key}.{package} = {format_value(specifier)}: not a PEP 440 specifier; allowed is for example '>=0.7,<0.8.5'"
+        f"{key}.{package} = {format_value(specifier)}: {SPECIFIER_HELP}"
         for key, table in tables.items()
         for package, specifier in table.items()
-        if specifiers_of(specifier) is None
+        if alternatives_of(specifier) is None
     ]
 
 

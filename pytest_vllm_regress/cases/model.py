@@ -18,7 +18,7 @@ from packaging.version import Version
 from ..environments.installed import VLLM
 from ..errors import Kind, UsageError
 from ..util.validation import did_you_mean, format_value
-from ..util.versions import version_of
+from ..util.versions import alternatives_of, version_of
 from .control import Control
 from .symptom import Symptom
 
@@ -26,6 +26,8 @@ NEEDS_CONTROL_LEG = frozenset({Kind.HANG, Kind.CRASH, Kind.ENGINE_DEATH})
 """Kinds whose failure proves something only if the same test passes without its trigger."""
 NEEDS_AT_WORK = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
 """Kinds whose verdict proves something only if the mechanism of the case was at work."""
+
+SPECIFIER_HELP = "not a PEP 440 specifier; allowed is for example '>=0.7,<0.8.5', or several with || between them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +45,22 @@ class Affectedness:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """Versions of one distribution. ``package``: its normalized name; ``specifier``: PEP 440, as in the file."""
+    """Versions of one distribution. ``package``: its normalized name.
+
+    ``specifier``: PEP 440, as in the file; alternatives, of which one must match, are separated by ``||``.
+    """
 
     package: str
     specifier: str
+
+    @property
+    def alternatives(self) -> tuple[SpecifierSet, ...]:
+        """The specifiers of which one must match, in the order of the file."""
+        return _alternatives(self.specifier)
+
+    def contains(self, version: Version | str) -> bool:
+        """Return whether a version is in the range. Pre-releases count."""
+        return any(specifiers.contains(version, prereleases=True) for specifiers in self.alternatives)
 
     def check(self, versions: Mapping[str, str]) -> Affectedness:
         """Return whether the installed version is in the range. Local parts (+cpu) are ignored, pre-releases count."""
@@ -57,19 +71,25 @@ class Range:
         if version is None:
             reason = f"{name} has version {format_value(installed)}, which is not a PEP 440 version"
             return Affectedness(False, f"not known to be affected: {reason}")
-        inside = _specifiers(self.specifier).contains(version.public, prereleases=True)
+        inside = self.contains(version.public)
         below_range = not inside and self._begins_after(version)
         where = "in" if inside else "below" if below_range else "not in"
         state = f"{name} {installed} is {where} {self.specifier or 'any version'}"
         return Affectedness(inside, f"{'affected' if inside else 'not affected'}: {state}", below_range)
 
     def _begins_after(self, version: Version) -> bool:
-        bounds = [part.version for part in _specifiers(self.specifier) if part.operator in (">=", ">", "~=", "==")]
-        return any(version < Version(bound.removesuffix(".*")) for bound in bounds)
+        return all(
+            any(
+                version < Version(part.version.removesuffix(".*"))
+                for part in specifiers
+                if part.operator in (">=", ">", "~=", "==")
+            )
+            for specifiers in self.alternatives
+        )
 
     def first_outside(self) -> str | None:
-        """Return the first version above the range, in words, if the range has an upper bound."""
-        for specifier in _specifiers(self.specifier):
+        """Return the first version above the range (above its last alternative), in words, if the range has an upper bound."""
+        for specifier in self.alternatives[-1]:
             if specifier.operator == "<":
                 return f"{self.package} {specifier.version}"
             if specifier.operator == "<=":
@@ -164,8 +184,11 @@ class Case:
 
 
 @functools.lru_cache(maxsize=1024)
-def _specifiers(text: str) -> SpecifierSet:
-    return SpecifierSet(text)
+def _alternatives(text: str) -> tuple[SpecifierSet, ...]:
+    alternatives = alternatives_of(text)
+    if alternatives is None:  # case files are checked when they are read
+        raise UsageError(f"{format_value(text)}: {SPECIFIER_HELP}")
+    return alternatives
 
 
 def _installed(versions: Mapping[str, str], package: str) -> tuple[str, str | None]:

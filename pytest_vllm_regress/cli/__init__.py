@@ -46,9 +46,10 @@ MODULES = {
     "upstream": "conformance",
     "uses": "audit",
     "validate": "validate",
+    "watch": "watch",
 }
 """The module that defines each command in its typer application ``app``."""
-PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate"})
+PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""

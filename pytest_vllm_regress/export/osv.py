@@ -63,14 +63,18 @@ def _details(case: Case) -> str:
 def _affected(case: Case, affected: Range) -> dict[str, Any]:
     return {
         "package": {"ecosystem": "PyPI", "name": affected.package, "purl": f"pkg:pypi/{affected.package}"},
-        "ranges": [{"type": "ECOSYSTEM", "events": events(case.id, affected.specifier)}],
+        "ranges": [{"type": "ECOSYSTEM", "events": events(case.id, affected)}],
     }
 
 
-def events(case_id: str, specifier: str) -> list[dict[str, str]]:
-    """Return introduced and fixed (or last_affected) events of a PEP 440 specifier that is one interval."""
+def events(case_id: str, affected: Range) -> list[dict[str, str]]:
+    """Return introduced and fixed (or last_affected) events of a range whose alternatives are one interval each."""
+    return [event for specifiers in affected.alternatives for event in _interval(case_id, specifiers)]
+
+
+def _interval(case_id: str, specifiers: SpecifierSet) -> list[dict[str, str]]:
     introduced, end = _OPEN, dict[str, str]()
-    for part in sorted(SpecifierSet(specifier), key=str):
+    for part in sorted(specifiers, key=str):
         version = part.version.removesuffix(".*")
         if part.operator == ">=":
             introduced = version
@@ -83,5 +87,5 @@ def events(case_id: str, specifier: str) -> list[dict[str, str]]:
         else:
             raise UsageError(f"{case_id}: OSV events cannot express {part}: write the range with >=, <, <= or ==")
     if end and introduced != _OPEN and Version(next(iter(end.values()))) < Version(introduced):
-        raise UsageError(f"{case_id}: the range {specifier} is empty")
+        raise UsageError(f"{case_id}: the range {specifiers} is empty")
     return [{"introduced": introduced}, *([end] if end else [])]

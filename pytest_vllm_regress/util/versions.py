@@ -10,6 +10,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 MAX_VERSION = 200
+SEPARATOR = "||"
+"""Separates the alternatives of a range: versions with a failure that came back."""
 MAX_REQUIREMENT = 2000
 """Characters. For thousands of digits or brackets ``packaging`` raises errors other than its own."""
 
@@ -33,6 +35,15 @@ def specifiers_of(text: str) -> SpecifierSet | None:
         return SpecifierSet(text) if len(text) <= MAX_REQUIREMENT else None
     except InvalidSpecifier:
         return None
+
+
+def alternatives_of(text: str) -> tuple[SpecifierSet, ...] | None:
+    """Return the PEP 440 specifiers of each alternative in ``text``: two for ``>=0.7,<0.8.5 || >=0.34``. Only a single one may be empty."""
+    parts = text.split(SEPARATOR)
+    specifiers = [specifiers_of(part.strip()) for part in parts] if len(text) <= MAX_REQUIREMENT else [None]
+    if None in specifiers or (len(parts) > 1 and not all(map(str.strip, parts))):
+        return None
+    return tuple(part for part in specifiers if part is not None)
 
 
 def requirement_of(text: str) -> Requirement | None:

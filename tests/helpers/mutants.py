@@ -107,8 +107,8 @@ def _forged(case: Case) -> Iterator[str]:
 
 
 def _inverted(affected: Range) -> Range:
-    """Return the versions above the range, or those below if it has no upper bound."""
-    clauses = affected.specifier.replace(" ", "").split(",")
+    """Return the versions above the (first) range, or those below if it has no upper bound."""
+    clauses = affected.specifier.partition("||")[0].replace(" ", "").split(",")
     upper = next((clause for clause in clauses if clause.startswith("<")), None)
     if upper is None:
         lower = next(clause for clause in clauses if clause.startswith(">"))

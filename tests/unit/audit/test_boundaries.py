@@ -56,6 +56,15 @@ def test_a_post_release_is_a_release_of_its_own(case: Case) -> None:
     assert (lower.inside, lower.outside, lower.missing) == ("0.9.0", "0.8.5.post1", ("0.8.5.post1",))
 
 
+def test_each_alternative_of_a_range_has_its_ends(case: Case) -> None:
+    changed = dataclasses.replace(
+        case, affected=(dataclasses.replace(case.affected[0], specifier="<0.8.5 || >=0.9.1"),)
+    )
+    first, second = recorded(changed, {"0.9.0": Verdict.FIXED, "0.9.1": Verdict.REPRODUCED})
+    assert (first.bound, first.inside, first.outside) == ("<0.8.5", "0.8.4", "0.8.5")
+    assert str(second) == "vllm >=0.9.1 observed (0.9.1 shows it, 0.9.0 passes, on sim)"
+
+
 def test_verdicts_on_different_devices_observe_nothing(case: Case) -> None:
     recorded(case, {"0.9.0": Verdict.REPRODUCED}, "cpu")
     _, upper = recorded(case, {"0.9.1": Verdict.FIXED}, "sim")

@@ -119,6 +119,22 @@ def test_pre_releases_belong_to_ranges_as_in_pep_440(specifier: str, inside: lis
     assert [version for version in (*inside, *outside) if affected.check({"vllm": version})] == inside
 
 
+def test_a_failure_that_came_back_has_alternatives(write) -> None:  # type: ignore[no-untyped-def]
+    case = load_case(write(GOOD.replace('vllm = ">=0.7,<0.8.5"', 'vllm = ">=0.7,<0.8.5 || >=0.34"')))
+    affected = {version: bool(case.is_affected({"vllm": version})) for version in ("0.6", "0.8.4", "0.8.5", "0.34.0")}
+    assert affected == {"0.6": False, "0.8.4": True, "0.8.5": False, "0.34.0": True}
+    assert case.is_affected({"vllm": "0.6"}).below_range
+    assert not case.is_affected({"vllm": "0.9"}).below_range
+    assert case.first_fixed() is None
+    assert Range("vllm", "<1 || >=2,<3").first_outside() == "vllm 3"
+
+
+@pytest.mark.parametrize("specifier", [">=0.7 ||", "||", ">=0.7 | <0.8", "<1 || new"])
+def test_alternatives_must_be_specifiers(write, specifier: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(CaseFileError, match=r"affected.vllm = .* not a PEP 440 specifier"):
+        load_case(write(GOOD.replace('vllm = ">=0.7,<0.8.5"', f'vllm = "{specifier}"')))
+
+
 def test_reasons_name_the_range_that_decided(good: Case) -> None:
     assert good.is_affected({"vllm": "0.8.4"}).reason == "affected: vllm 0.8.4 is in >=0.7,<0.8.5"
     assert good.is_affected({"vllm": "0.8.5"}).reason == "not affected: vllm 0.8.5 is not in >=0.7,<0.8.5"

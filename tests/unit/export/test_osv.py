@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.export.osv import events, osv_record
 from tests.helpers import ROOT
@@ -24,17 +24,18 @@ from tests.helpers.cases import CaseFile
         ("<0.10.6", [{"introduced": "0"}, {"fixed": "0.10.6"}]),
         (">=0.7.16", [{"introduced": "0.7.16"}]),
         (">=1,<=2", [{"introduced": "1"}, {"last_affected": "2"}]),
+        (">=1,<2 || >=3", [{"introduced": "1"}, {"fixed": "2"}, {"introduced": "3"}]),
         ("==1.2", [{"introduced": "1.2"}, {"last_affected": "1.2"}]),
     ],
 )
 def test_a_range_becomes_events(specifier: str, expected: list[dict[str, str]]) -> None:
-    assert events("demo", specifier) == expected
+    assert events("demo", Range("vllm", specifier)) == expected
 
 
 @pytest.mark.parametrize("specifier", [">0.13", "!=1", "==1.*", ">=2,<1"])
 def test_a_range_that_events_cannot_express_is_refused(specifier: str) -> None:
     with pytest.raises(UsageError, match="demo"):
-        events("demo", specifier)
+        events("demo", Range("vllm", specifier))
 
 
 def test_a_record_names_the_package_and_its_sources(tmp_path: Path) -> None:

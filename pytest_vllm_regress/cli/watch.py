@@ -1,0 +1,181 @@
+"""``vllm-regress watch``: run cases on releases that are new since the last look, and correct ranges by what they show."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..runner.batch import Batch, RunOutcome
+from ..runner.build import check_environments
+from ..runner.journal import Journal
+from ..runner.progress import CaseLines, Say
+from ..runner.result_files import check_destination, save_results
+from ..runner.run import RunRequest, run_batches
+from ..util.files import check_writable, write_atomically
+from ..util.paths import writable_root
+from ..util.signals import terminate_as_interrupt
+from .context import (
+    HELP,
+    INTERRUPTED,
+    OK,
+    UNBUILT,
+    UNEXPECTED,
+    AsJson,
+    CaseIds,
+    Device,
+    Invocation,
+    Jobs,
+    Results,
+    Yes,
+    check_device,
+    confirm_downloads,
+    invocation,
+    make_executor,
+    print_json,
+    say,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from ..watch.report import Report
+    from ..watch.state import State
+
+EPILOG = (
+    "Exit codes: 0 no new release, or everything as expected; 1 some verdict is not as expected; 2 usage or bad input; 3 an environment could "
+    "not be built, and its release stays new; 4 internal error; 130 interrupted, repeat the command to resume."
+)
+app = typer.Typer(context_settings=HELP)
+
+
+@app.command(epilog=EPILOG)
+def watch(
+    context: typer.Context,
+    case_ids: CaseIds = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="What was seen (default: a file in the cache, for these cases). Keep one file for each choice of cases.",
+        ),
+    ] = None,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Apply the edits to the case files, and add the verdicts to verdicts.json."),
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Look again on the day of the last look.")] = False,
+    device: Device = None,
+    jobs: Jobs = None,
+    destination: Results = None,
+    diff: Annotated[
+        Path | None, typer.Option("--diff", metavar="FILE", help="Write the edits to FILE as a unified diff.")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write Markdown to FILE, for a CI job; - prints it.")
+    ] = None,
+    as_json: AsJson = False,
+    yes: Yes = False,
+) -> None:
+    """Run cases on releases of vLLM and of grammar libraries that are new since the last look, and say what changed.
+
+    On a new vLLM all cases run. On a new library those about it run, in the newest vLLM with the new library in place of its own, or without vLLM
+    if the case has such evidence. Unexpected verdicts become edits of case files: a range is extended, ended, or gets an alternative.
+    A second look on the same day does nothing. Arguments after -- go to pytest.
+    """
+    from ..environments.index import known_releases, releases
+    from ..watch.look import look
+    from ..watch.releases import new_releases, plan, watched_packages
+    from ..watch.state import read_state, write_state
+
+    check_device(device)
+    shared = invocation(context)
+    cases = shared.select(case_ids or [])
+    show: Say = warn if as_json or markdown == Path("-") else say
+    place = state or _default_state(shared, case_ids or [])
+    before, today = read_state(place), datetime.datetime.now(datetime.UTC).date().isoformat()
+    if not again and not before.is_due(today, write=write):
+        show(_not_due(before))
+        raise typer.Exit(OK)
+    check_destination(destination)
+    for path in (place, diff, markdown):
+        if path is not None and path != Path("-"):
+            check_writable(path)
+    packages = watched_packages(cases)
+    listed = {package: releases(package) for package in packages}
+    news = new_releases(listed, {package: known_releases(package) for package in packages}, before.seen)
+    looks = plan(news, cases, listed["vllm"][-1])
+    if not looks:
+        show(f"no new release of {', '.join(packages)} since {before.day or 'this package was made'}")
+        write_state(place, before.after(today, news))
+        raise typer.Exit(OK)
+    journal = Journal(
+        writable_root() / "watch",
+        [str(place.absolute()), *(case.id for case in cases), str(device), *shared.pytest_args],
+    )
+
+    def run(batches: Sequence[Batch]) -> RunOutcome:
+        options = shared.run_options(device)
+        check_environments(batches, gpu=options.asks_for_gpu)
+        confirm_downloads([batch.environment for batch in batches], yes=yes)
+        progress = CaseLines(show, logs=False, bar=not shared.verbose)
+        executor = make_executor(None, None, jobs, show, progress)
+        with terminate_as_interrupt():
+            return run_batches(RunRequest(batches, executor, options, progress, journal))
+
+    show(f"new: {', '.join(map(str, news))}")
+    report = look(looks, listed, today, run)
+    if report is None:
+        warn("interrupted: repeat the command to resume")
+        raise typer.Exit(INTERRUPTED)
+    report = _finish(report, show, write=write)
+    save_results(report.run, destination, writable_root() / "results", show)
+    if diff is not None:
+        write_atomically(diff, report.diff())
+    _print(report, markdown, as_json=as_json, show=show)
+    unapplied = () if write else report.unexpected_releases
+    write_state(place, before.after(today, report.seen_releases, unapplied))
+    if not unapplied and not report.unbuilt:
+        journal.close()
+    raise typer.Exit(UNBUILT if report.unbuilt else UNEXPECTED if report.changes else OK)
+
+
+def _finish(report: Report, show: Say, *, write: bool) -> Report:
+    """Write edits and verdicts if that was asked for; otherwise say how."""
+    from ..watch import look
+
+    if not write:
+        return report
+    report, table, count = look.write(report)
+    show(f"{len(report.edits)} case files were corrected, {count} verdicts are new in {table}")
+    if report.edits:
+        show("the proofs of these cases are out of date now: `vllm-regress validate --stale` renews them")
+    return report
+
+
+def _print(report: Report, markdown: Path | None, *, as_json: bool, show: Say) -> None:
+    if markdown is not None and markdown != Path("-"):
+        write_atomically(markdown, report.markdown())
+    if as_json:
+        print_json(report.to_json())
+    elif markdown == Path("-"):
+        say(report.markdown())
+    else:
+        for line in (*report.lines(), *report.diff().splitlines()):
+            say(line)
+    if report.edits and not report.written:
+        show("nothing was written: the same command with --write applies this, without running anything again")
+
+
+def _not_due(state: State) -> str:
+    left = f" Edits for {', '.join(state.unapplied)} are not applied: --write does that." if state.unapplied else ""
+    return f"looked already today, {state.day}: nothing to do; --again looks again.{left}"
+
+
+def _default_state(shared: Invocation, case_ids: Sequence[str]) -> Path:
+    """Return the state's file in the cache for this choice of cases."""
+    key = repr((str(shared.directory().absolute()), sorted(set(case_ids))))
+    return writable_root() / "watch" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
