@@ -193,14 +193,14 @@ def check_device(device: str | None) -> None:
         raise UsageError(f"--device {format_value(device)}: allowed are {', '.join(ASKED_DEVICES)}")
 
 
-def confirm_downloads(environments: Sequence[str], *, yes: bool) -> None:
-    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``)."""
+def confirm_downloads(environments: Sequence[str], *, yes: bool, show: Say | None = None) -> None:
+    """Show what must be downloaded for these environments, and ask whether to go on (``confirm``). ``show``: ``warn`` if JSON is printed."""
     from ..environments.downloads import downloads
 
     needed = downloads(environments)
     if needed is None:
         return
-    say(str(needed))
+    (show or say)(str(needed))
     confirm(yes=yes)
 
 

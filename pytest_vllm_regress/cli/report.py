@@ -283,7 +283,7 @@ def _run(command: Invocation, missing: Mapping[str, tuple[Case, ...]], yes: bool
         raise UsageError("--run: Linux only, because it starts engines")
     batches = [Batch(name, cases, {}) for name, cases in missing.items() if cases]
     check_environments(batches, gpu=False)
-    confirm_downloads([batch.environment for batch in batches], yes=yes)
+    confirm_downloads([batch.environment for batch in batches], yes=yes, show=warn)
     machine = LocalMachine(build_with_cache(warn), machine_room(), Spare.of_machine())
     with terminate_as_interrupt():
         outcome = run_batches(local_request(batches, machine, command.run_options(None), warn))

@@ -120,7 +120,7 @@ def watch(
     def run(batches: Sequence[Batch]) -> RunOutcome:
         options = shared.run_options(device)
         check_environments(batches, gpu=options.asks_for_gpu)
-        confirm_downloads([batch.environment for batch in batches], yes=yes)
+        confirm_downloads([batch.environment for batch in batches], yes=yes, show=show)
         progress = CaseLines(show, logs=False, bar=not shared.verbose)
         executor = make_executor(None, None, jobs, show, progress)
         with terminate_as_interrupt():

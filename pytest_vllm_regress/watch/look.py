@@ -33,15 +33,10 @@ def look(looks: Sequence[Look], listed: Listed, day: str, run: Run) -> Report | 
         if outcomes[-1].interrupted:
             return None
     merged = merge_results(outcome.run for outcome in outcomes)
-    everywhere = (*looks, *neighbours)
-    return Report(
-        day,
-        tuple(looks),
-        merged,
-        changes_of(everywhere, merged.results),
-        _edits(everywhere, merged, listed),
-        tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unbuilt)),
-    )
+    unbuilt = tuple(dict.fromkeys(name for outcome in outcomes for name in outcome.unbuilt))
+    built = [entry for entry in (*looks, *neighbours) if entry.environment not in unbuilt]
+    changes = changes_of(built, merged.results)
+    return Report(day, tuple(looks), merged, changes, _edits(built, merged, listed), unbuilt)
 
 
 def write(report: Report) -> tuple[Report, Path, int]:

@@ -172,7 +172,8 @@ def test_releases_with_changes_stay_new_until_the_edits_are_written(back: Case, 
 
 
 def test_a_release_that_cannot_be_built_stays_new(back: Case) -> None:
-    report = watched([back], Runs({("back", "vllm-0.34.0"): []}, unbuilt=("vllm-0.34.0",)))
+    runs = Runs({("back", "vllm-0.34.0"): Verdict.INCONCLUSIVE}, unbuilt=("vllm-0.34.0",))
+    report = watched([back], runs)
     assert (report.seen_releases, report.changes, report.unbuilt) == ((), (), ("vllm-0.34.0",))
     assert next(report.lines()) == "vllm 0.34.0 in vllm-0.34.0: could not be built"
 

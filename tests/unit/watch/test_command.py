@@ -63,7 +63,7 @@ def command(
     monkeypatch.setattr(index, "releases", releases)
     monkeypatch.setattr(watch, "run_batches", run_batches)
     monkeypatch.setattr(watch, "check_environments", lambda batches, gpu: None)
-    monkeypatch.setattr(watch, "confirm_downloads", lambda names, yes: None)
+    monkeypatch.setattr(watch, "confirm_downloads", lambda names, yes, show: None)
     return lambda *arguments: cli.main(["--cases", "cases", "watch", "--state", "state.json", *arguments])
 
 
