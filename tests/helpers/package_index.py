@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import csv
 import hashlib
 import http.server
+import io
 import json
 import threading
 import zipfile
@@ -23,7 +25,8 @@ def rebuild_wheel(
     _, old_version, *_ = parse_wheel_filename(wheel.name)
     prefix = wheel.name.partition(f"-{old_version}-")[0]
     target = folder / wheel.name.replace(f"{prefix}-{old_version}-", f"{prefix}-{version}-")
-    records = []
+    records = io.StringIO()
+    rows = csv.writer(records, lineterminator="\n")
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as copy:
         for entry in source.infolist():
             content = source.read(entry)
@@ -38,12 +41,13 @@ def rebuild_wheel(
             if place.endswith(".dist-info/METADATA"):
                 content = content.replace(f"\nVersion: {old_version}\n".encode(), f"\nVersion: {version}\n".encode(), 1)
             digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            records.append(f"{place},sha256={digest},{len(content)}\n")
+            rows.writerow((place, f"sha256={digest}", len(content)))
             info = zipfile.ZipInfo(place, entry.date_time)
             info.external_attr, info.compress_type = entry.external_attr, zipfile.ZIP_DEFLATED
             copy.writestr(info, content)
         record = f"{prefix}-{version}.dist-info/RECORD"
-        copy.writestr(record, "".join(records) + f"{record},,\n")
+        rows.writerow((record, "", ""))
+        copy.writestr(record, records.getvalue())
     return target
 
 
