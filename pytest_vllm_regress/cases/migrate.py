@@ -1,4 +1,4 @@
-"""Case files of older formats: what changed since, the same files in the current format, and what has to be rewritten by hand."""
+"""Rewrite case files, keeping comments and layout: those of older formats, with what has to be rewritten by hand, and corrected claims."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import canonicalize_name
+
 from ..errors import CaseFileError, UsageError
 from ..util.documents import parse_toml
 from ..util.files import files_below, read_bounded, write_atomically
 from .case_format import FORMAT, format_problem, upgrade
 from .loading import CASE_FILE, MAX_BYTES
+from .model import Range
 
 _REASON = re.compile(r"^(\[control\][^\n]*\n(?:(?!\[)[^\n]*\n)*?[ \t]*)reason(?=[ \t]*=)", re.MULTILINE)
 _OLD_CODE = (
@@ -72,6 +75,25 @@ def migrate(path: Path) -> Migration:
     return Migration(path, _rewritten(text, document) if changes else text, tuple(changes), tuple(manual))
 
 
+def with_range(text: str, affected: Range) -> str:
+    """Return the text of a case file in which ``[affected]`` has this specifier for the range's package, which it must name."""
+    import tomlkit
+
+    file: Any = tomlkit.parse(text)
+    table = file["affected"]
+    table[next(name for name in table if canonicalize_name(name) == affected.package)] = affected.specifier
+    return _checked(file.as_string())
+
+
+def with_fixed_evidence(text: str, environment: str) -> str:
+    """Return the text of a case file with one more environment in ``evidence.fixed``."""
+    import tomlkit
+
+    file: Any = tomlkit.parse(text)
+    file["evidence"]["fixed"].append(environment)
+    return _checked(file.as_string())
+
+
 def _rewritten(text: str, document: MutableMapping[str, Any]) -> str:
     """Return ``text`` with the values of the upgraded ``document``. Comments and layout stay where tomlkit can keep them."""
     import tomlkit
@@ -120,3 +142,8 @@ def _old_code(directory: Path) -> Iterator[str]:
         text = read_bounded(file, 4 * 1024 * 1024, what="a test or probe").decode("utf-8", errors="replace")
         for number, line in enumerate(text.splitlines(), 1):
             yield from (f"{file}:{number}: {advice}" for pattern, advice in _OLD_CODE if pattern.search(line))
+
+
+def _checked(text: str) -> str:
+    parse_toml(text)  # tomlkit must have written valid TOML
+    return text

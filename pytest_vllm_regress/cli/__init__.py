@@ -42,11 +42,11 @@ MODULES = {
     "run": "run",
     "show": "cases",
     "site": "report",
-    "try": "try_patch",
+    "try": "changes",
     "upstream": "conformance",
     "uses": "audit",
     "validate": "validate",
-    "watch": "watch",
+    "watch": "changes",
 }
 """The module that defines each command in its typer application ``app``."""
 PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"})

@@ -14,8 +14,8 @@ from packaging.version import Version
 from ..audit.boundaries import Boundary, boundaries
 from ..audit.verdict_table import VerdictTable
 from ..cases.cells import Cell, group_into_cells
-from ..cases.editing import with_fixed_evidence, with_range
 from ..cases.loading import MAX_BYTES
+from ..cases.migrate import with_fixed_evidence, with_range
 from ..cases.model import Case, Range
 from ..cases.results import TestResult
 from ..cases.verdict import Verdict

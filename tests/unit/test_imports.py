@@ -28,6 +28,7 @@ FLOORS = (
         "validation",
         "deployments",
         "audit",
+        "watch",
         "uses",
         "explain",
         "conformance",

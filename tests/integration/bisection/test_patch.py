@@ -127,7 +127,7 @@ def test_the_command(
         )
 
     monkeypatch.setattr("pytest_vllm_regress.runner.executors.threads.run_batch", run_batch)
-    monkeypatch.setattr("pytest_vllm_regress.cli.try_patch.build_with_cache", lambda say: lambda name: None)
+    monkeypatch.setattr("pytest_vllm_regress.cli.changes.build_with_cache", lambda say: lambda name: None)
     command = ["--cases", str(tmp_path / "cases"), "try", str(builder.place)]
     assert cli.main(command) == 2
     assert "there is no patch to try" in capsys.readouterr().err

@@ -9,7 +9,8 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case, load_valid_cases
-from pytest_vllm_regress.cases.migrate import migrate
+from pytest_vllm_regress.cases.migrate import migrate, with_fixed_evidence, with_range
+from pytest_vllm_regress.cases.model import Range
 from pytest_vllm_regress.errors import CaseFileError
 from tests.helpers.cases import CaseFile
 
@@ -136,3 +137,28 @@ def test_an_unreadable_file_does_not_stop_the_others(tmp_path: Path, capsys: pyt
 
 def test_a_directory_without_cases_is_an_error(tmp_path: Path) -> None:
     assert cli.main(["migrate", str(tmp_path)]) == 2
+
+
+TEXT = """# a case
+[affected]
+"vllm" = ">=0.7" # from the start
+LM_format.enforcer = '<0.11'
+
+[evidence]
+affected = ["vllm-0.33.0"]
+fixed = [] # not yet
+"""
+
+
+def test_only_the_specifier_changes() -> None:
+    changed = with_range(TEXT, Range("vllm", ">=0.7,<0.34"))
+    assert changed == TEXT.replace('">=0.7"', '">=0.7,<0.34"')
+
+
+def test_a_package_is_found_under_any_spelling_of_its_name() -> None:
+    text = TEXT.replace("LM_format.enforcer", '"LM_format.enforcer"')
+    assert with_range(text, Range("lm-format-enforcer", "<0.12")) == text.replace("'<0.11'", '"<0.12"')
+
+
+def test_only_the_list_of_environments_changes() -> None:
+    assert with_fixed_evidence(TEXT, "vllm-0.34.0") == TEXT.replace("fixed = []", 'fixed = ["vllm-0.34.0"]')

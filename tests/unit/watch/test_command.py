@@ -12,7 +12,7 @@ from packaging.version import Version
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.cli import watch
+from pytest_vllm_regress.cli import changes
 from pytest_vllm_regress.environments import index
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.run import RunRequest
@@ -61,9 +61,9 @@ def command(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(index, "releases", releases)
-    monkeypatch.setattr(watch, "run_batches", run_batches)
-    monkeypatch.setattr(watch, "check_environments", lambda batches, gpu: None)
-    monkeypatch.setattr(watch, "confirm_downloads", lambda names, yes, show: None)
+    monkeypatch.setattr(changes, "run_batches", run_batches)
+    monkeypatch.setattr(changes, "check_environments", lambda batches, gpu: None)
+    monkeypatch.setattr(changes, "confirm_downloads", lambda names, yes, show: None)
     return lambda *arguments: cli.main(["--cases", "cases", "watch", "--state", "state.json", *arguments])
 
 

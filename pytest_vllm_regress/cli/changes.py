@@ -1,4 +1,4 @@
-"""``vllm-regress watch``: run cases on releases that are new since the last look, and correct ranges by what they show."""
+"""``vllm-regress try`` and ``watch``: what a patch to vLLM, and what new releases, change about the cases."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..bisection.patch import CaseEffect, PatchEffect
+from ..bisection.trial import TrialRequest, plan_trial
+from ..cases.results import RunResult
 from ..runner.batch import Batch, RunOutcome
-from ..runner.build import check_environments
+from ..runner.build import build_with_cache, check_environments
+from ..runner.executors.threads import ThreadsExecutor
 from ..runner.journal import Journal
 from ..runner.progress import CaseLines, Say
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import RunRequest, run_batches
+from ..runner.slots import machine_room
 from ..util.files import check_writable, write_atomically
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
@@ -36,6 +41,7 @@ from .context import (
     confirm_downloads,
     invocation,
     make_executor,
+    print_columns,
     print_json,
     say,
     warn,
@@ -45,14 +51,93 @@ if TYPE_CHECKING:
     from ..watch.report import Report
     from ..watch.state import State
 
-EPILOG = (
+WATCH_EPILOG = (
     "Exit codes: 0 no new release, or everything as expected; 1 some verdict is not as expected; 2 usage or bad input; 3 an environment could "
     "not be built, and its release stays new; 4 internal error; 130 interrupted, repeat the command to resume."
 )
 app = typer.Typer(context_settings=HELP)
 
 
-@app.command(epilog=EPILOG)
+@app.command("try")
+def try_patch(
+    context: typer.Context,
+    tree: Annotated[Path, typer.Argument(metavar="PATH", help="A work tree of vLLM, with its uncommitted changes.")],
+    case_ids: CaseIds = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REV", help="What to compare with (default: where the branch left upstream's, else HEAD)."
+        ),
+    ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The environment that both are laid over (default: the release that fits best)."
+        ),
+    ] = None,
+    jobs: Jobs = None,
+    destination: Results = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the answer as JSON, and nothing else on standard output.")
+    ] = False,
+) -> None:
+    """Run all (or named) cases once on a work tree and once on its base, on the simulated device; show which ones the patch fixes and breaks.
+
+    Unless cases are named, those run first whose fix or text concerns the changed modules. Arguments after -- go to pytest. Exit codes: 0 the patch
+    breaks nothing; 1 it breaks something; 2 usage; 3 an environment could not be built; 130 interrupted (repeat the command to resume).
+    """
+    show = warn if as_json else say
+    shared = invocation(context)
+    cases = shared.select(case_ids or [])
+    check_destination(destination)
+    trial = plan_trial(TrialRequest(tree, cases, not case_ids, against, env))
+    base = trial.base.id[:10]
+    show(
+        f"{len(trial.changed)} changed files against {base} ({trial.base.subject}); "
+        f"{len(trial.cases)} cases, over {trial.base_environment}"
+    )
+    journal = Journal(writable_root() / "try", [*trial.key, *shared.pytest_args])
+    options = shared.run_options(None)
+    progress = CaseLines(show, logs=False, bar=not shared.verbose)
+    executor = ThreadsExecutor(progress.watching(build_with_cache(show)), jobs or machine_room(), show)
+    with terminate_as_interrupt():
+        outcome = run_batches(RunRequest(trial.batches, executor, options, progress, journal))
+    if outcome.interrupted:
+        _save(outcome.run, destination, show)
+        warn("interrupted: repeat the command to resume")
+        raise typer.Exit(outcome.exit_code)
+    journal.close()
+    effects = trial.effects(outcome.run.results)
+    if as_json:
+        names = ("effect", "before", "after", "tests", "why")
+        print_json([{"case": e.case.id, **{name: getattr(e, name) for name in names}} for e in effects])
+    else:
+        _print_effects(effects, base)
+    _save(outcome.run, destination, show)
+    if outcome.unbuilt:
+        raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(UNEXPECTED if any(effect.effect is PatchEffect.BREAKS for effect in effects) else OK)
+
+
+def _save(run: RunResult, destination: Path | None, show: Say) -> None:
+    written = save_results(run, destination, writable_root() / "results", show)
+    if written is not None:
+        show(f"results: {written}")
+
+
+def _print_effects(effects: Sequence[CaseEffect], base: str) -> None:
+    rows = [
+        (effect.effect, effect.case.id, effect.before, effect.after)
+        for effect in sorted(effects, key=lambda effect: [*PatchEffect].index(effect.effect))
+    ]
+    print_columns(("the patch", "case", f"at {base}", "with the patch"), rows)
+    for effect in effects:
+        if effect.effect is not PatchEffect.UNCHANGED:
+            tests = ", ".join(effect.tests) or "no test gave a clear verdict"
+            say(f"{effect.effect} {effect.case.id}: {tests}: {effect.why}")
+
+
+@app.command(epilog=WATCH_EPILOG)
 def watch(
     context: typer.Context,
     case_ids: CaseIds = None,
