@@ -222,7 +222,8 @@ def watch(
         write_atomically(diff, report.diff())
     _print(report, markdown, as_json=as_json, show=show)
     unapplied = () if write else report.unexpected_releases
-    write_state(place, before.after(today, report.seen_releases, unapplied))
+    # A look with a failed build is not complete, so it may be repeated on the same day.
+    write_state(place, before.after(before.day if report.unbuilt else today, report.seen_releases, unapplied))
     if not unapplied and not report.unbuilt:
         journal.close()
     raise typer.Exit(UNBUILT if report.unbuilt else UNEXPECTED if report.changes else OK)

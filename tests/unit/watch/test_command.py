@@ -134,6 +134,9 @@ def test_a_release_that_cannot_be_built_is_tried_again(command: Command, runs: R
     runs.unbuilt = ("vllm-0.34.0",)
     assert command("--write") == 3
     assert state() == {"seen": {}, "unapplied": None}
+    count = len(runs.ran)
+    assert command("--write") == 3  # on the same day, too
+    assert len(runs.ran) == count + 1
 
 
 def test_files_for_a_ci_job(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
