@@ -220,12 +220,12 @@ def watch(
     save_results(report.run, destination, writable_root() / "results", show)
     if diff is not None:
         write_atomically(diff, report.diff())
-    _print(report, markdown, as_json=as_json, show=show)
     unapplied = () if write else report.unexpected_releases
     # A look with a failed build is not complete, so it may be repeated on the same day.
     write_state(place, before.after(before.day if report.unbuilt else today, report.seen_releases, unapplied))
     if not unapplied and not report.unbuilt:
         journal.close()
+    _print(report, markdown, as_json=as_json, show=show)
     raise typer.Exit(UNBUILT if report.unbuilt else UNEXPECTED if report.changes else OK)
 
 

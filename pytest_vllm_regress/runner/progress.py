@@ -178,7 +178,7 @@ class CaseLines:
         self._running = {batch.key: (batch, ReportReader(files.report(batch)), files.log(batch)) for batch in remaining}
         if finished := sum(len(batch.cases) for batch in batches) - self._total:
             are = "cell is" if finished == 1 else "cells are"
-            self._say(f"{finished} {are} finished by an interrupted run of the same matrix (--fresh runs them again)")
+            self._say(f"{finished} {are} finished by an earlier run of the same command")
         if self._bar:
             self._bar.start(self._total)
 
