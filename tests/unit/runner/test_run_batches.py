@@ -315,7 +315,7 @@ def test_a_killed_matrix_is_resumed(
     flag.unlink()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, textwrap.indent(done.stdout + done.stderr, "  ")
-    assert "1 cell is finished by an interrupted run" in done.stdout
+    assert "1 cell is finished by an earlier run" in done.stdout
     stored = json.loads((tmp_path / "r.json").read_text())["results"]
     assert sorted(result["verdict"] for result in stored) == ["FIXED", "FIXED", "FIXED", "REPRODUCED"]
     assert "<html" in (tmp_path / "p.html").read_text()
