@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "smoke.py"
 _PROMPT = "One token, please"
+_FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
+"""In what ``uv.explain`` says of requirements that contradict each other, and of a package that does not build."""
 Pins = Mapping[str, str]
 """Package name to version specifier, as a user would add them to ``pip install``."""
 
@@ -74,12 +76,12 @@ class Release:
     def attempt(self, pins: Pins, progress: Callable[[str], None], last: Stage = Stage.ANSWER) -> Attempt:
         """Install the release with ``pins``, start a server on the simulated device, and request one token; stop after stage ``last``.
 
-        The environment is removed afterwards.
+        The environment is removed afterwards. Raises ``BuildError`` if this machine or its network is to blame: a full disk, no index.
         """
         try:
             self.versions(pins)
         except BuildError as error:
-            return Attempt(Stage.RESOLVE, _last_line(str(error)), str(error))
+            return _not_installed(Stage.RESOLVE, error)
         recipe = Recipe(
             f"vllm-{self.version}-as-of-{self.day}",
             self.requirements(pins),
@@ -90,7 +92,15 @@ class Release:
             with _installed(recipe, progress) as python:
                 return _try_stages(python, progress, last)
         except BuildError as error:
-            return Attempt(Stage.INSTALL, _last_line(str(error)), str(error))
+            return _not_installed(Stage.INSTALL, error)
+
+
+def _not_installed(stage: Stage, error: BuildError) -> Attempt:
+    """Return the failure of a stage that uv ran. Raises the error again unless the packages are to blame."""
+    text = str(error)
+    if not any(words in text for words in _FAULTS_OF_PACKAGES):
+        raise error
+    return Attempt(stage, _last_line(text), text)
 
 
 @contextmanager

@@ -1,0 +1,52 @@
+"""What counts as a failure of a release, and what as one of this machine."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from pytest_vllm_regress.drift import installation
+from pytest_vllm_regress.drift.installation import Attempt, Release, Stage
+from pytest_vllm_regress.environments.uv import explain
+from pytest_vllm_regress.errors import BuildError
+
+RELEASE = Release("0.8.5", datetime.date(2026, 11, 24))
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    def resolve(*arguments: object) -> dict[str, str]:
+        raise BuildError(explain("resolving vllm==0.8.5", output, 1))
+
+    monkeypatch.setattr(installation, "resolved_versions", resolve)
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        "No solution found when resolving dependencies",
+        "error: Failed to build `outlines`\nthe build backend returned an error",
+    ],
+)
+def test_packages_that_do_not_fit_or_build_are_a_failure_of_the_release(
+    monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    failing(monkeypatch, output)
+    attempt = RELEASE.attempt({}, lambda line: None)
+    assert attempt.failed is Stage.RESOLVE and attempt.reason == output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("output", ["No space left on device (os error 28)", "dns error: no such host"])
+def test_a_full_disk_and_an_absent_index_are_no_failure_of_the_release(
+    monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    failing(monkeypatch, output)
+    with pytest.raises(BuildError, match="resolving vllm"):
+        RELEASE.attempt({}, lambda line: None)
+
+
+def test_an_attempt_passes_the_stages_before_the_one_that_failed() -> None:
+    assert Attempt(Stage.SERVE).passes(Stage.IMPORT)
+    assert not Attempt(Stage.SERVE).passes(Stage.SERVE)
+    assert not Attempt(Stage.IMPORT).passes(Stage.SERVE)
+    assert Attempt().passes(Stage.ANSWER)
