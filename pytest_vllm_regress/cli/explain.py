@@ -84,7 +84,7 @@ def _print_finding(finding: LogMatch) -> None:
     _field("lines", f"{', '.join(map(str, finding.lines))}{more}")
     _field("text", finding.text)
     if finding.alternatives:
-        _field("or it is", f"{', '.join(finding.alternatives)}, which print the same text")
+        _field("or it is", f"{', '.join(finding.alternatives)}, with the same text")
     _field("affected", case.affected_text())
     _field("first fixed", case.first_fixed() or "no fixed version is known")
     _field("workaround", case.workaround or "none known")

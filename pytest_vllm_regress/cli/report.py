@@ -252,8 +252,11 @@ def compare(
     elif markdown:
         say(result.markdown())
     else:
-        rows = [(change.effect, change.case.id, severity(change.case), change.case.title) for change in result.changes]
-        print_columns(("effect", "case", "severity", "failure"), rows)
+        rows = [
+            (change.effect, change.case.id, severity(change.case), change.after, change.case.title)
+            for change in result.changes
+        ]
+        print_columns(("effect", "case", "severity", "after the change", "failure"), rows)
         say(f"{result.before} to {result.after}: {result.counts()}")
     for note in result.notes:
         warn(f"note: {note}")

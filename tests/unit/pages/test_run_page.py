@@ -30,7 +30,7 @@ def test_page_shows_case_by_version_oldest_first() -> None:
     text = words(html)
     for expected in (
         "n results requested, one returned",
-        "1 of 3 cells are not as expected: vllm-17173 in vllm-0.9.2 REGRESSED",
+        "1 of 3 cells are not as expected: REGRESSED vllm-17173 in vllm-0.9.2",
         "1970-01-01",
         "expected 8 results, got 1",
         "Describe the bug",
