@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,11 @@ import httpx
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.http.own_listener import OwnListener
+from pytest_vllm_regress.engines.http.own_listener import NotOurServer, OwnListener
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, PortTaken
 from pytest_vllm_regress.util.deadline import Deadline
-from tests.helpers.squatters import NOBODY, free_port, needs_root, squatter
+from tests.helpers.squatters import NOBODY, forked, free_port, needs_root, squatter
 from tests.unit.engines.test_server import unconnected
 
 
@@ -26,10 +28,16 @@ async def _asynchronous(server: Server) -> Any:
         return await client.get("/v1/models")
 
 
+def _routed(server: Server) -> Any:
+    with server.route_through(httpx.HTTPTransport()):
+        return server.get("/v1/models")
+
+
 REQUESTS: dict[str, Callable[[Server], Any]] = {
     "get": lambda server: server.get("/v1/models"),
     "post_all": lambda server: server.post_all("/v1/completions", [{}, {}]),
     "metrics": lambda server: server.metrics(),
+    "routed": lambda server: _routed(server),
     "client": lambda server: server.client.get("/v1/models"),
     "async": lambda server: asyncio.run(_asynchronous(server)),
     "openai": lambda server: server.openai.models.list(),
@@ -150,9 +158,9 @@ def _hung(deadline: Deadline, why: str) -> DeadlineExceeded:
     return DeadlineExceeded(why, phase="ready")
 
 
-def waiting(port: int) -> Server:
+def waiting(port: int, **spec: Any) -> Server:
     """A server that is not ready yet."""
-    server = unconnected(port)
+    server = unconnected(port, **spec)
     server.child.name = "server"
     server.child.check_early = lambda monitor, deadline: None  # type: ignore[method-assign]
     server.child.pause = time.sleep  # type: ignore[method-assign, assignment]
@@ -197,3 +205,98 @@ def test_names_of_processes_do_not_reach_the_terminal_raw(port: int, received: P
     with squatter(port, received, name=b"\x1b[2J\x07\n"), pytest.raises(PortTaken) as caught:
         unconnected(port).get("/")
     assert "\x1b" not in str(caught.value) and "\x07" not in str(caught.value)
+
+
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are not checked, so that only the readiness check is left."""
+    monkeypatch.setattr(OwnListener, "_proves", lambda own, event, info, before: True)
+
+
+@needs_root
+@pytest.mark.usefixtures("unguarded")
+def test_readiness_sends_nothing_to_another_user_even_over_unchecked_connections(port: int, received: Path) -> None:
+    with squatter(port, received), pytest.raises(PortTaken):
+        waiting(port).wait_ready(Deadline.after("ready", 1))
+    assert received.read_bytes() == b""
+
+
+@pytest.mark.usefixtures("unguarded")
+def test_readiness_sends_nothing_to_a_shared_port_even_over_unchecked_connections(port: int, received: Path) -> None:
+    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True):
+        other = waiting(port)
+        other.child.processes = server.child.processes  # type: ignore[method-assign]
+        with pytest.raises(PortTaken):
+            other.wait_ready(Deadline.after("ready", 1))
+    assert received.read_bytes() == b""
+
+
+@pytest.mark.parametrize("command_line", [None, ("vllm", "serve", "x")])
+def test_a_server_is_ready_only_if_it_still_listens_after_its_answer(
+    command_line: tuple[str, ...] | None, port: int, received: Path
+) -> None:
+    with serving(port, received) as server:
+        other = waiting(port, command_line=command_line)
+        other.child.processes = server.child.processes  # type: ignore[method-assign]
+        listening = other.listener.check
+        looks: list[frozenset[int]] = []
+
+        def check() -> frozenset[int]:
+            """Look like a server that ended with its answer: the looks that come before connections succeed."""
+            connects = any(frame.name == "_proves" for frame in traceback.extract_stack())
+            looks.append(listening())
+            return looks[-1] if connects else frozenset()
+
+        other.listener.check = check  # type: ignore[method-assign]
+        with pytest.raises(DeadlineExceeded):
+            other.wait_ready(Deadline.after("ready", 1))
+        assert looks
+        other.listener.check = listening  # type: ignore[method-assign]
+        other.wait_ready(Deadline.after("ready", 60))
+
+
+@needs_root
+def test_the_look_itself_refuses_another_user(port: int, received: Path) -> None:
+    with squatter(port, received), pytest.raises(NotOurServer, match=f"uid {NOBODY}"):
+        OwnListener(port, list).check()
+
+
+def test_a_program_that_shares_the_port_during_the_connection_is_sent_nothing(
+    port: int, received: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look before the connection found the server's own socket alone."""
+    with serving(port, received, shared=True) as server, squatter(port, received, uid=None, shared=True):
+        own, others = server.listener.sockets()
+        assert len(own) == len(others) == 1
+        monkeypatch.setattr(OwnListener, "check", lambda _: frozenset(listener.inode for listener in own))
+        with pytest.raises(PortTaken):
+            server.get("/v1/models")
+    assert received.read_bytes() == b""
+
+
+def test_a_process_that_has_the_pid_of_the_servers_is_not_the_server(
+    port: int, received: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(port, received) as server:
+        for proven_before in (False, True):
+            if proven_before:
+                monkeypatch.undo()
+                assert server.listener.check()
+            monkeypatch.setattr(psutil.Process, "is_running", lambda process: False)
+            own, others = server.listener.sockets()
+            assert not own and len(others) == 1
+
+
+def test_a_socket_that_the_server_gave_away_is_not_its_own(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        own = OwnListener(port, lambda: [psutil.Process()])
+        assert own.check()
+
+        def keep(ready: Callable[[], None]) -> None:
+            ready()
+            time.sleep(600)
+
+        with forked(keep):
+            listening.close()
+            kept, others = own.sockets()
+            assert not kept and len(others) == 1

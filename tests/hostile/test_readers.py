@@ -174,6 +174,13 @@ def test_notes_of_shared_memory_name_only_regular_files_below_dev_shm(tmp_path: 
         ]
         inodes = {os.lstat(link).st_ino, os.lstat(linked_folder).st_ino, os.stat(folder).st_ino, victim.stat().st_ino}
         lines = [f"{inode} {name}" for inode in sorted(inodes) for name in names]
+        reused, foreign = Path(folder, "reused"), Path(folder, "foreign")
+        reused.write_text("")
+        foreign.write_text("")
+        if os.getuid() == 0:
+            os.chown(foreign, 65534, 65534)
+            lines.append(f"{foreign.stat().st_ino} {foreign}")
+        lines.append(f"{reused.stat().st_ino + 1} {reused}")
         (tmp_path / "shared-memory").write_text("\n".join([*lines, f"{own.stat().st_ino} {own}", "x", "1 /dev/shm/\0"]))
         assert rundir.RunDir(tmp_path, "x").segments() == (own,)
 

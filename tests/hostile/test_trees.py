@@ -144,6 +144,12 @@ def test_an_overlay_is_not_left(path: str, origin: RepositoryBuilder, tmp_path: 
     assert not list(tmp_path.rglob("evil*"))
 
 
+@pytest.mark.timeout(120)
+def test_a_pipe_below_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_below(tmp_path, "pipe", 1) is None
+
+
 def test_files_are_opened_below_a_folder_only(tmp_path: Path) -> None:
     (tmp_path / "tree" / "in").mkdir(parents=True)
     (tmp_path / "tree" / "out").symlink_to(tmp_path)
@@ -203,6 +209,7 @@ def test_objects_of_others_are_not_borrowed(origin: RepositoryBuilder, tmp_path:
         Repository.at(place)
 
 
+@pytest.mark.timeout(120)
 def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
     (origin.place / ".git/objects/info").mkdir(exist_ok=True)
@@ -213,6 +220,7 @@ def test_a_repository_that_blocks_is_given_up(origin: RepositoryBuilder, monkeyp
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.timeout(120)
 def test_an_object_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: contents were read without a deadline."""
     monkeypatch.setattr(git, "READ_TIMEOUT_S", 2.0)
@@ -225,6 +233,7 @@ def test_an_object_that_blocks_is_given_up(origin: RepositoryBuilder, monkeypatc
         list(source_at_commit(VLLM, repository, repository.commit("HEAD")).files())
 
 
+@pytest.mark.timeout(120)
 def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: they were applied without a deadline."""
     tmp_path.joinpath("rules").mkdir()

@@ -25,6 +25,7 @@ from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.markdown import markdown_text
+from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile
 
 LIVE = (
@@ -90,6 +91,12 @@ def test_the_text_for_an_upstream_report_quotes(tmp_path: Path, text: str) -> No
         (report,) = re.findall(r'<div class="copy"><pre tabindex="0">(### .*?)</pre>', content, re.DOTALL)
         assert effects(html.unescape(report)) == []
         assert text in html.unescape(report)
+
+
+@pytest.mark.parametrize("text", [*LIVE, "```\n@user #1\n", "x\n`````\n![x](http://evil.invalid)\n```", "~~~\n@user"])
+def test_a_block_of_code_is_not_left(text: str) -> None:
+    assert effects(markdown_block(text)) == []
+    assert effects(markdown_block(text, "sh")) == []
 
 
 @pytest.mark.parametrize("text", LIVE)

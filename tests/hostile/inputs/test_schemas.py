@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.fuzz import corpus
+from pytest_vllm_regress.fuzz import corpus, schema_judge
 from pytest_vllm_regress.fuzz.artefact import Answer, Artefact, load, replay
 from pytest_vllm_regress.fuzz.oracle import Outcome, Problem, Question, find_violation, problems
 from pytest_vllm_regress.fuzz.schema_judge import NotJudged, SchemaJudge, judge
@@ -138,6 +138,16 @@ def test_memory_is_limited_and_the_next_request_is_answered() -> None:
         assert judge.violations({"type": "integer"}, ["1", '"x"']) == [None, ("type", "'x' is not of type 'integer'")]
     finally:
         judge.close()
+
+
+@pytest.mark.timeout(120)
+def test_a_process_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_judge, "_WALL_SECONDS", 0.5)
+    monkeypatch.setattr(schema_judge, "_START", "import time; time.sleep(600)")
+    judge = SchemaJudge()
+    with pytest.raises(NotJudged, match="no answer of jsonschema"):
+        judge.violations({"type": "integer"}, ["1"])
+    judge.close()
 
 
 def test_a_search_counts_what_is_not_judged_and_goes_on() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.report import result_files
-from pytest_vllm_regress.environments import git
+from pytest_vllm_regress.environments import git, recipes
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.environments.sources import find_source, parse_name
@@ -19,17 +18,20 @@ from pytest_vllm_regress.errors import EnvironmentFileError, UsageError
 from tests.helpers.repositories import RepositoryBuilder
 
 
-@pytest.mark.parametrize(("rules", "lines"), [(5000, 0), (20, 400)])
-def test_rules_times_environments_are_limited(tmp_path: Path, rules: int, lines: int) -> None:
+@pytest.mark.parametrize(("rules", "lines"), [(50, 0), (2, 60)])
+@pytest.mark.timeout(300)
+def test_rules_times_environments_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: int, lines: int
+) -> None:
+    assert recipes.MAX_RULES_WORK <= 100_000
+    monkeypatch.setattr(recipes, "MAX_RULES_WORK", 1000)
     text = 'default = "e0"\n[environments]\n'
-    text += "".join(f'e{number} = {{requirements = ["vllm==0.8.4"]}}\n' for number in range(5000))
+    text += "".join(f'e{number} = {{requirements = ["vllm==0.8.4"]}}\n' for number in range(50))
     constraints = ", ".join(f'"a{number}<2"' for number in range(lines))
     text += f'[[rules]]\npackage = "vllm"\nversions = "<2"\nconstraints = [{constraints}]\n' * rules
     (tmp_path / "environments.toml").write_text(text)
-    began = time.process_time()
-    with pytest.raises(EnvironmentFileError, match=r"rules: .* times 5000 environments"):
+    with pytest.raises(EnvironmentFileError, match=r"rules: .* times 50 environments"):
         load(tmp_path / "environments.toml")
-    assert time.process_time() - began < 20
 
 
 def test_links_to_one_result_file_are_read_once(tmp_path: Path) -> None:
@@ -41,9 +43,10 @@ def test_links_to_one_result_file_are_read_once(tmp_path: Path) -> None:
         (folder / f"s{number}.json").symlink_to(original)
         os.link(original, folder / f"h{number}.json")
     (folder / "missing.json").symlink_to("nowhere")
+    (folder / "loop.json").symlink_to("loop.json")
     files = result_files([folder, original])
-    assert len(files) == 2
-    assert folder / "missing.json" in files
+    assert len(files) == 3
+    assert {folder / "missing.json", folder / "loop.json"} <= set(files)
 
 
 def test_huge_sparse_files_of_a_work_tree_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,6 +63,10 @@ def test_huge_sparse_files_of_a_work_tree_are_refused(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="exceeds the limits"):
         list(Repository.at(builder.place).contents(Repository.at(builder.place).files(first, "vllm").values()))
     monkeypatch.setattr(git, "MAX_SOURCES", 1500)
+    monkeypatch.setattr(git, "MAX_SOURCE", 500)
+    with pytest.raises(UsageError, match="exceeds the limits"):
+        list(Repository.at(builder.place).contents(Repository.at(builder.place).files(first, "vllm").values()))
+    monkeypatch.setattr(git, "MAX_SOURCE", 1500)
     (builder.place / "vllm" / "c.py").write_text("z" * 600)
     with pytest.raises(UsageError, match="larger than 1500 bytes"):
         find_source(name)

@@ -127,9 +127,32 @@ TOKENS = {
     "json web token": ("ey" + "J", some(33) + "." + some(70, ANY + "_-") + "." + some(43, ANY + "_-")),
     "age": ("AGE-SECRET" + "-KEY-1", some(58, UPPER + DIGITS)),
     "weights & biases": ("wandb" + "_v1_", some(60)),
+    "posthog": ("ph" + "c_", some(43)),
+    "fireworks": ("f" + "w_", some(24)),
+    "firecrawl": ("f" + "c-", some(32, HEX)),
+    "resend": ("r" + "e_", some(8) + "_" + some(24)),
+    "amazon marketplace": ("amzn" + ".mws.", some(36, HEX + "-")),
 }
 S = some(24)
 IN_CONTEXT = (
+    f"client_secret={S}",
+    f'"aws_credential": "{S}"',
+    f"Cookie: session={S}; theme=dark",
+    f"Set-Cookie: a=b; id={S}",
+    f"X-Api-Key: {S}",
+    f"proxy-authorization: {S}",
+    f"jwt={S}",
+    f"DB_PWD={S}",
+    f"GITLAB_PAT={S}",
+    f"sentry_dsn={S}",
+    f"slack_webhook={S}",
+    f"mongosh 'mongodb' -u me -p {S} db",
+    f"vllm serve m --api-key {S} --port 1",
+    f"https://example.org/x?a=1&sig={S}&b=2",
+    f"https://example.org/callback?a=1&code={S}",
+    f"https://me:{S}@example.org/x",
+    f"https://hooks.example.org/services/{S}",
+    f"https://example.org/webhook/{S}",
     f'{{"token": "{S}"}}',
     f"{{'token': '{S}'}}",
     json.dumps(json.dumps({"token": S})),
@@ -176,6 +199,8 @@ IN_CONTEXT = (
     f"-----BEGIN OPENSSH PRIVATE KEY-----\n{S}\n-----END OPENSSH PRIVATE KEY-----",
 )
 HARMLESS = (
+    "cat: /etc/passwd: Zugriff verweigert",
+    "GET http://localhost:8000/v1/models@revision",
     # uv, pip and build tools
     "error: unrecognized subcommand '-r /etc/passwd': allowed is a name and a version",
     "the requirement '-r /etc/shadow-password': allowed is NAME==VERSION",
