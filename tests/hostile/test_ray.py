@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers.squatters import NOBODY, free_port, needs_root, squatter
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
@@ -89,3 +92,45 @@ def test_the_last_cluster_of_this_user_is_found() -> None:
         for address in ("127.0.0.1:1", "10.0.0.1:2"):
             stack.enter_context(raylet(address))
             assert own_cluster() == address
+
+
+LISTENING = """
+import psutil, ray
+ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR")
+ray.get(ray.remote(lambda: 1).remote())
+addresses = set()
+for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+    try:
+        addresses |= {c.laddr.ip for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    except psutil.Error:
+        pass
+print("ADDRESSES", *sorted(addresses))
+"""
+
+
+def test_a_cluster_that_an_engine_starts_listens_on_loopback_only(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: it listened on every address, and whoever connects can run code."""
+    monkeypatch.delenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", raising=False)
+    variables = Agent(Path(sys.executable), run_dir).child_environment()
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], env=variables, cwd=run_dir.path, capture_output=True, text=True, check=True
+    )
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("ADDRESSES"))
+    addresses = {address.removeprefix("::ffff:") for address in line.split()[1:]}
+    assert addresses == {"127.0.0.1"}
+
+
+def test_the_cluster_of_a_user_who_names_one_may_have_several_machines(
+    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables = Agent(Path(sys.executable), run_dir).child_environment
+    name = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    monkeypatch.delenv(name, raising=False)
+    assert variables()[name] == "0"
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert name not in variables()
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setenv(name, "1")
+    assert variables()[name] == "1"
