@@ -99,7 +99,7 @@ def rows(result: Smoke, read: Project, known: History) -> Iterator[Row]:
 def _served(use: Use, result: Smoke) -> bool | None:
     """Return whether the plain server has a route or a metric: those of this project need no option."""
     offered = result.offered.routes if use.kind == "route" else result.offered.metrics
-    return None if offered is None else use.targets[0] in offered or use.targets[0].removesuffix("_total") in offered
+    return None if not offered else use.targets[0] in offered or use.targets[0].removesuffix("_total") in offered
 
 
 def _started(start: Start) -> bool | None:
@@ -113,13 +113,21 @@ def _started(start: Start) -> bool | None:
     )
 
 
-def main(environments: list[str]) -> int:
+def without_starts(read: Project) -> Project:
+    """Return the part of the project that is checked without starting a server."""
+    uses = tuple(use for use in read.uses if use.kind not in ("route", "metric"))
+    return dataclasses.replace(read, uses=uses, commands=())
+
+
+def main(environments: list[str], starts: bool) -> int:
     contradictions = 0
     with (
         tempfile.TemporaryDirectory() as folder,
         bare_session(lambda line: print(line, file=sys.stderr), device="sim") as session,
     ):
         read = project(Path(folder))
+        if not starts:
+            read = without_starts(read)
         for environment in environments:
             result = smoke(session, environment, read, history(), lambda line: print(line, file=sys.stderr))
             compared = list(rows(result, read, history()))
@@ -147,4 +155,6 @@ def main(environments: list[str]) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("environments", nargs="+", metavar="ENV")
-    sys.exit(main(parser.parse_args().environments))
+    parser.add_argument("--no-starts", action="store_true", help="import and bind only; start no server")
+    arguments = parser.parse_args()
+    sys.exit(main(arguments.environments, not arguments.no_starts))

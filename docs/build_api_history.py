@@ -1,20 +1,24 @@
 """Write the history of vLLM's API from the wheels on the user's package index: ``python docs/build_api_history.py [--all]``.
 
 Adds the releases that the file does not have yet; with --all it makes the file again from the first release on. The releases are those of
-data/releases.json (docs/build_releases.py). Sources are parsed; nothing is imported.
+data/releases.json (docs/build_releases.py). Sources are parsed; nothing is imported. ``dialect/known.json`` is
+derived from the history and written, too.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
 from packaging.version import Version
 
+from pytest_vllm_regress.api_history import known_arguments
 from pytest_vllm_regress.api_history.snapshot import SnapshotReader
 from pytest_vllm_regress.api_history.store import FILE, History
 from pytest_vllm_regress.api_history.wheels import read_release
 from pytest_vllm_regress.environments.index import known_releases
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE as KNOWN
 
 FIRST = Version("0.7.0")
 
@@ -28,6 +32,7 @@ def main(again: bool) -> None:
             history.append(release, reader.read(read_release("vllm", release)))
             print(f"{release}: {time.monotonic() - start:.0f} s", flush=True)
     FILE.write_bytes(history.content())
+    KNOWN.write_text(known_arguments.text(known_arguments.known(history, json.loads(KNOWN.read_text()))))
     print(f"{FILE}: {len(history.releases)} releases, {FILE.stat().st_size} bytes")
 
 

@@ -26,8 +26,11 @@ def moved(before: Symbols, after: Symbols) -> dict[str, str]:
         now = after.get(module, {})
         for name, definition in symbols.items():
             disappeared = name not in now and "." not in name and not name.startswith("__")
-            if disappeared and definition.startswith(("def", "async", "class", "@", "<")):
-                target = _place(module, name, places.get(name, []), before) or _renamed(module, name, before, after)
+            if disappeared and definition.startswith(("def", "async", "class", "@", "<", "=")):
+                new = places.get(name, [])
+                if definition.startswith("="):  # a name that __getattr__ made from one of the package's modules
+                    new = [candidate for candidate in new if candidate.startswith(f"{module}.")]
+                target = _place(module, name, new, before) or _renamed(module, name, before, after)
                 if target:
                     new_places[f"{module}:{name}"] = target
     return new_places

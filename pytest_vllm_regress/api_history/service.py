@@ -28,8 +28,9 @@ _CONFIG_FILES = re.compile(
     r"vllm/config(?:\.py|/.*)|vllm/engine/arg_utils\.py|vllm/entrypoints/.*|vllm/model_executor/.*/quantization/__init__\.py"
 )
 _PARSER_FILES = re.compile(r"vllm/(?:entrypoints/openai/|)(tool_parsers|reasoning|reasoning_parsers)/.*")
+_PARSER_OF_OPTIONS = "vllm/utils/argparse_utils.py"
 _SERVICE_FILES = re.compile(
-    rf"{_OPTION_FILES.pattern}|{_CONFIG_FILES.pattern}|{_PARSER_FILES.pattern}|vllm/envs\.py|vllm/plugins/.*|.*metrics.*|.*/stats\.py"
+    rf"{re.escape(_PARSER_OF_OPTIONS)}|{_OPTION_FILES.pattern}|{_CONFIG_FILES.pattern}|{_PARSER_FILES.pattern}|vllm/envs\.py|vllm/plugins/.*|.*metrics.*|.*/stats\.py"
 )
 
 
@@ -40,11 +41,15 @@ def is_needed(path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option: its default as source text, and its choices, of which there are none if any value is allowed."""
+    """An option: its default as source text, and its choices, of which there are none if any value is allowed.
+
+    ``boolean``: it has a negative form. That is not part of its text.
+    """
 
     default: str = ""
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    boolean: bool = False
 
     def text(self) -> str:
         return json.dumps([self.default, list(self.choices), list(self.aliases)], separators=(",", ":"))
@@ -67,7 +72,24 @@ def options(trees: Trees) -> dict[str, str]:
                 for name in fields.names(node.name):
                     options["--" + name.replace("_", "-")] = fields.option(node.name, name)
         options |= _added_options(tree, fields)
+    options |= _inverses(options, trees.get(_PARSER_OF_OPTIONS))
     return {name: option.text() for name, option in sorted(options.items())}
+
+
+def _inverses(options: Mapping[str, Option], parser: ast.Module | None) -> dict[str, Option]:
+    """Return the options that the parser adds to boolean ones: ``--disable-x`` for ``--enable-x``, and the other way round."""
+    prefixes: dict[str, str] = {}
+    for node in ast.walk(parser) if parser is not None else ():
+        is_table = isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_inverse_prefixes"
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict) and is_table:
+            prefixes = {text_of(k): text_of(v) for k, v in zip(node.value.keys, node.value.values, strict=True)}
+    inverses = {
+        inverse + name.removeprefix(prefix): Option()
+        for name, option in options.items()
+        for prefix, inverse in prefixes.items()
+        if option.boolean and name.startswith(prefix)
+    }
+    return {name: option for name, option in inverses.items() if name not in options}
 
 
 def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
@@ -83,7 +105,7 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    added = {}
+    added = {name: Option() for node in ast.walk(tree) if isinstance(node, ast.For) for name in _listed_options(node)}
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "add_argument":
             names = [text for argument in call.args if (text := text_of(argument)).startswith("-")]
@@ -96,9 +118,17 @@ def _added_options(tree: ast.Module, fields: _Fields) -> dict[str, Option]:
     return added
 
 
+def _listed_options(loop: ast.For) -> Iterator[str]:
+    """Yield the options that a loop over a written list adds."""
+    adds = any(getattr(getattr(node, "func", None), "attr", "") == "add_argument" for node in ast.walk(loop))
+    if adds and isinstance(loop.iter, (ast.List, ast.Tuple)):
+        yield from (text for node in ast.walk(loop.iter) if (text := text_of(node)).startswith("--"))
+
+
 def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields) -> Option:
     default = ""
     choices: tuple[str, ...] = ()
+    boolean = False
     for word in call.keywords:
         if word.arg == "default":
             default = fields.default(shortened(word.value))
@@ -106,11 +136,13 @@ def _option_of_call(call: ast.Call, sources: Mapping[str, str], fields: _Fields)
             choices = fields.choices(word.value)
         elif word.arg == "action" and text_of(word.value) == "store_true":
             default = "False"
+        elif word.arg == "action" and getattr(word.value, "attr", "") == "BooleanOptionalAction":
+            boolean = True
         elif word.arg is None and isinstance(word.value, ast.Subscript) and isinstance(word.value.value, ast.Name):
             name = sources.get(word.value.value.id, "")
             option = fields.option(name, text_of(word.value.slice))
-            default, choices = option.default, option.choices
-    return Option(default, choices)
+            default, choices, boolean = option.default, option.choices, option.boolean
+    return Option(default, choices, boolean=boolean)
 
 
 class _Fields:
@@ -148,7 +180,8 @@ class _Fields:
         statement = self._field(name, field)
         if statement is None:
             return Option()
-        return Option(self.default(shortened(statement.value)), self.choices(statement.annotation))
+        boolean = re.search(r"\bbool\b", ast.unparse(statement.annotation)) is not None
+        return Option(self.default(shortened(statement.value)), self.choices(statement.annotation), boolean=boolean)
 
     def default(self, text: str, depth: int = 4) -> str:
         """Return a default; one that is taken from a field of another class is looked up there."""

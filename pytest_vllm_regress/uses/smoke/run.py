@@ -164,7 +164,7 @@ def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
     if use.kind == "keyword":
         return "call", {"targets": targets, "positional": 0, "keywords": [use.detail]}
     if use.kind == "call" and use.call is not None:
-        return "call", {"targets": targets, "positional": use.call.positional, "keywords": list(use.call.keywords)}
+        return "call", {"targets": targets, "positional": use.call.positional, "keywords": []}
     if use.kind == "override" and use.override is not None:
         own = use.override
         more = [own.any_positional, own.any_keyword]

@@ -61,6 +61,34 @@ def test_options_from_fields_of_configurations() -> None:
     }
 
 
+def test_options_that_a_loop_adds() -> None:
+    names = options(
+        engine__arg_utils="""
+        for flag, kind in [("--old-backend", str), ("--old-mode", bool)]:
+            group.add_argument(flag, type=kind)
+        for name in ("--not-an-option",):
+            print(name)
+        """
+    )
+    assert names.keys() == {"--old-backend", "--old-mode"}
+
+
+def test_inverse_options_that_the_parser_adds_to_boolean_ones() -> None:
+    arguments = """
+        class Config:
+            enable_logs: bool | None = None
+            enable_mode: str = "x"
+        kwargs = get_kwargs(Config)
+        group.add_argument("--enable-logs", **kwargs["enable_logs"])
+        group.add_argument("--enable-mode", **kwargs["enable_mode"])
+        group.add_argument("--disable-stats", action=argparse.BooleanOptionalAction)
+        """
+    assert options(engine__arg_utils=arguments).keys() == {"--enable-logs", "--enable-mode", "--disable-stats"}
+    parser = "class A:\n    _inverse_prefixes = {'--enable-': '--disable-', '--disable-': '--enable-'}"
+    names = options(engine__arg_utils=arguments, utils__argparse_utils=parser)
+    assert names.keys() == {"--enable-logs", "--enable-mode", "--disable-stats", "--disable-logs", "--enable-stats"}
+
+
 def test_environment_variables_with_defaults() -> None:
     names = service.environment_variables(
         trees(

@@ -55,6 +55,12 @@ def test_star_imports_and_environment_variables_are_names() -> None:
     assert sample.table("environment")["VLLM_X"] == [0, "'1'"]
 
 
+LAZY = {
+    "a/__init__.py": "def __getattr__(n):\n    if n == 'f': return 1\n    raise AttributeError",
+    "a/b.py": "def f(): ...",
+}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "key", "place"),
     [
@@ -68,6 +74,8 @@ def test_star_imports_and_environment_variables_are_names() -> None:
             "vllm.a:NewParams",
         ),
         ({"a.py": "class NewParams: ...\nclass OldParams(NewParams): ..."}, {"a.py": "class NewParams: ..."}, "vllm.a:OldParams", "vllm.a:NewParams"),
+        (LAZY, {"a/__init__.py": "", "a/b.py": "def f(): ..."}, "vllm.a:f", "vllm.a.b:f"),
+        ({"a/__init__.py": "f = 1", "b.py": "def f(): ..."}, {"a/__init__.py": "", "b.py": "def f(): ..."}, "vllm.a:f", None),
         ({"a.py": "class Gone:\n    x: int\n    y: int\n    z: int"}, {"a.py": "class Other:\n    q: int"}, "vllm.a:Gone", None),
     ],
 )  # fmt: skip
