@@ -21,7 +21,7 @@ def test_a_typing_error_names_similar_arguments() -> None:
     [
         ("tokenizer_pool_size", "0.33.0", {"until": "0.9.2"}),
         ("tokenizer_pool_size", "0.9.2rc1+cpu", {"refused_by": "vLLM 0.9.2rc1+cpu"}),
-        ("api_server_count", "0.8.5", {"since": "0.9.2"}),
+        ("api_server_count", "0.8.5", {"since": "0.9.1"}),
     ],
 )
 def test_a_missing_argument_says_since_or_until_when(argument: str, version: str, claim: dict[str, str]) -> None:
@@ -31,7 +31,7 @@ def test_a_missing_argument_says_since_or_until_when(argument: str, version: str
 
 
 def test_missing_features_say_since_or_until_when() -> None:
-    assert known.missing_feature("the V1 engine", "0.5.5").claim == {"since": "0.7.3"}
+    assert known.missing_feature("the V1 engine", "0.5.5").claim == {"since": "0.7.0"}
     assert known.missing_feature("the V0 engine", "0.33.0").claim == {"until": "0.10.2"}
 
 
