@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import Unsupported, UsageError
 from ..context import OK, UNEXPECTED, AsJson, print_json, say, warn
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def parsers(
     plan = CampaignPlan(seed or 0, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples)
     write_line = warn if as_json else say
     with bare_session(warn) as session:
-        checker = ParserChecker(session, environment, seconds)
+        try:
+            checker = ParserChecker(session, environment, seconds)
+        except Unsupported as error:
+            raise UsageError(f"fuzz parsers: {error.args[0]}") from None
         try:
             write_line(f"vLLM {checker.version} in {checker.environment}: seed {plan.seed}")
             campaign = ParserCampaign(checker, plan, out, write_line)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from ...checkpoints.forge import ensure_tokenizer
 from ...engines.session import Session
 from ...environments.installed import read_installed
-from ...errors import ChildDied, ChildError, DeadlineExceeded
+from ...errors import ChildDied, ChildError, DeadlineExceeded, Unsupported
 from ...processes.child_handle import Child
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from .formats import Format
 from .meaning import TOOLS
 from .oracle import DEATH, NO_ANSWER, WHOLE, Answer, problem
-from .question import Question, Reply
+from .question import Ask, Question, Reply
 
 HOST = "vllm_regress_target.hosts.parsing"
 _START_S = 120.0
@@ -44,7 +44,7 @@ class Work:
 class ParserChecker:
     """Asks the parsers of one environment.
 
-    ``seconds``: time for one question, with all its cuts, after which the process is killed.
+    ``seconds``: time for one question, with all its cuts, after which the process is killed. Raises ``Unsupported`` without vLLM.
     """
 
     def __init__(self, session: Session, environment: str, seconds: float = 30.0) -> None:
@@ -53,6 +53,8 @@ class ParserChecker:
         self._target = session.target(environment)
         self._child: Child | None = None
         self.versions = read_installed(self._target.python).packages
+        if not self.version:
+            raise Unsupported(f"{environment} has no vLLM", needs="vllm")
         self.work = Work()
 
     @property
@@ -76,15 +78,7 @@ class ParserChecker:
 
     def ask(self, parser: ParserName, form: Format, questions: Sequence[Question]) -> list[Reply]:
         """Return the reply to each question. One that hangs or kills the process is answered with an error."""
-        try:
-            return self._replies(parser, form, questions)
-        except (DeadlineExceeded, ChildDied) as error:
-            self._child = None
-            if len(questions) > 1:
-                return [reply for question in questions for reply in self.ask(parser, form, [question])]
-            kind = NO_ANSWER if isinstance(error, DeadlineExceeded) else DEATH
-            failed = {"error": [kind, str(error.args[0])[:300], ""]}
-            return [{"whole": failed, "streams": [failed for _ in questions[0].cuts]}]
+        return with_failures(lambda some: self._replies(parser, form, some), questions)
 
     def _replies(self, parser: ParserName, form: Format, questions: Sequence[Question]) -> list[Reply]:
         tokenizer = ensure_tokenizer(form.tokens, writable_root() / "checkpoints")
@@ -119,6 +113,18 @@ class ParserChecker:
         if self._child is not None:
             self._child.stop(Deadline.after("stop", 2.0))
             self._child = None
+
+
+def with_failures(ask: Ask, questions: Sequence[Question]) -> list[Reply]:
+    """Ask questions together, and after a hang or a death each alone: the one that causes it is answered with an error."""
+    try:
+        return ask(questions)
+    except (DeadlineExceeded, ChildDied) as error:
+        if len(questions) > 1:
+            return [reply for question in questions for reply in with_failures(ask, [question])]
+        kind = NO_ANSWER if isinstance(error, DeadlineExceeded) else DEATH
+        failed = {"error": [kind, str(error.args[0])[:300], ""]}
+        return [{"whole": failed, "streams": [failed for _ in questions[0].cuts]}]
 
 
 def understands(checker: ParserChecker, parser: ParserName, form: Format, plain: Question) -> str:

@@ -218,3 +218,8 @@ def test_the_form_without_schemas_works_and_warns(capsys: pytest.CaptureFixture[
     assert (
         "is deprecated and will be removed in pytest-vllm-regress 0.2.0: use vllm-regress fuzz schemas" in printed.err
     )
+
+
+def test_parsers_need_vllm(target: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fuzz", "parsers", str(target)]) == 2
+    assert "has no vLLM" in capsys.readouterr().err
