@@ -1,0 +1,16 @@
+"""Look for ids of requests in the scheduler. Runs in the target interpreter."""
+
+from vllm_regress_target import Unsupported
+
+
+def kept(engine, names):
+    core = getattr(engine.llm_engine.engine_core, "engine_core", None)
+    if core is None:
+        raise Unsupported("the engine core runs in another process", needs="VLLM_ENABLE_V1_MULTIPROCESSING=0")
+    kept = {}
+    for name, value in vars(core.scheduler).items():
+        if isinstance(value, (dict, set)):
+            count = sum(key in value for key in names)
+            if count:
+                kept[name] = count
+    return kept
