@@ -49,4 +49,4 @@ def test_an_asynchronous_engine_without_beam_search_is_unsupported(monkeypatch: 
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     with pytest.raises(Unsupported, match="beam search by the asynchronous engine") as caught:
         asyncio.run(beam_search.asynchronous(SimpleNamespace(), ["a"], None, 1))
-    assert caught.value.claim == {"until": "0.10.2"}
+    assert caught.value.claim == {"until": "0.11.0"}

@@ -116,6 +116,6 @@ def test_v0_pools_if_its_engine_has_pooling_requests(vllm: Any, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace())
     with pytest.raises(Unsupported, match="pooling in V0") as refused:
         pooling.plan("embed", "V0", NEW, "0.10.2")
-    assert refused.value.claim["until"] == "0.9.2"
+    assert refused.value.claim["until"] == "0.10.1.1"
     monkeypatch.setitem(sys.modules, "vllm.engine.llm_engine", SimpleNamespace(PoolingParams=None))
     assert pooling.plan("embed", "V0", {"task"}, "0.9.2") == {"task": "embed"}
