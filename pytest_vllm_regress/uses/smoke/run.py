@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from ...engines.session import Session
 from ...engines.spec import EngineSpec
 from ...engines.standalone import probe_in
 from ...errors import ChildError, RegressError, Unsupported
+from ...util.deadline import Deadline
 from ...util.paths import PACKAGE
 from ..check import Checker, Status
 from ..model import Command, Place, Project, Use
@@ -25,6 +27,10 @@ from .words import ServerWords, is_listed, server_words
 _TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "usage.py"
 _METRIC_LINE = re.compile(r"(?m)^# TYPE (vllm:\w+) ")
 _NOWHERE = Command(Place("", 0), ())
+_COMPLETIONS = "/v1/completions"
+METRICS_S = 20.0
+"""Seconds to wait for metrics of the first token."""
+_POLL_S = 0.2
 MAX_STARTS = 20
 """Different command lines that are started in an environment."""
 Ask = Callable[..., Any]
@@ -94,7 +100,10 @@ class Smoke:
 class Served(Protocol):
     """What is asked of a running server."""
 
+    @property
+    def model(self) -> str: ...
     def get(self, path: str) -> Any: ...
+    def post(self, path: str, body: Mapping[str, Any]) -> Any: ...
 
 
 def smoke(session: Session, environment: str, project: Project, history: History, say: Callable[[str], None]) -> Smoke:
@@ -227,10 +236,22 @@ def _start(session: Session, environment: str, command: Command, tried: ServerWo
 
 
 def offered_by(server: Served) -> Offered:
-    """Return the routes in a server's description of its API, and the metrics that it reports."""
+    """Return the routes in a server's description of its API, and the metrics that it reports after its first token."""
     document = server.get("/openapi.json").json()
-    paths = document.get("paths") if isinstance(document, dict) else None
-    return Offered(frozenset(paths or ()), frozenset(_METRIC_LINE.findall(server.get("/metrics").text)))
+    paths = frozenset((document.get("paths") if isinstance(document, dict) else None) or ())
+    if _COMPLETIONS in paths:
+        server.post(_COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1})
+    return Offered(paths, _metrics(server))
+
+
+def _metrics(server: Served) -> frozenset[str]:
+    """Return the names of the metrics. Older engines first report them some time after a request: wait until tokens are counted."""
+    deadline = Deadline.after("metrics", METRICS_S)
+    while True:
+        names = frozenset(_METRIC_LINE.findall(server.get("/metrics").text))
+        if deadline.passed or any("generation_tokens" in name for name in names):
+            return names
+        time.sleep(_POLL_S)
 
 
 def _offered(use: Use, offered: Offered, recorded: str) -> str | None:

@@ -1,9 +1,12 @@
-"""What is tried of a project in environments, and the report of it. The environments themselves: tests/engine/uses."""
+"""What is tried of a project in environments, and the report of it. With a real environment: tests/engine/uses."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from pytest_vllm_regress import cli
@@ -11,7 +14,7 @@ from pytest_vllm_regress.api_history.store import History
 from pytest_vllm_regress.uses.model import Command, Place, Use
 from pytest_vllm_regress.uses.project import read_project
 from pytest_vllm_regress.uses.smoke.report import markdown, text, to_json
-from pytest_vllm_regress.uses.smoke.run import Offered, Outcome, Smoke, Start
+from pytest_vllm_regress.uses.smoke.run import Offered, Outcome, Smoke, Start, offered_by
 from pytest_vllm_regress.uses.smoke.words import ServerWords, server_words
 from tests.unit.uses.projects import write
 
@@ -105,3 +108,37 @@ def test_the_report_names_everything_that_is_missing() -> None:
 )
 def test_usage_errors(arguments: list[str]) -> None:
     assert cli.main(["uses", *arguments]) == 2
+
+
+class LateMetrics:
+    """A server that has metrics only some requests of /metrics after its first token, as V0 engines do."""
+
+    model = "tiny"
+
+    def __init__(self) -> None:
+        self.posted: list[Mapping[str, Any]] = []
+        self.looks = 0
+
+    def get(self, path: str) -> httpx.Response:
+        if path == "/openapi.json":
+            return httpx.Response(200, json={"paths": {"/v1/completions": {}, "/health": {}}})
+        self.looks += bool(self.posted)
+        line = (
+            "# TYPE vllm:generation_tokens_total counter\n"
+            if self.looks > 2
+            else "# TYPE process_cpu_seconds counter\n"
+        )
+        return httpx.Response(200, text=line)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        assert path == "/v1/completions"
+        self.posted.append(body)
+        return httpx.Response(200, json={})
+
+
+def test_metrics_are_read_after_the_first_token_was_counted() -> None:
+    server = LateMetrics()
+    offered = offered_by(server)
+    assert offered.routes == {"/v1/completions", "/health"}
+    assert offered.metrics == {"vllm:generation_tokens_total"}
+    assert [body["max_tokens"] for body in server.posted] == [1]
