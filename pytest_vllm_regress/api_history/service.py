@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import json
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from email.parser import BytesHeaderParser
 
@@ -248,15 +249,30 @@ def routes(trees: Trees) -> dict[str, str]:
 
 
 def metrics(trees: Trees) -> dict[str, str]:
-    """Return the names of the metrics."""
+    """Return the names of the metrics. One that a server shows only with ``--show-hidden-metrics-for-version`` is no longer among them."""
     texts = {
         text_of(node)
         for path, tree in trees.items()
         if "metrics" in path or path.endswith("stats.py")
-        for node in ast.walk(tree)
+        for node in _shown(tree)
         if isinstance(node, (ast.Constant, ast.JoinedStr))
     }
     return dict.fromkeys(sorted(filter(_METRIC.fullmatch, texts)), "")
+
+
+def _shown(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree without what runs only if hidden metrics are shown."""
+    nodes = deque([tree])
+    while nodes:
+        node = nodes.popleft()
+        if (
+            isinstance(node, ast.If)
+            and getattr(node.test, "attr", getattr(node.test, "id", "")) == "show_hidden_metrics"
+        ):
+            nodes.extend(node.orelse)
+        else:
+            yield node
+            nodes.extend(ast.iter_child_nodes(node))
 
 
 def parsers(trees: Trees) -> dict[str, str]:

@@ -74,6 +74,8 @@ _KINDS = (
 )
 
 
+_LOOKUP = threading.Lock()
+"""Builds run in threads, and the first reading of sysconfig's variables in two threads gives one of them an incomplete table (Python 3.11)."""
 _cancelled: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 
 
@@ -99,7 +101,8 @@ def program() -> str:
     from uv import find_uv_bin
 
     try:
-        return os.fsdecode(find_uv_bin())
+        with _LOOKUP:
+            return os.fsdecode(find_uv_bin())
     except FileNotFoundError:
         raise BuildError("uv is not installed: `pip install uv`") from None
 

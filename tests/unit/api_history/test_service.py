@@ -129,3 +129,10 @@ def test_routes_metrics_parsers_and_groups() -> None:
 def test_requirements() -> None:
     metadata = b"Requires-Python: >=3.9\nRequires-Dist: torch==2.6.0\nRequires-Dist: ray>=2; extra == 'x'\nRequires-Dist: py_cpu\n\n"
     assert service.requirements(metadata) == {"python": ">=3.9", "torch": "==2.6.0", "py-cpu": ""}
+
+
+def test_metrics_that_a_server_shows_only_on_demand_are_left_out() -> None:
+    sources = trees(
+        v1__metrics__loggers="if self.show_hidden_metrics:\n    Gauge(name='vllm:hidden')\nelse:\n    Gauge(name='vllm:shown')",
+    )
+    assert list(service.metrics(sources)) == ["vllm:shown"]

@@ -139,6 +139,6 @@ class LateMetrics:
 def test_metrics_are_read_after_the_first_token_was_counted() -> None:
     server = LateMetrics()
     offered = offered_by(server)
-    assert offered.routes == {"/v1/completions", "/health"}
-    assert offered.metrics == {"vllm:generation_tokens_total"}
+    assert offered.routes == frozenset({"/v1/completions", "/health"})
+    assert offered.metrics == frozenset({"vllm:generation_tokens_total"})
     assert [body["max_tokens"] for body in server.posted] == [1]
