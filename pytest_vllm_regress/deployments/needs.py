@@ -162,9 +162,9 @@ def _texts(function: ast.FunctionDef) -> Iterator[str]:
 
 
 def _column(names: Any, rows: Any, argument: str) -> Iterator[str]:
-    """Yield the texts that ``parametrize`` gives this argument."""
+    """Yield the texts that ``parametrize`` gives this argument. A dictionary stands for its keys."""
     columns = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
-    if not isinstance(columns, list) or argument not in columns or not isinstance(rows, list):
+    if not isinstance(columns, list) or argument not in columns or not isinstance(rows, (list, dict)):
         return
     for row in rows:
         value = (

@@ -49,7 +49,9 @@ uv.program = lambda: program
 cases = load_all_cases(folder / "cases")
 cache, journal = EnvironmentCache(), Journal(folder / "journal", ["key"])
 planned = plan_sweep(names, lambda name: Contents({name: 120_000}, "2.6.0"))
-say = lambda line: print(line, flush=True)
+def say(line):
+    sys.stdout.write(line + "\\n")  # print writes the end of the line on its own, and other threads write between
+    sys.stdout.flush()
 
 def start(log, command, environment):
     options = dict(part.split("=", 1) for part in command if part.startswith("--vllm-"))
