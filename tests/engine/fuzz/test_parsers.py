@@ -13,6 +13,7 @@ from pytest_vllm_regress.fuzz.parsers.campaign import CampaignPlan, ParserCampai
 from pytest_vllm_regress.fuzz.parsers.checker import ParserChecker
 from pytest_vllm_regress.fuzz.parsers.finding import load, replay
 from tests.helpers import ROOT
+from tests.helpers.environments import require_environment
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 PUBLISHED = sorted((ROOT / "docs" / "parser-findings").glob("*.json"))
@@ -38,6 +39,7 @@ def session() -> Iterator[Session]:
 def test_a_documented_failure_is_found_again(
     session: Session, tmp_path: Path, case: str, environment: str, parser: str, kind: str
 ) -> None:
+    require_environment(environment)
     checker = ParserChecker(session, environment)
     campaign = ParserCampaign(checker, CampaignPlan(parsers=(parser,), examples=30), tmp_path, lambda line: None)
     campaign.run()
@@ -46,6 +48,7 @@ def test_a_documented_failure_is_found_again(
 
 
 def test_the_published_findings_still_fail(session: Session) -> None:
+    require_environment("vllm-0.33.0")
     checker = ParserChecker(session, "vllm-0.33.0")
     answers = {path.name: replay(load(path), checker)[0] for path in PUBLISHED}
     checker.close()
