@@ -300,7 +300,8 @@ def drift(
     today = datetime.datetime.now(datetime.UTC).date()
     with terminate_as_interrupt():
         for version in chosen:
-            if again or version not in drifts or drifts[version].day != today:
+            recorded = drifts.get(version)
+            if again or recorded is None or (recorded.day, recorded.python) != (today, python):
                 drifts[version] = diagnose(Release(version, today, python), warn, known_culprits(drifts.values()))
                 if record:
                     write_record(record, drifts)

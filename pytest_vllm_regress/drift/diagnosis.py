@@ -17,13 +17,13 @@ from ..bisection.algorithm import State, changes, next_candidate
 from ..environments.index import releases
 from ..environments.locks import release_date
 from ..errors import BuildError
-from .installation import Attempt, Pins, Release, Stage
+from .installation import Attempt, Pins, Release, Stage, blames_packages
 
 Try = Callable[[Pins, Stage], Attempt]
 Known = Mapping[str, tuple[str, str]]
 """The last good and first bad version of packages that broke other releases."""
 MOST_SUSPECTS = 4
-"""Packages that the failure names and that are tried one by one, before all that differ are halved."""
+"""Number of packages that are tried one by one before all that differ are halved: those that the failure names come first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,9 +56,10 @@ class Breakage:
 
 @dataclasses.dataclass(frozen=True)
 class Drift:
-    """What became of a release: its breakages in the order in which they were found, and the pins with which everything passes.
+    """Diagnosis of a release: its breakages in the order in which they were found, and the pins with which every stage passes.
 
     ``confirmed``: the release was installed once more with ``pins`` and passed. ``then``: why the resolution of its first day fails, too.
+    ``python``: the version of Python that it was installed for.
     """
 
     version: str
@@ -67,6 +68,7 @@ class Drift:
     pins: Mapping[str, str] = dataclasses.field(default_factory=dict)
     confirmed: bool = False
     then: str = ""
+    python: str = "3.11"
 
     @property
     def sound(self) -> bool:
@@ -103,7 +105,7 @@ def diagnose(release: Release, progress: Callable[[str], None], known: Known) ->
 
     attempt = try_pins({}, Stage.ANSWER)
     if attempt.failed is None:
-        return Drift(release.version, release.day)
+        return Drift(release.version, release.day, python=release.python)
     then, why = _versions_then(release)
     breakages: list[Breakage] = []
     pins: dict[str, str] = {}
@@ -114,7 +116,7 @@ def diagnose(release: Release, progress: Callable[[str], None], known: Known) ->
             break
         pins |= {culprit.package: culprit.pin for culprit in culprits}
         attempt = try_pins(pins, Stage.ANSWER)
-    return Drift(release.version, release.day, tuple(breakages), pins, attempt.failed is None, why)
+    return Drift(release.version, release.day, tuple(breakages), pins, attempt.failed is None, why, release.python)
 
 
 def _versions_then(release: Release) -> tuple[dict[str, str], str]:
@@ -122,6 +124,8 @@ def _versions_then(release: Release) -> tuple[dict[str, str], str]:
         day = release_date("vllm", release.version) + datetime.timedelta(days=1)
         return dataclasses.replace(release, day=day).versions({}), ""
     except BuildError as error:
+        if not blames_packages(error):
+            raise
         return {}, str(error)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "smoke.py"
 _PROMPT = "One token, please"
 _FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
-"""In what ``uv.explain`` says of requirements that contradict each other, and of a package that does not build."""
+"""Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does not build."""
 Pins = Mapping[str, str]
 """Package name to version specifier, as a user would add them to ``pip install``."""
 
@@ -45,7 +45,7 @@ class Stage(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """How far an installation got. ``failed``: the stage that failed, or None. ``reason`` is one line, ``text`` everything that was said."""
+    """Result of installing and trying a release. ``failed``: the stage that failed, or None. ``reason``: one line. ``text``: the full message."""
 
     failed: Stage | None = None
     reason: str = ""
@@ -95,12 +95,16 @@ class Release:
             return _not_installed(Stage.INSTALL, error)
 
 
+def blames_packages(error: BuildError) -> bool:
+    """Return whether the packages caused the error, not this machine or its network."""
+    return any(words in str(error) for words in _FAULTS_OF_PACKAGES)
+
+
 def _not_installed(stage: Stage, error: BuildError) -> Attempt:
-    """Return the failure of a stage that uv ran. Raises the error again unless the packages are to blame."""
-    text = str(error)
-    if not any(words in text for words in _FAULTS_OF_PACKAGES):
+    """Return the failure of a stage that uv ran. Raises the error again unless the packages caused it."""
+    if not blames_packages(error):
         raise error
-    return Attempt(stage, _last_line(text), text)
+    return Attempt(stage, _last_line(str(error)), str(error))
 
 
 @contextmanager

@@ -21,7 +21,7 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 def read_record(path: Path) -> dict[str, Drift]:
-    """Return what is recorded of each release; an empty dict without a file. Raises ``UsageError``."""
+    """Return the recorded diagnosis of each release; an empty dict without a file. Raises ``UsageError`` for an invalid file."""
     if not path.exists():
         return {}
     try:
@@ -54,6 +54,7 @@ def to_json(drift: Drift) -> dict[str, Any]:
         "pins": dict(drift.pins),
         "confirmed": drift.confirmed,
         "then": drift.then,
+        "python": drift.python,
     }
 
 
@@ -77,12 +78,12 @@ def table(drifts: Iterable[Drift]) -> list[str]:
         "# What `pip install vllm==X` gives today",
         "",
         "Written by `vllm-regress drift`; do not edit. Each release was installed with the newest packages that its requirements allowed on the",
-        "day in the table (Python 3.11), without a pin. Then its server was imported, its help printed, and a server started on the simulated",
+        "day in the table, without a pin. Then its server was imported, its help printed, and a server started on the simulated",
         "device until it answered one token. Where a stage fails, the packages that differ from the day after the release were searched for the",
         "one to blame. A pin is confirmed if the release was installed once more with it and passed every stage.",
         "",
-        "| release | day | fails at | because of | first bad | pin | confirmed |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| release | Python | day | fails at | because of | first bad | pin | confirmed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
         *(f"| {' | '.join(map(markdown_cell, row))} |" for row in rows),
     ]
 
@@ -90,7 +91,7 @@ def table(drifts: Iterable[Drift]) -> list[str]:
 def _rows(drift: Drift) -> list[tuple[str, ...]]:
     day = drift.day.isoformat()
     if drift.sound:
-        return [(drift.version, day, "nothing fails", "", "", "", "")]
+        return [(drift.version, drift.python, day, "nothing fails", "", "", "", "")]
     rows: list[tuple[str, ...]] = []
     for breakage in drift.breakages:
         reason = f"{breakage.stage}: {breakage.reason[:160]}"
@@ -98,14 +99,14 @@ def _rows(drift: Drift) -> list[tuple[str, ...]]:
         for culprit in breakage.culprits:
             change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
             pin = f"{culprit.package}{culprit.pin}"
-            rows.append((drift.version, day, reason, change, culprit.bad, pin, confirmed))
+            rows.append((drift.version, drift.python, day, reason, change, culprit.bad, pin, confirmed))
         if not breakage.culprits:
             why = (
                 "does not resolve as of its first day either"
                 if drift.then
                 else "fails with the packages of its first day, too"
             )
-            rows.append((drift.version, day, reason, why, "", "", ""))
+            rows.append((drift.version, drift.python, day, reason, why, "", "", ""))
     return rows
 
 
@@ -118,5 +119,11 @@ def _drift(version: str, entry: Mapping[str, Any]) -> Drift:
     )
     day = datetime.date.fromisoformat(entry["day"])
     return Drift(
-        str(Version(version)), day, breakages, dict(entry["pins"]), bool(entry["confirmed"]), str(entry["then"])
+        str(Version(version)),
+        day,
+        breakages,
+        dict(entry["pins"]),
+        bool(entry["confirmed"]),
+        str(entry["then"]),
+        str(entry["python"]),
     )

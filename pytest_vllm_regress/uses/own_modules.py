@@ -143,7 +143,7 @@ def _by_module(imports: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _loaded_by(name: str, files: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield the files of a module and of the packages that it is in. ``name`` may go on with a name in the module."""
+    """Yield the files of a module and of its parent packages. ``name`` may also name something inside the module."""
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         yield from files.get(".".join(parts[:count]), ())

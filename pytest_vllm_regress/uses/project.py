@@ -177,7 +177,7 @@ class ProjectReader:
         return PythonReader(name, VersionTests(self._releases, self._v0, self._asked), self._strings)
 
     def _asked(self, kind: str, targets: tuple[str, ...], detail: str) -> Outcome:
-        """Return for which releases a test is true that asks for an attribute or a parameter, and for which it may be false."""
+        """Return the releases for which a test for an attribute or a parameter is true, and those for which it may be false."""
         statuses = self._checker.statuses(Use(kind, targets, Place("", 0), detail))
         without = frozenset(number for number, status in enumerate(statuses) if status.missing)
         unsure = frozenset(number for number, status in enumerate(statuses) if not status.sure)

@@ -1,1 +1,1 @@
-"""New releases: which there are since the last look, what to run on them, and how case files and ranges follow from the verdicts."""
+"""Watch for new releases: find them, run the cases on them, and correct case files and ranges from the verdicts."""

@@ -1,4 +1,4 @@
-"""A look at new releases: run the cases, and derive changes and edits; then, if wanted, write these and what was observed."""
+"""Run the cases on new releases and derive changes and edits of case files; if requested, write them and the new verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Correct an affected range by what releases showed. Pure."""
+"""Correct an affected range from the verdicts on releases. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which releases are new, and which cases run on them in which environments. Pure: lists of releases are arguments."""
+"""Find new releases and plan which cases run on them, and in which environments. Pure: lists of releases are arguments."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def new_releases(listed: Listed, known: Listed, seen: Mapping[str, Sequence[str]
 
 
 def plan(news: Sequence[Release], cases: Sequence[Case], newest_vllm: Version) -> tuple[Look, ...]:
-    """Return what to run: all cases on a release of vLLM, and on one of a grammar library those that are about it."""
+    """Return what to run: on a release of vLLM all cases, on a release of a grammar library the cases about that library."""
     looks: dict[tuple[Release, str], list[Case]] = {}
     for release in news:
         for case in cases:

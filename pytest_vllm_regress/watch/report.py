@@ -37,7 +37,7 @@ class Report:
 
     @property
     def seen_releases(self) -> tuple[Release, ...]:
-        """The releases that were dealt with: they were run, and everything was as expected or the edits were written."""
+        """The releases that need no further look: they were run, and everything was as expected or the edits were written."""
         left = {look.release for look in self.looks if look.environment in self.unbuilt}
         left |= set() if self.written else {*self.unexpected_releases}
         return tuple(dict.fromkeys(look.release for look in self.looks if look.release not in left))

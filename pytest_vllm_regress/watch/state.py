@@ -31,7 +31,7 @@ class State:
     unapplied: tuple[str, ...] = ()
 
     def is_due(self, today: str, *, write: bool) -> bool:
-        """Return whether there is anything to look at: not twice a day, unless edits of today's look are to be written."""
+        """Return whether to look: at most once a day, unless the edits of today's look still have to be written."""
         return self.day != today or (write and bool(self.unapplied))
 
     def after(self, today: str, seen: Iterable[Release], unapplied: Iterable[Release] = ()) -> State:

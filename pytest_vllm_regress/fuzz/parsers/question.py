@@ -13,7 +13,7 @@ from .meaning import Meaning, features
 from .oracle import STREAM, WHOLE, Answer, Problem, problem
 
 Reply = Mapping[str, Any]
-"""What the host answers to one question: ``whole`` and ``streams``."""
+"""Reply of the host to one question: the answers for the whole text (``whole``) and for each cut (``streams``)."""
 Ask = Callable[[Sequence["Question"]], list[Reply]]
 """Asks a parser several questions."""
 

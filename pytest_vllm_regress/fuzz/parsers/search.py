@@ -87,7 +87,7 @@ def _note(seen: Observed, form: Format, ask: Ask, result: Round, explained: _Exp
 
 
 class _Explained:
-    """What is known already: findings, and observations that were reduced to one of them."""
+    """Known findings, and observations that were reduced to one of them."""
 
     def __init__(self, known: Sequence[Reduced]) -> None:
         self._known = list(known)

@@ -98,7 +98,7 @@ class Smoke:
 
 
 class Served(Protocol):
-    """What is asked of a running server."""
+    """The part of a running server that the smoke test uses."""
 
     @property
     def model(self) -> str: ...

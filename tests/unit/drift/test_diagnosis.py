@@ -69,6 +69,15 @@ def drift_of(rule: Rule, known: Mapping[str, tuple[str, str]] | None = None) -> 
     return diagnose(release, lambda line: None, known or {}), release.tried
 
 
+def test_an_index_that_cannot_be_asked_is_no_property_of_the_first_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_index(package: str, version: str) -> datetime.date:
+        raise BuildError("the package index cannot be reached")
+
+    monkeypatch.setattr(diagnosis, "release_date", no_index)
+    with pytest.raises(BuildError, match="cannot be reached"):
+        drift_of(lambda versions: Stage.SERVE)
+
+
 def test_a_release_that_passes_is_installed_once() -> None:
     drift, tried = drift_of(lambda versions: None)
     assert drift.sound and tried == [{}]

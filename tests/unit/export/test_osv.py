@@ -64,7 +64,7 @@ REFERENCES = {
 
 @pytest.mark.parametrize("case", load_all_cases(ROOT / "cases"), ids=lambda case: case.id)
 def test_records_have_the_fields_that_the_schema_requires(case: Case) -> None:
-    """The schema of https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed values of the fields that a record uses."""
+    """A part of the schema https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed values of the fields that records use."""
     try:
         record = osv_record(case, ())
     except UsageError:

@@ -1,4 +1,4 @@
-"""Ranges corrected by what releases showed."""
+"""Affected ranges are corrected from the verdicts on releases."""
 
 from __future__ import annotations
 

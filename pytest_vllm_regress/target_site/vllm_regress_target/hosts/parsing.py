@@ -18,14 +18,14 @@ _LOADED: Dict[str, "Encoder"] = {}
 
 
 class Encoder:
-    """A tokenizer, with the ids of each piece of text remembered."""
+    """A tokenizer that caches the token ids of each piece of text."""
 
     def __init__(self, path: str) -> None:
         self.tokenizer = parsing.tokenizer(path)
         self._ids: Dict[str, List[int]] = {}
 
     def ids(self, text: str) -> List[int]:
-        """Return the ids of a text. Cached, because drawn texts have few different pieces."""
+        """Return the token ids of a text. Cached, because drawn texts consist of few distinct pieces."""
         if text not in self._ids:
             if len(self._ids) > 50000:
                 self._ids.clear()
