@@ -17,13 +17,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from page_parts import code
+
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.errors import Unsupported
-from pytest_vllm_regress.fuzz.parsers.campaign import JOURNAL
 from pytest_vllm_regress.fuzz.parsers.checker import ParserChecker
 from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
-from pytest_vllm_regress.fuzz.parsers.finding import ParserFinding, Upstream, load, replay
+from pytest_vllm_regress.fuzz.parsers.finding import ParserFinding, load, replay
 from pytest_vllm_regress.fuzz.parsers.oracle import WHOLE
+from pytest_vllm_regress.fuzz.stepped import JOURNAL
+from pytest_vllm_regress.fuzz.upstream_search import Upstream
 
 HERE = Path(__file__).parent
 PLACE = HERE / "parser-findings"
@@ -117,15 +120,6 @@ def table(record: dict[str, Any]) -> str:
         for release in releases
     ]
     return TABLE_HEAD + "\n".join(lines) + f"\n\nSound parsers: {', '.join(sound)}.\n"
-
-
-def code(text: str, limit: int = 150) -> str:
-    """Return text as code in a cell of a Markdown table."""
-    short = text if len(text) <= limit else text[: limit - 3] + "..."
-    plain = short.replace("\\", "\\\\").replace("\n", "\\n").replace("|", "\\|")
-    fence = "``" if "`" in plain else "`"
-    pad = " " if "`" in plain else ""
-    return f"{fence}{pad}{plain}{pad}{fence}"
 
 
 def row(finding: ParserFinding) -> str:

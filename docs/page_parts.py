@@ -1,4 +1,4 @@
-"""Replace the generated parts of a page, which lie between ``<!-- generated: NAME -->`` and ``<!-- end -->``."""
+"""Parts of generated pages, which lie between ``<!-- generated: NAME -->`` and ``<!-- end -->``, and cells of their tables."""
 
 from __future__ import annotations
 
@@ -15,3 +15,12 @@ def replace_parts(page: str, parts: Mapping[str, Callable[[], Iterable[str]]]) -
         if count != 1:
             raise SystemExit(f"the page has {count} parts `generated: {name}`, expected one")
     return page
+
+
+def code(text: str, limit: int = 150) -> str:
+    """Return text as code in a cell of a Markdown table."""
+    short = text if len(text) <= limit else text[: limit - 3] + "..."
+    plain = short.replace("\\", "\\\\").replace("\n", "\\n").replace("|", "\\|")
+    fence = "``" if "`" in plain else "`"
+    pad = " " if "`" in plain else ""
+    return f"{fence}{pad}{plain}{pad}{fence}"

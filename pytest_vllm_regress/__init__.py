@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         near_misses,
         valid_instances,
     )
+    from .states.growth import Growth, Reading, Slope, measure_growth
     from .upstream.engine_runner import VllmRunner
     from .upstream.remote_server import RemoteOpenAIServer
 
@@ -96,6 +97,7 @@ _PUBLIC_NAMES = {
         *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),
         *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
     ),
+    "states.growth": ("Growth", "Reading", "Slope", "measure_growth"),
     "upstream.engine_runner": ("VllmRunner",),
     "upstream.remote_server": ("RemoteOpenAIServer",),
 }
@@ -125,6 +127,7 @@ __all__ = [
     "Engines",
     "EnvironmentFileError",
     "Feature",
+    "Growth",
     "Health",
     "Invalid",
     "LimitExceeded",
@@ -136,6 +139,7 @@ __all__ = [
     "Prompt",
     "ProtocolError",
     "Ranked",
+    "Reading",
     "RegressError",
     "RemoteError",
     "RemoteOpenAIServer",
@@ -144,6 +148,7 @@ __all__ = [
     "Script",
     "ScriptError",
     "Server",
+    "Slope",
     "StartReport",
     "Target",
     "ToolCall",
@@ -154,6 +159,7 @@ __all__ = [
     "engine",
     "invalid_instances",
     "json_schemas",
+    "measure_growth",
     "near_misses",
     "png_url",
     "tensor_base64",

@@ -37,6 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
+@pytest.fixture(autouse=True)
+def few_plugins_in_pytester(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of pytester do without two plugins: schemathesis's adds a warning to each error of collection, and anyio's doubles the start-up time."""
+    if "pytester" in request.fixturenames:
+        request.getfixturevalue("pytester")  # which removes PYTEST_ADDOPTS
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis -p no:anyio")
+
+
 @pytest.fixture(scope="session")
 def make_target(tmp_path_factory: pytest.TempPathFactory) -> MakeTarget:
     """Makes an interpreter that has the named distributions as empty packages: ``make_target(vllm="0.8.4")``."""

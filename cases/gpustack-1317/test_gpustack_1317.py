@@ -6,7 +6,11 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Server
 
-pytestmark = [pytest.mark.vllm_case("gpustack-1317"), pytest.mark.vllm_engine(front="serve", task="embed")]
+pytestmark = [
+    pytest.mark.vllm_case("gpustack-1317"),
+    pytest.mark.vllm_engine(front="serve", task="embed"),
+    pytest.mark.vllm_requires(vllm=">=0.8"),  # the first whose /rerank counts tokens
+]
 
 
 def test_usage(vllm_server: Server, vllm_at_work: AtWork) -> None:

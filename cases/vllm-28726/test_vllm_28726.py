@@ -8,6 +8,7 @@ from pytest_vllm_regress import AtWork, Probe
 
 
 @pytest.mark.vllm_case("vllm-28726")
+@pytest.mark.vllm_requires(vllm=">=0.10.2")  # a request takes other arguments before
 def test_freed_at_once(vllm_probe: Probe, vllm_at_work: AtWork) -> None:
     plain = vllm_probe("kept", requests=20, caching=False)
     vllm_at_work("requests without prefix caching are freed at once", plain == {"kept": 0, "hashes": 0})

@@ -12,6 +12,7 @@ REQUESTS = 6
 
 
 @pytest.mark.vllm_case("vllm-29002")
+@pytest.mark.vllm_requires(vllm=">=0.10")  # the first whose metrics name the engine
 @pytest.mark.vllm_engine(front="serve", generation="V1", data_parallel_size=2)
 def test_rank(vllm_server: Server, vllm_at_work: AtWork) -> None:
     def finished(engine: int) -> float:

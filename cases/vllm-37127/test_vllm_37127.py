@@ -10,6 +10,7 @@ from pytest_vllm_regress import AtWork, Server
 
 
 @pytest.mark.vllm_case("vllm-37127")
+@pytest.mark.vllm_requires(vllm=">=0.9.2")  # the first whose V1 engine accepts a priority
 @pytest.mark.vllm_engine(front="serve", generation="V1")
 def test_huge_priority(vllm_server: Server, vllm_at_work: AtWork) -> None:
     body: dict[str, Any] = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}

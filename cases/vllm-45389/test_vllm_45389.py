@@ -8,6 +8,7 @@ from pytest_vllm_regress import AtWork, Probe
 
 
 @pytest.mark.vllm_case("vllm-45389")
+@pytest.mark.vllm_requires(vllm=">=0.8.3")  # the first that streams the arguments of a required call
 def test_brace(vllm_probe: Probe, vllm_at_work: AtWork) -> None:
     def arguments(city: str) -> str:
         text = '[{"name": "weather", "parameters": {"city": "CITY"}}]'.replace("CITY", city)

@@ -8,7 +8,11 @@ from pytest_vllm_regress import AtWork, Server
 
 DOCUMENTS = ["one two", "three", "42"]
 
-pytestmark = [pytest.mark.vllm_case("vllm-46119"), pytest.mark.vllm_engine(front="serve", task="embed")]
+pytestmark = [
+    pytest.mark.vllm_case("vllm-46119"),
+    pytest.mark.vllm_requires(vllm=">=0.8.3"),  # before, top_n does not limit the results
+    pytest.mark.vllm_engine(front="serve", task="embed"),
+]
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])

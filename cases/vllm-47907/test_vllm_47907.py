@@ -17,7 +17,9 @@ CALL = '{"name": "add", "arguments": {"code": 1}}'
 
 
 @pytest.mark.vllm_case("vllm-47907")
-@pytest.mark.vllm_requires(vllm=">0.13")  # up to 0.13 a call that arrives character by character is not streamed either
+@pytest.mark.vllm_requires(
+    vllm=">=0.19"
+)  # up to 0.18.1 a call that arrives character by character is not streamed either
 @pytest.mark.parametrize("pieces", [[START + CALL], [START, CALL]], ids=["one", "two"])
 def test_few_deltas(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, pieces: list[str]) -> None:
     options: dict[str, Any] = {"tokenizer": vllm_model_path, "parser": "gigachat3", "tools": [TOOL], "markers": [START]}

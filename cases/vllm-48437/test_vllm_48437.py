@@ -8,6 +8,7 @@ from pytest_vllm_regress import AtWork, Probe
 
 
 @pytest.mark.vllm_case("vllm-48437")
+@pytest.mark.vllm_requires(vllm=">=0.7")  # the first with PEFTHelper.validate_legal
 @pytest.mark.parametrize("rank", [0, -8])
 def test_rank(vllm_probe: Probe, vllm_at_work: AtWork, rank: int) -> None:
     vllm_at_work("an ordinary rank is accepted", vllm_probe("refusal", rank=8) is None)

@@ -10,6 +10,7 @@ from pytest_vllm_regress import AtWork, Server
 
 
 @pytest.mark.vllm_case("vllm-49144")
+@pytest.mark.vllm_requires(vllm=">=0.8")  # the first whose V1 engine has log-probabilities of the prompt
 @pytest.mark.vllm_engine(front="serve", generation="V1")
 @pytest.mark.parametrize(
     ("endpoint", "field"), [("completions", "prompt_logprobs"), ("chat/completions", "top_logprobs")]

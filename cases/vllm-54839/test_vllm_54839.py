@@ -8,7 +8,7 @@ from pytest_vllm_regress import Adapter, AsyncEngine, AtWork
 
 pytestmark = [
     pytest.mark.vllm_case("vllm-54839"),
-    pytest.mark.vllm_requires(vllm=">=0.9"),  # earlier engines do not list their adapters
+    pytest.mark.vllm_requires(vllm=">=0.10"),  # earlier engines do not list their adapters
     pytest.mark.vllm_engine(
         front="async", generation="V1", fresh=True, extra={"enable_lora": True, "max_lora_rank": 8}
     ),

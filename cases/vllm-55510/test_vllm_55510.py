@@ -7,7 +7,7 @@ import pytest
 from pytest_vllm_regress import AtWork, Probe
 
 # The probe starts the `vllm` command.
-pytestmark = [pytest.mark.vllm_case("vllm-55510"), pytest.mark.vllm_requires(vllm=">=0.7")]
+pytestmark = [pytest.mark.vllm_case("vllm-55510"), pytest.mark.vllm_requires(vllm=">=0.7.3")]
 
 TIMEOUT_S = 30
 

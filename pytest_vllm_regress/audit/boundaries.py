@@ -1,7 +1,7 @@
 """The ends of affected ranges: which were observed, and which are inferred.
 
 An end is observed if the two adjacent stable releases around it were run on the same device, the one inside showed the failure, and the one
-outside did not.
+outside did not, or was found in the run to lack what the failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STATES = {True: "shows it", False: "passes", None: "told nothing"}
 class Boundary:
     """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the adjacent one that must not.
 
-    ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was. ``missing``: releases that were not run.
+    ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was. ``missing``: releases not run, or INCONCLUSIVE.
     ``contradicted``: a release that was run shows the opposite of what the range says.
     """
 
@@ -96,14 +96,17 @@ def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Versio
 def _boundary(case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable) -> Boundary:
     ends = {version: table.at(case.id, affected.package, str(version)) for version in (inside, outside)}
     showing = {entry.device for entry in ends[inside] if entry.shown}
-    devices = showing & {entry.device for entry in ends[outside] if entry.shown is False}
+    passing = {entry.device for entry in ends[outside] if entry.shown is False}
+    lacking = {entry.device for entry in ends[outside] if entry.verdict is Verdict.NOT_APPLICABLE}
+    devices = showing & (passing or lacking)
     wrong = {
-        inside: any(entry.shown is False for entry in ends[inside]) and not showing,
+        inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside]) and not showing,
         outside: any(entry.shown for entry in ends[outside]),
     }
     reasons = [_reason(case, version, ends[version], wrong[version]) for version in sorted(ends)]
     if devices:
-        reasons = [f"{inside} shows it, {outside} passes, on {', '.join(sorted(devices))}"]
+        other = f"{outside} passes" if passing else f"not applicable to {outside}"
+        reasons = [f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"]
     return Boundary(
         case_id=case.id,
         package=affected.package,
@@ -112,9 +115,18 @@ def _boundary(case: Case, affected: Range, inside: Version, outside: Version, ta
         outside=str(outside),
         observed=bool(devices),
         reason="; ".join(filter(None, reasons)),
-        missing=tuple(str(version) for version in (inside, outside) if not ends[version]),
+        missing=tuple(
+            str(version)
+            for version, entries in ends.items()
+            if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
+        ),
         contradicted=not devices and any(wrong.values()),
     )
+
+
+def _excused(case: Case, entry: Recorded) -> bool:
+    """Return whether a run inside this range could pass because the version of another package was outside its own range."""
+    return len(case.affected) > 1 and entry.verdict is Verdict.FIXED
 
 
 def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bool) -> str:

@@ -18,8 +18,6 @@ from .culprit import Culprit, result_to_json
 from .search import CandidateRunner, Plan, Search
 from .search_log import CandidateResult, SearchLog
 
-CONFIRMING_RUNS = 2
-
 
 @dataclasses.dataclass(frozen=True)
 class CommitSearch:
@@ -28,6 +26,7 @@ class CommitSearch:
     ``environment``: from a commit to the name of its environment.
     ``repeat``, ``trials``: as in ``Plan``.
     ``ends``: the commits given as good and as bad, if any.
+    ``confirming_runs``: further runs of each commit found, and of its parent, per trial.
     """
 
     case: Case
@@ -36,6 +35,7 @@ class CommitSearch:
     repeat: int = 2
     trials: int = 1
     ends: tuple[str, str] | None = None
+    confirming_runs: int = 2
 
     def plan(self) -> Plan:
         groups = self.history.groups
@@ -92,7 +92,7 @@ class CommitReport:
 
 
 def search_commits(search: CommitSearch, search_log: SearchLog, runner: CandidateRunner) -> CommitReport:
-    """Search the history, then run each commit found and its parent ``CONFIRMING_RUNS`` more times per trial.
+    """Search the history, then run each commit found and its parent again to confirm it.
 
     No commit is found if both ends have the same state. Raises ``UsageError`` if an end has another state than the one it was given for.
     """
@@ -131,7 +131,8 @@ def _confirm(search: CommitSearch, change: Transition, bisection: Search) -> Cul
     parent = history.groups[change.low].first if doubtful else history.parent(group)
 
     def run_again(commit: Commit) -> CandidateResult:
-        return bisection.confirm(commit.id[:10], search.environment(commit), CONFIRMING_RUNS * search.trials)
+        name, runs = commit.id[:10], search.confirming_runs * search.trials
+        return bisection.confirm(name, search.environment(commit), runs) if runs else bisection.result(name)
 
     source = source_at_commit(history.project, history.repository, group.first)
     return Culprit(

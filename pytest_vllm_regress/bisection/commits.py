@@ -66,6 +66,11 @@ def history(project: Project, repository: Repository, first: str, second: str, *
     return History(project, repository, tuple(groups), len(between) + 1)
 
 
+def around(project: Project, repository: Repository, commit: Commit) -> History:
+    """Return the history of two commits: the first parent of ``commit``, and ``commit``."""
+    return History(project, repository, (Group(repository.commit(commit.parents[0])), Group(commit)), 2)
+
+
 def end_of(project: Project, repository: Repository, text: str, branch: str) -> str:
     """Return the id of the commit that ``text`` names: a revision, or a release.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,6 @@ from ..util.text import markdown_block, markdown_inline
 from .algorithm import State
 from .commits import History
 from .search_log import CandidateResult
-
-_PULL_REQUEST = re.compile(r"\(#(\d+)\)\s*\Z|\AMerge pull request #(\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +44,8 @@ class Culprit:
     @property
     def pull_request(self) -> str:
         """The URL of the pull request in the commit's subject; empty if there is none."""
-        match = _PULL_REQUEST.search(self.commit.subject)
-        return f"{self.history.project.repository}/pull/{match[1] or match[2]}" if match else ""
+        number = self.commit.pull_request
+        return f"{self.history.project.repository}/pull/{number}" if number else ""
 
     @property
     def address(self) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
 from ..cases import proof
 from ..cases.model import Case
 from ..cases.proof import AFFECTED, BisectedCommit, Proof
+from ..environments.git import Commit, Repository
 from ..environments.sources import PROJECTS, clone_of
 from ..errors import UsageError
 from ..util.versions import version_of
 from .candidates import commit_environments
 from .commit_search import CommitReport, CommitSearch, search_commits
-from .commits import end_of, history
+from .commits import History, around, end_of
+from .commits import history as commits_between
 from .culprit import Culprit
 from .search import CandidateRunner
 from .search_log import SearchLog
@@ -92,20 +94,38 @@ def release_pairs(case: Case, evidence: Proof) -> tuple[ReleasePair, ...]:
 
 
 def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
-    """Search the commits between two releases for the change that the evidence shows, and compare it with the case."""
+    """Find the change that the evidence shows between two releases, and compare it with the case.
+
+    A commit that the case names, and its parent, are tried first. All commits between the releases are searched if none of those is the change.
+    """
     project = PROJECTS[pair.package]
     clone = clone_of(project)
-    older, younger = (end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger))
-    search = CommitSearch(
+    whole = CommitSearch(
         case=case,
-        history=history(project, clone, older, younger),
+        history=History(project, clone, (), 0),
         environment=commit_environments(case, pair.package, options.env),
         repeat=options.repeat,
         trials=options.trials,
-        ends=(younger, older) if pair.is_fix else (older, younger),
     )
-    key = [case.id, proof.case_fingerprint(case), "documented", str(options.trials), *options.arguments]
-    search_log = SearchLog.in_cache([*key, *search.plan().environments])
+    for commit in _documented_commits(case, pair, clone, options.branch):
+        history = around(project, clone, commit)
+        found = _trace(dataclasses.replace(whole, history=history, confirming_runs=0), pair, options, runner)
+        if found.commits:
+            return found
+        runner.say(
+            f"{case.id}: {commit.id[:10]} ({commit.subject}) is not the change, or its runs gave no clear verdict"
+        )
+    older, younger = (end_of(project, clone, release, options.branch) for release in (pair.older, pair.younger))
+    ends = (younger, older) if pair.is_fix else (older, younger)
+    history = commits_between(project, clone, older, younger)
+    return _trace(dataclasses.replace(whole, history=history, ends=ends), pair, options, runner)
+
+
+def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
+    case = search.case
+    # The environments are left out: the search of all commits must not repeat the runs of the documented ones.
+    key = [case.id, proof.case_fingerprint(case), "documented", pair.package, str(options.env), str(options.trials)]
+    search_log = SearchLog.in_cache([*key, *options.arguments])
     report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
     commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)
     problems = [doubt for culprit in report.culprits if (doubt := _doubt(culprit))] or [
@@ -116,6 +136,20 @@ def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: Candidat
             f"no such change found between {pair}: too many commits were skipped, or the failure needs more trials"
         )
     return Trace(commits, tuple(problems), search_log)
+
+
+def _documented_commits(case: Case, pair: ReleasePair, clone: Repository, branch: str) -> Iterator[Commit]:
+    """Yield the commits that ``fixed-by`` or ``broken-by`` names, directly or by their pull request, if the clone has them."""
+    repository = PROJECTS[pair.package].repository
+    for url in case.fixed_by if pair.is_fix else case.broken_by:
+        kind, _, name = url.removeprefix(f"{repository}/").partition("/")
+        commit = None
+        if kind == "pull":
+            commit = clone.merge_of(name, branch)
+        elif kind == "commit" and clone.has(name):
+            commit = clone.commit(name)
+        if commit is not None and commit.parents:
+            yield commit
 
 
 def _doubt(culprit: Culprit) -> str:

@@ -83,8 +83,8 @@ def nearest_first(cases: Iterable[Case], changed: frozenset[str], repository: Re
     modules = {path.removesuffix(".py").replace("/", ".") for path in changed} | set(changed)
 
     def nearness(case: Case) -> tuple[int, int]:
-        fixes = (match[1] for url in case.fixed_by if (match := _PULL.search(url)))
-        touched = {path for number in fixes for path in repository.touched_by_subject(f"(#{number})")}
+        merges = (repository.merge_of(match[1]) for url in case.fixed_by if (match := _PULL.search(url)))
+        touched = {path for merge in merges if merge is not None for path in merge.touched}
         text = "\n".join(
             peek(file, _MAX_TEXT)
             for pattern in ("*.py", "*.toml", "*.md")

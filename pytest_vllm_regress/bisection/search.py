@@ -108,6 +108,10 @@ class Search:
             self._record(name, self._try(environment, runs))
         return self._log.results[name]
 
+    def result(self, candidate: str) -> CandidateResult:
+        """Return the result of a candidate that was tried."""
+        return self._log.results[candidate]
+
     def _record(self, candidate: str, result: CandidateResult) -> None:
         self._log.add(candidate, result)
         self._runner.say(

@@ -25,13 +25,15 @@ PROMPT_ADAPTER = "prompt adapter"
 """The kind of a name that stands for eight virtual tokens before a prompt of the text model."""
 MAX_POSITIONS = 32768
 """Length that aliases of generating models claim: tests ask for the lengths of the models that they name."""
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-"""A name on the hub with its owner."""
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}|gpt2|bert-base-uncased")
+"""A name on the hub with its owner, or one of the few without."""
 
 _VIRTUAL_TOKENS = 8
 _MAX_FILE = 64 * 1024 * 1024
 _NAMED: Mapping[str, str] = MappingProxyType(
     {
+        "charent/self_cognition_Alice": ADAPTER,
+        "charent/self_cognition_Bob": ADAPTER,
         "jason9693/Qwen2.5-1.5B-apeach": "classifier",
         "internlm/internlm2-1_8b-reward": "classifier",
         "intfloat/e5-mistral-7b-instruct": "text",

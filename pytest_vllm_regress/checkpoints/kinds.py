@@ -6,6 +6,8 @@ import functools
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from packaging.requirements import Requirement
+
 from ..errors import UsageError
 from . import bert, experts, llama, mamba, mistral, qwen, sentencepiece, whisper
 from .shapes import CheckpointKind
@@ -17,7 +19,7 @@ KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
         "vision": CheckpointKind(
             *("Qwen2_5_VLForConditionalGeneration", qwen.vision_config, qwen.vision_weights),
             *(functools.partial(byte_level, vision=True), qwen.vision_files),
-            needs="torchvision",  # its image processor is part of that
+            needs=("torchvision", "transformers>=4.49"),  # the image processor is part of torchvision
         ),
         "classifier": CheckpointKind(
             *("Qwen2ForSequenceClassification", qwen.classifier_config, qwen.classifier_weights),
@@ -35,7 +37,7 @@ KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
         ),
         "slow-tokenizer": CheckpointKind(
             *("LlamaForCausalLM", llama.config, llama.weights, sentencepiece.slow, qwen.generation),
-            needs="sentencepiece",
+            needs=("sentencepiece",),
         ),
         "mistral": CheckpointKind(
             *("MistralForCausalLM", mistral.config, llama.weights, mistral.tekken, qwen.generation),
@@ -63,9 +65,15 @@ def kind_named(name: str) -> CheckpointKind:
     return KINDS[name]
 
 
-def needed_by(model: str) -> str | None:
-    """Return the package that a target needs in addition to vLLM for this kind. None for models that are not kinds."""
-    return KINDS[model].needs if model in KINDS else None
+def unmet_needs(model: str, versions: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what a target with these versions lacks for this kind of model, as requirements. Models that are not kinds need nothing."""
+    requirements = map(Requirement, KINDS[model].needs if model in KINDS else ())
+    return tuple(
+        str(requirement)
+        for requirement in requirements
+        if requirement.name not in versions
+        or not requirement.specifier.contains(versions[requirement.name], prereleases=True)
+    )
 
 
 def arguments_of(model: str) -> Mapping[str, str]:

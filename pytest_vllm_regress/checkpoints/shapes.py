@@ -55,8 +55,9 @@ class Tokenizer:
 class CheckpointKind:
     """A kind of checkpoint: the model class, its config.json, weights and tokenizer, and further JSON ``documents`` by file name.
 
-    ``needs``: a package that the target must have in addition to vLLM. ``arguments``: engine arguments that the kind needs. ``keeps``: whether the
-    weight of this name is written. All weights are drawn, so that two kinds with the same weights have equal values in those that both keep.
+    ``needs``: requirements (PEP 508) that the target must meet in addition to vLLM. ``arguments``: engine arguments that the kind needs.
+    ``keeps``: whether the weight of this name is written. All weights are drawn, so that two kinds with the same weights have equal values in
+    those that both keep.
     """
 
     architecture: str
@@ -64,7 +65,7 @@ class CheckpointKind:
     weights: Callable[[int, Shape], Weights]
     tokenizer: Callable[[], Tokenizer]
     documents: Callable[[Tokenizer], Mapping[str, Any]]
-    needs: str | None = None
+    needs: tuple[str, ...] = ()
     keeps: Callable[[str], bool] = lambda name: True
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

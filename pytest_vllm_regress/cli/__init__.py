@@ -42,6 +42,7 @@ MODULES = {
     "run": "run",
     "show": "cases",
     "site": "report",
+    "states": "conformance",
     "try": "changes",
     "upstream": "conformance",
     "uses": "audit",
@@ -51,7 +52,7 @@ MODULES = {
 """The module that defines each command in its typer application ``app``."""
 PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", "upstream", "validate", "watch"})
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
-LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay"}
+LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "

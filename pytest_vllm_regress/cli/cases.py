@@ -188,15 +188,11 @@ def new(
     )
     report: Upstream | Unreported
     if finding is not None:
-        from ..fuzz.artefact import load
-        from ..fuzz.draft import TRACKERS, draft_from_finding
+        from ..fuzz.draft import draft_from_file
 
-        artefact = load(finding)
-        draft = draft_from_finding(artefact, draft)
-        reference = upstream or from_ or artefact.upstream
-        report = (
-            Upstream.parse(reference) if reference else Unreported(Path(artefact.name).stem, TRACKERS[artefact.backend])
-        )
+        draft, name, tracker, reported = draft_from_file(finding, draft)
+        reference = upstream or from_ or reported
+        report = Upstream.parse(reference) if reference else Unreported(Path(name).stem, tracker)
     else:
         report = Upstream.parse(upstream or from_ or "")
     case = create_case(invocation(context).cases_dir or Path("cases"), report, draft)

@@ -1,4 +1,7 @@
-"""``vllm-regress conformance``: run the conformance suite in environments and write the table. ``upstream``: run vLLM's own tests."""
+"""``vllm-regress conformance``: run the conformance suite in environments and write the table. ``upstream``: run vLLM's own tests.
+
+``states``: measure health addresses and shutdown of releases.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,22 @@ from ..errors import BuildError, UsageError
 from ..runner.build import build_with_cache
 from ..util.files import write_atomically
 from ..util.signals import terminate_as_interrupt
-from .context import HELP, OK, UNBUILT, UNEXPECTED, Source, WheelIndex, invocation, print_columns, say, warn
+from .context import (
+    HELP,
+    OK,
+    UNBUILT,
+    UNEXPECTED,
+    AsJson,
+    Source,
+    WheelIndex,
+    Yes,
+    confirm_downloads,
+    invocation,
+    print_columns,
+    print_json,
+    say,
+    warn,
+)
 
 app = typer.Typer(context_settings=HELP)
 RECORD = Path("docs/records/conformance.json")
@@ -132,7 +150,7 @@ def upstream(
     from ..engines.standalone import bare_session
     from ..environments.git import Repository
     from ..upstream import report
-    from ..upstream.meaning import listed_tests
+    from ..upstream.listed import listed_tests
     from ..upstream.run import Limits, Request, run_tests
     from ..upstream.tree import write_tree
     from ..util.rundir import scratch
@@ -162,3 +180,60 @@ def upstream(
     if destination is not None:
         write_atomically(destination, report.document(done, target.versions["vllm"], tree.commit.id))
     raise typer.Exit(UNEXPECTED if any(result.outcome == "failed" for result in done.results) else OK)
+
+
+@app.command(
+    epilog="Exit codes: 0 everything was measured; 1 some rows could not be measured; 2 usage; 3 an environment could not be built; "
+    "130 interrupted."
+)
+def states(
+    environments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ENVIRONMENT", help="Environments: vllm-0.11.2. None: only write the pages."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="health|shutdown", help="Measure only this table.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure rows that the record has, too.")] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FILE.json", help="Read and save all results here, after each row."),
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="DIR", help="Write health.md and shutdown.md there.")
+    ] = None,
+    as_json: AsJson = False,
+    yes: Yes = False,
+) -> None:
+    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is dead, and how their servers end.
+
+    Servers run on the simulated device. Rows that --record has are not measured again, so that an interrupted command can be repeated.
+    """
+    from ..states.measure import TABLES, measure_environment
+    from ..states.record import pages, read_record, to_json, write_record
+
+    names = environments or []
+    tables = only or list(TABLES)
+    if unknown := [table for table in tables if table not in TABLES]:
+        raise UsageError(f"--only {unknown[0]}: allowed are {', '.join(TABLES)}")
+    releases = read_record(record) if record else {}
+    if not names and not releases:
+        raise UsageError("states: name environments (states vllm-0.11.2), or a record by --record")
+    confirm_downloads(names, yes=yes, show=warn)
+    complete = True
+    for name in names:
+        known = releases.get(name)
+        if known is not None and again:
+            known = known.without(tables)
+        if known is None or known.missing(tables):
+            for release in measure_environment(name, known, tables, warn):
+                releases[name] = release
+                if record:
+                    write_record(record, releases)
+        complete = complete and name in releases and not releases[name].missing(tables)
+    if write:
+        for file, lines in pages(releases.values()).items():
+            write_atomically(write / file, "".join(f"{line}\n" for line in lines))
+    if as_json:
+        print_json({name: to_json(releases[name]) for name in names if name in releases})
+    raise typer.Exit(OK if complete else UNEXPECTED)

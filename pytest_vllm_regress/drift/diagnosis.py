@@ -17,13 +17,12 @@ from ..bisection.algorithm import State, changes, next_candidate
 from ..environments.index import releases
 from ..environments.locks import release_date
 from ..errors import BuildError
+from ..util.versions import fewest, suspects_first
 from .installation import Attempt, Pins, Release, Stage, blames_packages
 
 Try = Callable[[Pins, Stage], Attempt]
 Known = Mapping[str, tuple[str, str]]
 """The last good and first bad version of packages that broke other releases."""
-MOST_SUSPECTS = 4
-"""Number of packages that are tried one by one before all that differ are halved: those that the failure names come first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,37 +169,6 @@ class _Search:
         assert stage is not None
         attempt = self.try_pins({**self.pins, **pins}, stage)
         return State.GOOD if attempt.passes(stage) else State.BAD if attempt.failed is stage else State.SKIPPED
-
-
-def suspects_first(names: Sequence[str], text: str) -> list[str]:
-    """Return the names with those that the text of a failure mentions first: the last mentioned one is the nearest to the failure."""
-    places = {name: max(text.rfind(name), text.rfind(name.replace("-", "_"))) for name in names}
-    return sorted(names, key=lambda name: -places[name])
-
-
-def fewest(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """Return a set of names that restores the stage and of which none can be left out; empty if all together do not.
-
-    The first ``MOST_SUSPECTS`` are tried one by one; then halves, as in delta debugging.
-    """
-    for name in names[:MOST_SUSPECTS]:
-        if restores([name]):
-            return (name,)
-    if not names or not restores(names):
-        return ()
-    kept, parts = list(names), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // parts)
-        chunks = [kept[at : at + size] for at in range(0, len(kept), size)]
-        rests = [[name for name in kept if name not in chunk] for chunk in chunks]
-        smaller = next((some for some in (*chunks, *(rests if parts > 2 else ())) if some and restores(some)), None)
-        if smaller is not None:
-            kept, parts = smaller, 2 if smaller in chunks else max(parts - 1, 2)
-        elif parts >= len(kept):
-            break
-        else:
-            parts = min(2 * parts, len(kept))
-    return tuple(kept)
 
 
 def bisected(culprit: Culprit, state: Callable[[str], State], first: Sequence[str] = ()) -> Culprit:

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
-from ..errors import UsageError
-from ..util.documents import load_json
-from ..util.files import write_atomically
-from ..util.text import markdown_cell
+from ..reporting import record_file
+from ..reporting.record_file import markdown_table
 from .diagnosis import Breakage, Culprit, Drift
 from .installation import Stage
 
-MAX_BYTES = 4 * 1024 * 1024
+_COLUMNS = ("release", "Python", "day", "fails at", "because of", "first bad", "pin", "confirmed")
 
 
 def read_record(path: Path) -> dict[str, Drift]:
     """Return the recorded diagnosis of each release; an empty dict without a file. Raises ``UsageError`` for an invalid file."""
-    if not path.exists():
-        return {}
-    try:
-        document = load_json(path, MAX_BYTES, what="a record of vllm-regress drift")
-        return {version: _drift(version, entry) for version, entry in document.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UsageError(
-            f"{path}: not a record of vllm-regress drift: {error!r}. Give another file by --record"
-        ) from None
+    return record_file.read_record(path, "drift", _drift)
 
 
 def write_record(path: Path, drifts: Mapping[str, Drift]) -> None:
     """Write the record where ``read_record`` finds it, oldest release first."""
-    ordered = {version: to_json(drifts[version]) for version in sorted(drifts, key=Version)}
-    write_atomically(path, json.dumps(ordered, indent=1) + "\n")
+    record_file.write_record(path, {version: to_json(drifts[version]) for version in sorted(drifts, key=Version)})
 
 
 def to_json(drift: Drift) -> dict[str, Any]:
@@ -82,9 +70,7 @@ def table(drifts: Iterable[Drift]) -> list[str]:
         "device until it answered one token. Where a stage fails, the packages that differ from the day after the release were searched for the",
         "one to blame. A pin is confirmed if the release was installed once more with it and passed every stage.",
         "",
-        "| release | Python | day | fails at | because of | first bad | pin | confirmed |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-        *(f"| {' | '.join(map(markdown_cell, row))} |" for row in rows),
+        *markdown_table(_COLUMNS, rows),
     ]
 
 

@@ -69,6 +69,8 @@ class Beam(TypedDict):
 class RequestOutput(TypedDict):
     """The result of a request so far, like vLLM's class of this name. The last result is ``finished``. ``prompt_logprobs`` begins with None.
 
+    ``cached_tokens``: number of the prompt's tokens that came from the prefix cache; None if this vLLM does not report it.
+
     ``arrival`` is added by the harness: the position among all results of an asynchronous engine, from 1 (0 from other engines).
     """
 
@@ -77,6 +79,7 @@ class RequestOutput(TypedDict):
     finished: bool
     prompt_token_ids: list[int]
     prompt_logprobs: list[dict[str, float] | None] | None
+    cached_tokens: int | None
     outputs: list[CompletionOutput]
 
 
@@ -283,7 +286,7 @@ class AsyncEngine(RunningEngine):
         sampling: Sampling | Sequence[Sampling] | None = None,
         *,
         output_kind: str | None = None,
-        abort_after: int | None = None,
+        abort_after: int | Sequence[int | None] | None = None,
         adapters: Adapters | None = None,
         priority: Priority | None = None,
         in_turn: bool = False,
@@ -291,10 +294,13 @@ class AsyncEngine(RunningEngine):
     ) -> list[list[RequestOutput]]:
         """Generate for all prompts at the same time. Returns for each prompt, in order, the list of results that were streamed.
 
-        Arguments and errors as in ``Engine.generate``. ``abort_after``: abort each request after this many results. ``in_turn``: send each request
+        Arguments and errors as in ``Engine.generate``. ``abort_after``: abort each request after this many results, or each after its own number
+        (None: not at all). ``in_turn``: send each request
         after the first result of the one before.
         """
-        options: dict[str, Any] = {} if abort_after is None else {"abort_after": abort_after}
+        options: dict[str, Any] = {}
+        if abort_after is not None:
+            options["abort_after"] = abort_after if isinstance(abort_after, int) else list(abort_after)
         if in_turn:
             options["in_turn"] = True
         return self._generate(prompts, sampling, output_kind, timeout, adapters, priority, **options)

@@ -23,6 +23,7 @@ _ROLE_OF_TITLE: tuple[tuple[str, Role], ...] = (
     ("EngineCore", "core"),
     ("APIServer", "server"),
 )
+_RANK = re.compile(r"_DP(\d+)")
 _MAX_COMMAND = 1000
 
 
@@ -31,7 +32,8 @@ class ProcessInfo:
     """One process of an engine or server.
 
     ``name``: the title that vLLM gave it (``VLLM::EngineCore``); older versions give none, then it is the name of the program. ``command``: its
-    command line, masked. ``alive``: whether it runs; a zombie does not.
+    command line, masked. ``alive``: whether it runs; a zombie does not. ``rank``: the data-parallel rank of a core or worker, which its title tells;
+    None without data parallelism, and where a version gives no titles.
     """
 
     pid: int
@@ -39,6 +41,7 @@ class ProcessInfo:
     name: str
     command: str
     alive: bool = True
+    rank: int | None = None
 
     def ended(self) -> ProcessInfo:
         """Return the same process after its end."""
@@ -57,23 +60,58 @@ def list_processes(
     """
     listed: dict[psutil.Process, ProcessInfo] = {}
     above_core = {front}  # the front process; and the fork server, whose first child is the core
-    for process in tree:
-        try:
-            name, parent, words = process.name(), process.ppid(), " ".join(process.cmdline()) or process.name()
-        except psutil.Error:
-            continue
-        title = _TITLE.match(words)
-        role = front_role if process.pid == front else _role_of_title(title[0] if title else "")
-        if name == FORK_SERVER:
+    starters = {front}
+    seen = [_Seen.of(process) for process in tree]
+    titled = any(process is not None and _role_of_title(process.title) == "core" for process in seen)
+    for process in filter(None, seen):
+        role = front_role if process.pid == front else _role_of_title(process.title)
+        if process.name == FORK_SERVER:
             above_core.add(process.pid)
-        if role is None and process_tree.is_helper(process):
+            starters.add(process.pid)
+        if role is None and process_tree.is_helper(process.process):
             role = "helper"
+        elif (
+            role is None and titled
+        ):  # the core has told which it is; what the front process starts beside it is an API server
+            role = "server" if process.parent in starters else "worker"
         elif role is None:
-            role = "core" if parent in above_core and not core_in_front else "worker"
-            if parent != front:
-                above_core.discard(parent)
-        listed[process] = ProcessInfo(process.pid, role, title[0] if title else name, mask(words)[:_MAX_COMMAND])
+            role = "core" if process.parent in above_core and not core_in_front else "worker"
+            if process.parent != front:
+                above_core.discard(process.parent)
+        listed[process.process] = process.info(role)
     return listed
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """A process as it was read, once."""
+
+    process: psutil.Process
+    pid: int
+    name: str
+    parent: int
+    command: str
+
+    @classmethod
+    def of(cls, process: psutil.Process) -> _Seen | None:
+        """Read a process; None if it has ended."""
+        try:
+            name = process.name()
+            return cls(process, process.pid, name, process.ppid(), " ".join(process.cmdline()) or name)
+        except psutil.Error:
+            return None
+
+    @property
+    def title(self) -> str:
+        """The title that vLLM gave the process, or an empty string."""
+        match = _TITLE.match(self.command)
+        return match[0] if match else ""
+
+    def info(self, role: Role) -> ProcessInfo:
+        """Describe the process in its role."""
+        rank = _RANK.search(self.title)
+        command = mask(self.command)[:_MAX_COMMAND]
+        return ProcessInfo(self.pid, role, self.title or self.name, command, rank=int(rank[1]) if rank else None)
 
 
 def _role_of_title(title: str) -> Role | None:

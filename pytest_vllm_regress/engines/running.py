@@ -50,15 +50,23 @@ class Running:
     def processes(self) -> list[ProcessInfo]:
         """Return its processes, the front process first. Those that an earlier call of this test saw are listed after their end, too."""
         core_in_front = self._core_in_front()
-        running = list_processes(self.child.processes(), self.child.pid, self.front_role, core_in_front=core_in_front)
+        running = dict(
+            list_processes(self.child.processes(), self.child.pid, self.front_role, core_in_front=core_in_front)
+        )
+        for process in running.keys() & self._processes.keys():
+            if (
+                self._processes[process].name == running[process].name
+            ):  # an orphan without a title keeps the role that it had
+                running[process] = self._processes[process]
         ended = {process: info.ended() for process, info in self._processes.items() if process not in running}
         self._processes = {**self._processes, **running, **ended}
         return list(self._processes.values())
 
-    def signal(self, number: int, process: int | str | None = None) -> ProcessInfo:
+    def signal(self, number: int, process: int | str | None = None, *, rank: int | None = None) -> ProcessInfo:
         """Send a signal (``signal.SIGTERM``) to one process and return which one. Another test never gets this engine or server.
 
         ``process``: a pid, or a role (``"core"``, ``"worker"``, ...), which means the first process that has it (default: the front process).
+        ``rank``: the data-parallel rank that the process must have.
         From now on the end of a process is no failure by itself. Raises ``ChildDied`` if the front process had ended before any signal, and
         ``UsageError`` for a number that is no signal and for a process that is not, or no longer, one of its own.
         """
@@ -71,11 +79,12 @@ class Running:
         selector = self.child.pid if process is None else process
         known = "; ".join(map(str, self.processes()))
         for target, info in self._processes.items():
-            if info.alive and selector in (info.pid, info.role):
+            if info.alive and selector in (info.pid, info.role) and rank in (None, info.rank):
                 self.child.expect_end()
                 process_tree.send_signal([target], signal.Signals(number))
                 return info
-        raise UsageError(f"signal(..., {selector!r}): no running process has this pid or role; there are: {known}")
+        wanted = "this pid or role" if rank is None else f"this pid or role and the data-parallel rank {rank}"
+        raise UsageError(f"signal(..., {selector!r}): no running process has {wanted}; there are: {known}")
 
     def wait_for_exit(self, timeout: float | None = None, *, all_processes: bool = False) -> int:
         """Wait until the front process has ended, and return its exit code; -15 means that SIGTERM killed it.

@@ -15,7 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..checkpoints.forge import architectures_of, ensure_checkpoint
 from ..checkpoints.hub_cache import snapshot_of, variables_of
-from ..checkpoints.kinds import KINDS, arguments_of, needed_by
+from ..checkpoints.kinds import KINDS, arguments_of, unmet_needs
 from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, LimitExceeded, Unsupported, UsageError
 from ..gpus.leases import GpuLease
@@ -270,9 +270,9 @@ class Session:
             )
         if target.device == "none":
             raise Unsupported(f"{target.name} has no engines", needs="vLLM")
-        needed = needed_by(spec.model)
-        if needed and self.settings.model is None and needed not in target.versions:
-            raise Unsupported(f"{target.name} cannot load the {spec.model} model", needs=needed)
+        needs = unmet_needs(spec.model, target.versions) if self.settings.model is None else ()
+        if needs:
+            raise Unsupported(f"{target.name} cannot load the {spec.model} model", needs=" and ".join(needs))
         agent = self.warm_agent(target)
         if agent.import_error is not None:
             raise agent.import_error.with_traceback(None)

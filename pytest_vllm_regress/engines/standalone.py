@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, overload
 
+from ..defaults import MAX_ENGINES
 from ..errors import UsageError
 from ..processes.child_handle import Loan
 from ..util.deadline import Deadline
@@ -101,10 +102,16 @@ class Engines:
 
 
 @contextlib.contextmanager
-def bare_session(progress: Callable[[str], None] = lambda line: None, *, device: str = "auto") -> Iterator[Session]:
+def bare_session(
+    progress: Callable[[str], None] = lambda line: None,
+    *,
+    device: str = "auto",
+    max_engines: int = MAX_ENGINES,
+    limits: Limits | None = None,
+) -> Iterator[Session]:
     """Provide a session with default settings and close it at the end. ``progress`` gets a line for each step that takes long."""
-    limits = Limits(option_names={})  # without pytest no option sets a limit
-    session = _session(Settings(device=device, limits=limits), progress)
+    limits = limits or Limits(option_names={})  # without pytest no option sets a limit
+    session = _session(Settings(device=device, max_engines=max_engines, limits=limits), progress)
     with terminate_as_interrupt():
         try:
             yield session

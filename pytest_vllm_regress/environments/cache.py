@@ -83,6 +83,8 @@ class EnvironmentCache:
                 completed = overlay.base_with_requirements(recipe.overlay, base)
                 if completed is not None:
                     base = leases.enter_context(self.lease(completed, progress=progress))
+            elif (varied := recipe.source_of_copy) and self.built(varied) and not self._complete(self.place(recipe)):
+                base = leases.enter_context(self.lease(varied, progress=progress))
             yield leases.enter_context(self._lease(recipe, base, progress))
 
     @contextlib.contextmanager

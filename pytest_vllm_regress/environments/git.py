@@ -42,6 +42,8 @@ _INERT = (
     "fetch.fsckObjects=true",
 )
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_WITH_PATHS = ("--diff-merges=first-parent", "--name-only", "--no-renames")
+_PULL_REQUEST = re.compile(r"\(#(\d+)\)\s*\Z|\AMerge pull request #(\d+)")
 _DATE = re.compile(r"(\d{1,20}) ([+-])(\d{1,9})")
 _LATEST = datetime.datetime(9999, 1, 1, tzinfo=datetime.UTC)
 
@@ -64,6 +66,12 @@ class Commit:
     def day(self) -> datetime.date:
         """Date (UTC) of the commit, not of authorship: a pull request's commit is written long before it is merged."""
         return self.committed.astimezone(datetime.UTC).date()
+
+    @property
+    def pull_request(self) -> str:
+        """Number of the pull request that the commit merged, by its subject; empty if it names none."""
+        match = _PULL_REQUEST.search(self.subject)
+        return (match[1] or match[2]) if match else ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,18 +159,8 @@ class Repository:
 
     def between(self, low: str, high: str, *, first_parent: bool = True) -> tuple[Commit, ...]:
         """Return the commits in ``high`` that are not in ``low``, oldest first, with the paths that they touched."""
-        walk = ["--first-parent"] if first_parent else []
-        return tuple(
-            self._commits(
-                "--reverse",
-                "--topo-order",
-                *walk,
-                "--diff-merges=first-parent",
-                "--name-only",
-                "--no-renames",
-                f"{low}..{high}",
-            )
-        )
+        order = ("--reverse", "--topo-order", *(("--first-parent",) if first_parent else ()))
+        return tuple(self._commits(*order, *_WITH_PATHS, f"{low}..{high}"))
 
     def is_ancestor(self, old: str, young: str) -> bool:
         """Return whether ``old`` is in the history of ``young``, or equal to it."""
@@ -180,15 +178,12 @@ class Repository:
         """Return the newest commit before ``day`` (UTC) in the first-parent history of ``revision``."""
         return self._try("rev-list", "-1", "--first-parent", f"--before={day.isoformat()}T00:00:00Z", revision) or None
 
-    def touched_by_subject(self, text: str) -> frozenset[str]:
-        """Return the files touched by the newest commit in HEAD's history with ``text`` in its message; empty if there is none."""
-        commit = next(
-            self._commits(
-                "-1", "--name-only", "--diff-merges=first-parent", "--fixed-strings", f"--grep={text}", "HEAD"
-            ),
-            None,
+    def merge_of(self, pull_request: str, revision: str = "HEAD") -> Commit | None:
+        """Return the commit in the revision's history that merged a pull request, with the paths that it touched; None if there is none."""
+        commits = self._commits(
+            "--fixed-strings", f"--grep=#{pull_request}", *_WITH_PATHS, "--end-of-options", revision
         )
-        return frozenset(commit.touched) if commit else frozenset()
+        return next((commit for commit in commits if commit.pull_request == pull_request), None)
 
     def last_change(self, revision: str, paths: Iterable[str]) -> str | None:
         """Return the newest commit in the revision's history that touched one of ``paths``."""

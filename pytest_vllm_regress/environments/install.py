@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +19,14 @@ from .uv import Progress
 
 RESOLUTION = "resolution.txt"
 """File in an environment that was installed without a lock: what uv resolved."""
+_MAX_SCRIPT = 64 * 1024
 logger = logging.getLogger("vllm_regress.environments")
 
 
 def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: Progress) -> Path | None:
     """Create ``recipe``'s environment in ``folder``. Return the lock that was used, if any.
 
-    ``base`` is the interpreter of the environment below an overlay.
+    ``base`` is the interpreter of the environment below an overlay, or of the one that is copied before the packages that differ are installed.
     """
     if recipe.overlay is not None:
         assert base is not None
@@ -38,6 +40,9 @@ def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: 
         doing=f"{recipe.name}: making a Python {recipe.python} environment",
     )
     python = folder / "bin" / "python"
+    if base is not None:
+        progress(f"{recipe.name}: a copy of {base.parent.parent.name}, of which only what differs is installed")
+        link_packages(base.parent.parent, folder)
     used_lock = install(recipe, lock, python, lambda line: progress(f"{recipe.name}: {line}"))
     site = next((folder / "lib").glob("python3.*/site-packages"))
     for module in recipe.stand_ins:
@@ -48,6 +53,29 @@ def fill_environment(recipe: Recipe, folder: Path, base: Path | None, progress: 
         )
         (folder / RESOLUTION).write_text(versions + "\n", encoding="utf-8")
     return used_lock
+
+
+def link_packages(base: Path, folder: Path) -> None:
+    """Give the new environment ``folder`` the packages of ``base`` as hard links, and its scripts with the path of the new interpreter.
+
+    Installers replace files and never write into them, so that the base stays as it is.
+    """
+    (site,) = folder.glob("lib/python3.*/site-packages")
+    for source, target in ((base / site.relative_to(folder), site), (base / "bin", folder / "bin")):
+        for path in source.rglob("*"):
+            place = target / path.relative_to(source)
+            if path.is_dir() and not path.is_symlink():
+                place.mkdir(exist_ok=True)
+            elif not os.path.lexists(place):
+                os.link(path, place, follow_symlinks=False)
+    for script in (folder / "bin").iterdir():
+        if not script.is_symlink() and script.stat().st_size <= _MAX_SCRIPT:
+            content = script.read_bytes()
+            if content.startswith(b"#!") and os.fsencode(base) in content:
+                mode = script.stat().st_mode
+                script.unlink()
+                script.write_bytes(content.replace(os.fsencode(base), os.fsencode(folder)))
+                script.chmod(mode)
 
 
 def install(recipe: Recipe, lock: Path | None, python: Path, progress: Progress) -> Path | None:

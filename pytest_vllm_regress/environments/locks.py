@@ -9,6 +9,7 @@ import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -21,6 +22,7 @@ from ..util.files import private_folder, read_bounded, write_atomically
 from ..util.paths import writable_root
 from ..util.rundir import scratch
 from ..util.validation import format_value
+from ..util.versions import fewest, suspects_first
 from . import uv
 from .recipes import RELEASE, Recipe, is_day, parse_pin, uv_requirements
 from .uv import Progress
@@ -54,8 +56,9 @@ def resolver_options(recipe: Recipe, *, relaxed: str = "") -> Iterator[list[str 
                 options += [flag, file]
         if recipe.exclude_newer:
             options += ["--exclude-newer", _cut_off(recipe.exclude_newer, *recipe.target)]
-        for package, day in recipe.exclude_newer_package:
-            options += ["--exclude-newer-package", f"{package}={_cut_off(day, package, pins.get(package, ''))}"]
+        days = {package: _cut_off(day, package, pins.get(package, "")) for package, day in recipe.exclude_newer_package}
+        for package, day in (_days_of_needs(recipe, pins, days) | days).items():
+            options += ["--exclude-newer-package", f"{package}={day}"]
         yield options
 
 
@@ -107,13 +110,22 @@ def lock_text(
     return head + "".join(_locked(package, recipe.python) for package in packages)
 
 
-def resolved_versions(requirements: Iterable[str], day: datetime.date, python: str = "3.11") -> dict[str, str]:
-    """Return the version of each package to which ``requirements`` resolve with what was uploaded by the end of ``day``. Raises ``BuildError``."""
+def resolved_versions(
+    requirements: Iterable[str],
+    day: datetime.date,
+    python: str = "3.11",
+    days: Mapping[str, datetime.date] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Return the version of each package to which ``requirements`` resolve with what was uploaded by the end of ``day``. Raises ``BuildError``.
+
+    ``days``: other days for single packages.
+    """
     lines = uv_requirements(requirements)
     output = uv.run(
         [
             *("pip", "compile", "-", "--quiet", "--no-header", "--no-annotate"),
             *("--python-version", python, "--exclude-newer", day.isoformat()),
+            *(f"--exclude-newer-package={name}={later.isoformat()}" for name, later in days.items()),
         ],
         doing=f"resolving {', '.join(lines.splitlines())} as of {day}",
         stdin=lines,
@@ -155,6 +167,48 @@ def lookup_cached(
 
 def _cut_off(day: str, package: str, version: str) -> str:
     return day if day != RELEASE else (release_date(package, version) + datetime.timedelta(days=1)).isoformat()
+
+
+def _days_of_needs(recipe: Recipe, pins: Mapping[str, str], days: Mapping[str, str]) -> dict[str, str]:
+    """Return the day of each package that another one of ``recipe``, added by name and newer than the target, needs in a newer version, too.
+
+    That day is the one of the package that needs it, from ``days``.
+    """
+    needs: dict[str, str] = {}
+    if recipe.exclude_newer:
+        day = _cut_off(recipe.exclude_newer, *recipe.target)
+        for package, kind in recipe.exclude_newer_package:
+            if kind == RELEASE and package in pins and days[package] > day:
+                requirement = f"{package}=={pins[package]}"
+                needs |= dict.fromkeys(newer_needs(requirement, day, days[package], recipe.python), days[package])
+    return needs
+
+
+def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[str, ...]:
+    """Return the fewest packages that must be as of ``later`` for ``requirement`` to resolve as of ``day``; empty if none must, or no set suffices.
+
+    ``requirement`` pins a package that itself was uploaded by ``later``. The result is cached.
+    """
+    package = requirement.partition("==")[0]
+    first, last = map(datetime.date.fromisoformat, (day, later))
+
+    def failure(names: Iterable[str]) -> str:
+        """Return why ``requirement`` does not resolve with ``names`` as of ``later``; empty if it does."""
+        try:
+            resolved_versions([requirement], first, python, dict.fromkeys((package, *names), last))
+        except BuildError as error:
+            if "cannot be resolved" in str(error):
+                return str(error)
+            raise
+        return ""
+
+    def find() -> str:
+        if not (reason := failure(())):
+            return ""
+        names = [name for name in resolved_versions([requirement], last, python) if name != package]
+        return " ".join(fewest(suspects_first(names, reason), lambda some: not failure(some)))
+
+    return tuple(lookup_cached("newer-needs.json", f"{requirement} {day} {later} {python}", find).split())
 
 
 def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:

@@ -58,6 +58,7 @@ class Recipe:
     stand_ins: modules that this project provides.
     lock: the committed resolution, if any. lock_local: the one with the local builds, which is tried first.
     overlay: source code on top of another environment. build: the wheel of a commit, instead of a release.
+    varies: the environment from which this one differs in the packages of its name. It is copied if it is built.
     hashed: without a lock, install only wheels, each with the hash that it was resolved with, so that no package runs a build.
     """
 
@@ -76,6 +77,7 @@ class Recipe:
     lock_local: Path | None = None
     overlay: Overlay | None = dataclasses.field(default=None, repr=False)  # keeps the keys of other environments stable
     build: CommitBuild | None = dataclasses.field(default=None, repr=False)
+    varies: Recipe | None = dataclasses.field(default=None, repr=False)
     hashed: bool = dataclasses.field(default=False, repr=False)
 
     @property
@@ -83,6 +85,11 @@ class Recipe:
         """Name and version of the pinned distribution that the environment is for: vLLM if it has one, else a structured-output package."""
         pins = [pin for text in self.requirements if (pin := parse_pin(text)) and pin[0] in (*PACKAGES, *GRAMMARS)]
         return min(pins, key=lambda pin: pin[0] not in PACKAGES)
+
+    @property
+    def source_of_copy(self) -> Recipe | None:
+        """The environment that may be copied for this one before what differs is installed; None if nothing may be copied."""
+        return self.varies if self.varies and self.varies.stand_ins == self.stand_ins and not self.hashed else None
 
     @property
     def fingerprint(self) -> str:
@@ -100,7 +107,7 @@ class Recipe:
 
     def variant(self, **changes: Any) -> Recipe:
         """Return a copy with ``changes`` and without the locks, which do not hold for it."""
-        return dataclasses.replace(self, lock=None, lock_local=None, **changes)
+        return dataclasses.replace(self, **{"lock": None, "lock_local": None, "varies": None, **changes})
 
 
 def uv_requirements(requirements: Iterable[str]) -> str:
@@ -179,6 +186,7 @@ class EnvironmentFile:
             stand_ins=tuple(module for module in recipe.stand_ins if module not in days),
             exclude_newer_package=tuple(sorted(cut_offs.items())),
             description=f"{base} with {' and '.join(pins)}",
+            varies=recipe,
         )
 
     def _from_version(self, name: str) -> Recipe | None:

@@ -159,6 +159,7 @@ def _empty(operation: str, arguments: dict[str, Any], streamed: bool) -> Any:
         "finished": True,
         "prompt_token_ids": [],
         "prompt_logprobs": None,
+        "cached_tokens": None,
         "outputs": [],
     }
     return [[nothing] if streamed else nothing for _ in arguments.get("prompts", [None])]

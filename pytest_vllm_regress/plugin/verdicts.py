@@ -14,6 +14,7 @@ from ..cases.proof import FILE as PROOF
 from ..cases.proof import code_fingerprint
 from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict, excerpt, judge_observation
+from ..engines.http.transport import unknown_address
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
 from ..util.masking import mask
@@ -83,9 +84,17 @@ def _in_words(reply: Any) -> str:
 
 
 def observe(evidence: Evidence) -> Observation:
-    """Return the observation of a leg: its kind and its parts. A pass counts only with at least one reply of the target."""
+    """Return the observation of a leg: its kind and its parts. A pass counts only with at least one reply of the target.
+
+    A test that could not do its work because the server does not have the address is not applicable.
+    """
     observation = _seen(evidence)
-    return dataclasses.replace(observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work))
+    observation = dataclasses.replace(observation, summary=mask(observation.summary), at_work=tuple(evidence.at_work))
+    path = unknown_address(evidence.last_replies[-1]) if evidence.last_replies else ""
+    if path and (observation.absent or (observation.kind, observation.phase) == (Kind.EXCEPTION, TEST)):
+        lacks = Unsupported(f"it serves no {path}", refused_by="this vLLM (HTTP 404)")
+        return Observation(Kind.NOT_APPLICABLE, evidence.phase, str(lacks), claim=lacks.claim)
+    return observation
 
 
 def _seen(evidence: Evidence) -> Observation:

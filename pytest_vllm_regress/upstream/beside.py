@@ -20,6 +20,7 @@ PACKAGES = (
         "requests",
         "httpx",
         "jsonschema",
+        "tblib",  # of newer revisions' conftest
     ),
     # what our own package imports in the process of the tests
     *(

@@ -15,6 +15,7 @@ from ..errors import ChildDied, ChildError, DeadlineExceeded, LimitExceeded, Usa
 from . import settings
 
 if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
     from openai import AsyncOpenAI, OpenAI
 
 _REQUEST_S = 600
@@ -52,7 +53,7 @@ class RemoteOpenAIServer:
         self._engines = settings.engines()
         target = self._engines.target
         settings.provide(model, target.device)
-        spec = EngineSpec.create(model=model, env=env_dict or {}, command_line=words)
+        spec = EngineSpec.create(model=model, env=_new_variables(env_dict or {}), command_line=words)
         self._server: Server | None = None
         try:
             self._server = self._engines(spec, front="serve", timeout=max_wait_seconds or settings.START_S)
@@ -99,16 +100,33 @@ class RemoteOpenAIServer:
         """Return a new ``openai.OpenAI`` for the server, which never retries."""
         import openai
 
-        return openai.OpenAI(**self._client_arguments(kwargs))
+        return openai.OpenAI(**self._client_arguments("v1", kwargs))
 
     def get_async_client(self, **kwargs: Any) -> AsyncOpenAI:
         """Return a new ``openai.AsyncOpenAI`` for the server, which never retries."""
         import openai
 
-        return openai.AsyncOpenAI(**self._client_arguments(kwargs))
+        return openai.AsyncOpenAI(**self._client_arguments("v1", kwargs))
 
-    def _client_arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        own = {"base_url": self.url_for("v1"), "api_key": self.DUMMY_API_KEY, "max_retries": 0, "timeout": _REQUEST_S}
+    def get_client_anthropic(self, **kwargs: Any) -> Anthropic:
+        """Return a new ``anthropic.Anthropic`` for the server, which never retries."""
+        import anthropic
+
+        return anthropic.Anthropic(**self._client_arguments("", kwargs))
+
+    def get_async_client_anthropic(self, **kwargs: Any) -> AsyncAnthropic:
+        """Return a new ``anthropic.AsyncAnthropic`` for the server, which never retries."""
+        import anthropic
+
+        return anthropic.AsyncAnthropic(**self._client_arguments("", kwargs))
+
+    def _client_arguments(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        own = {
+            "base_url": self.url_for(path) if path else self.url_root,
+            "api_key": self.DUMMY_API_KEY,
+            "max_retries": 0,
+            "timeout": _REQUEST_S,
+        }
         return {**own, **given}
 
 
@@ -135,6 +153,11 @@ def _arguments(
     if overrides is not None:
         kept += ["--hf-overrides", json.dumps(overrides)]
     return tuple(kept)
+
+
+def _new_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that differ from this process's, because many tests pass a full copy of ``os.environ``."""
+    return {name: value for name, value in given.items() if os.environ.get(name) != value}
 
 
 def _is_relative_path(word: str) -> bool:

@@ -21,6 +21,7 @@ RECORD = "VLLM_REGRESS_UPSTREAM_RECORD"
 """File to which each event is appended as a JSON line."""
 REPLACED = "VLLM_REGRESS_UPSTREAM_REPLACED"
 """What is replaced: ``server``, ``runner``, both separated by a comma, or nothing."""
+_PLACE = os.environ.get(RECORD, os.devnull)  # read once: tests change the environment
 _UTILITIES = "tests.utils"
 _MAX_REASON = 4000
 
@@ -123,7 +124,7 @@ def _reason(longrepr: Any) -> str:
 def _begun() -> set[str]:
     begun = set()
     try:
-        with open(os.environ[RECORD], encoding="utf-8") as record:
+        with open(_PLACE, encoding="utf-8") as record:
             for line in record:
                 event = json.loads(line)
                 if event["event"] in ("start", "end"):
@@ -134,5 +135,5 @@ def _begun() -> set[str]:
 
 
 def _append(**event: Any) -> None:
-    with open(os.environ[RECORD], "a", encoding="utf-8") as record:
+    with open(_PLACE, "a", encoding="utf-8") as record:
         record.write(json.dumps(event) + "\n")

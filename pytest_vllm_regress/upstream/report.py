@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from .run import UpstreamRun
 from .triage import TestResult, UpstreamOutcome, counts, share_passed
 
 SCHEMA_VERSION = 1
+_SHOWN = 20
+"""Names in a line."""
 
 
 def lines(run: UpstreamRun) -> Iterator[str]:
@@ -21,9 +23,13 @@ def lines(run: UpstreamRun) -> Iterator[str]:
     reached = {result.file for result in run.results}
     yield f"{len(reached)} of {len(run.files)} files in {run.seconds:.0f} s; passed of the tests that were not skipped: {words}"
     if missed := [file for file in run.files if file not in reached]:
-        yield f"without a result, because the run ended before or they have no tests here: {', '.join(missed)}"
+        yield f"without a result, because the run ended before or they have no tests here: {_some(missed)}"
     if run.without_stand_in:
-        yield f"no stand-in for {', '.join(run.without_stand_in)}"
+        yield f"no stand-in for {_some(run.without_stand_in)}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def count_rows(results: Iterable[TestResult]) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..checkpoints.hub_cache import ensure_alias, kind_of
@@ -21,10 +21,14 @@ from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED
 from .settings import DEVICE, ENVIRONMENT, REUSE, hub_folder
 from .tree import TestTree
-from .triage import TestResult, read_results
+from .triage import Listed, TestResult, read_results
 
 _PLUGINS = ("pytest_asyncio.plugin", "pytest_timeout", "pytest_vllm_regress.upstream.replacing")
 _START = "import sys; n = int(sys.argv.pop(1)); sys.path += sys.argv[1:n + 1]; del sys.argv[1:n + 1]; import pytest; sys.exit(pytest.main())"
+_OWN_PACKAGES = "tests/vllm_test_utils"
+"""Folder of a package of upstream's own that its tests import by name."""
+_ENDING = "0.0025"
+"""Fraction of positions at which a simulated text ends: many tests ask for some ten tokens and expect as many."""
 _MAX_RECORD = 256 * 1024 * 1024
 _POLL_S = 0.5
 _END_S = 60.0
@@ -62,7 +66,7 @@ class Request:
     replaced: tuple[str, ...] = ("server",)
     limits: Limits = Limits()
     pytest_args: tuple[str, ...] = ()
-    meaning: tuple[str, ...] = ()
+    listed: Mapping[str, Listed] = dataclasses.field(default_factory=dict)
 
 
 def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lambda line: None) -> UpstreamRun:
@@ -79,7 +83,7 @@ def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lam
             if _pytest(request, run, record, paths, log, begun) or _out_of_time(request.limits, begun):
                 break
             progress("pytest ended before its last test; going on with the rest")
-        results = read_results(peek(record, _MAX_RECORD), request.meaning)
+        results = read_results(peek(record, _MAX_RECORD), request.listed)
     finally:
         process_tree.terminate(process_tree.with_tag(run.tag), grace_s=_GRACE_S)
         run.remove()
@@ -165,9 +169,10 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
     agent = Agent(request.target.python, run)  # not started: it knows the variables of target processes
     return {
         **{name: value for name, value in agent.child_environment().items() if not name.startswith("PYTEST_")},
-        "PYTHONPATH": os.pathsep.join([str(TARGET_SITE), str(request.tree.root)]),
+        "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
+        "VLLM_REGRESS_SIM_ENDING": _ENDING,
         "HF_HUB_CACHE": str(hub_folder()),
         "HF_DATASETS_OFFLINE": "1",
         ENVIRONMENT: str(request.target.python),

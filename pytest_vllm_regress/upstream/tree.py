@@ -22,6 +22,7 @@ _NOT_OWNERS = frozenset(
     {"application", "audio", "examples", "image", "multipart", "tests", "text", "v1", "v2", "video"}
 )
 """First parts of texts that look like names of the hub: media types, addresses and paths."""
+_FILES = (".py", ".json", ".jsonl", ".txt", ".so", ".jinja")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,10 @@ class TestTree:
                     yield path.relative_to(self.root).as_posix()
 
     def _is_path(self, text: str) -> bool:
-        return text.partition("/")[0] in _NOT_OWNERS or (self.root / text).exists() or ".." in text or "--" in text
+        is_named_as_path = (
+            text.partition("/")[0] in _NOT_OWNERS or text.endswith(_FILES) or ".." in text or "--" in text
+        )
+        return is_named_as_path or (self.root / text).exists()
 
 
 def texts_in(source: bytes) -> tuple[str, ...]:

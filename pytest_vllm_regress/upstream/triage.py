@@ -6,20 +6,22 @@ import dataclasses
 import enum
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from ..errors import UsageError
 from ..util.documents import parse_json
 
 
 class UpstreamOutcome(enum.StrEnum):
-    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says."""
+    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says. ``MODEL``: it needs the weights, the tokenizer or
+    the configuration of a model of the hub."""
 
     PASSED = "passed"
     FAILED = "failed"
     MEANING = "meaning"
     KERNEL = "needs a GPU"
-    WEIGHTS = "needs real weights"
+    MODEL = "needs the real model"
     NETWORK = "needs the network"
     PACKAGE = "needs a package"
     UPSTREAM = "skipped by upstream"
@@ -44,16 +46,24 @@ class TestResult:
         return self.test.partition("::")[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """How a test that fails ends for a known reason, and the reason."""
+
+    outcome: UpstreamOutcome
+    why: str
+
+
 _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
     (
         UpstreamOutcome.PACKAGE,
         re.compile(r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"),
     ),
-    (UpstreamOutcome.WEIGHTS, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (UpstreamOutcome.MODEL, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
     (
         UpstreamOutcome.KERNEL,
         re.compile(
-            r"CUDA driver version is insufficient"
+            r"CUDA driver version is insufficient|libcuda\.so"
             r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
             r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
             r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
@@ -65,6 +75,7 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
         re.compile(
             r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled|Cannot send a request"
             r"|couldn't connect to 'https?|NameResolutionError|gaierror|Temporary failure in name resolution"
+            r"|error downloading or loading vocab file"
             r"|Max retries exceeded with url|ClientConnectorDNSError|Network is unreachable"
             r"|ClientConnectorError|Cannot find an appropriate cached snapshot|Cannot connect to host (?!localhost|127)|HF_HUB_OFFLINE"
         ),
@@ -74,8 +85,8 @@ _LINE = 300
 _MAX_SECONDS = 1e9
 
 
-def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> UpstreamOutcome:
-    """Return what pytest's ``outcome`` with this ``reason`` means. ``says_meaning``: the test is listed as one that needs a trained model."""
+def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
+    """Return what pytest's ``outcome`` with this ``reason`` means."""
     if outcome == "passed":
         return UpstreamOutcome.PASSED
     if outcome == "skipped":
@@ -83,14 +94,14 @@ def outcome_of(outcome: str, reason: str, *, says_meaning: bool = False) -> Upst
     for kind, pattern in _NEEDS:
         if pattern.search(reason):
             return kind
-    return UpstreamOutcome.MEANING if says_meaning else UpstreamOutcome.FAILED
+    return UpstreamOutcome.FAILED
 
 
-def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, ...]:
+def read_results(record: str, listed: Mapping[str, Listed] = MappingProxyType({})) -> tuple[TestResult, ...]:
     """Return the results in the lines of a record. The first end of a test counts unless a later one is a failure.
 
-    ``meaning``: names of tests (``file::test``, without parameters) that are listed as needing a trained model. A test that was started and has no
-    end is a failure. Raises ``UsageError`` for a line that is no event.
+    ``listed``: failures with known reasons by ``file::test``, without parameters, or ``file::*``. A test that was started and has no end is a
+    failure. Raises ``UsageError`` for a line that is no event.
     """
     results: dict[str, TestResult] = {}
     started: dict[str, None] = {}
@@ -99,23 +110,28 @@ def read_results(record: str, meaning: Sequence[str] = ()) -> tuple[TestResult, 
         test = str(event.get("test", ""))
         if event["event"] == "start":
             started[test] = None
-        elif event["event"] == "end":
-            earlier = results.get(test)
-            outcome = str(event.get("outcome", "failed"))
-            if earlier is not None and outcome != "failed":
-                continue
-            listed = test.partition("[")[0] in meaning
-            reason = str(event.get("reason", ""))
-            results[test] = TestResult(
-                test,
-                outcome_of(outcome, reason, says_meaning=listed),
-                _one_reason(reason),
-                _seconds(event.get("seconds")),
-            )
+        elif event["event"] == "end" and (test not in results or str(event.get("outcome", "failed")) == "failed"):
+            results[test] = _result(test, event, listed)
     for test in started:
         if test not in results:
-            results[test] = TestResult(test, UpstreamOutcome.FAILED, "the process ended during this test")
+            end = {"outcome": "failed", "reason": "the process ended during this test"}
+            results[test] = _result(test, end, listed)
     return tuple(results.values())
+
+
+def entry_for(test: str, listed: Mapping[str, Listed]) -> Listed | None:
+    """Return the entry of a test, whatever its parameters, else that of its whole file."""
+    name = test.partition("[")[0]
+    return listed.get(name) or listed.get(f"{name.partition('::')[0]}::*")
+
+
+def _result(test: str, end: Mapping[str, object], listed: Mapping[str, Listed]) -> TestResult:
+    reason = str(end.get("reason", ""))
+    outcome = outcome_of(str(end.get("outcome", "failed")), reason)
+    entry = entry_for(test, listed)
+    if outcome is UpstreamOutcome.FAILED and entry is not None:
+        return TestResult(test, entry.outcome, entry.why, _seconds(end.get("seconds")))
+    return TestResult(test, outcome, _one_reason(reason), _seconds(end.get("seconds")))
 
 
 def _event(line: str) -> Mapping[str, object]:

@@ -1,14 +1,19 @@
-"""Parse versions, specifiers, requirements and markers from untrusted text. Functions return None for invalid input and never raise."""
+"""Parse versions, specifiers, requirements and markers from untrusted text; and find the fewest packages that explain a failure.
+
+Functions that parse return None for invalid input and never raise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from packaging.markers import Marker, UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+MOST_SUSPECTS = 4
+"""Number of names that are tried one by one before all are halved: those that the failure mentions come first."""
 MAX_VERSION = 200
 SEPARATOR = "||"
 """Separates the alternatives of a range: versions with a failure that came back."""
@@ -66,3 +71,34 @@ def marker_holds(marker: str | Marker, environment: Mapping[str, str]) -> bool |
         return marker.evaluate(dict(environment))
     except (ValueError, RecursionError, UndefinedComparison, UndefinedEnvironmentName):
         return None
+
+
+def suspects_first(names: Sequence[str], text: str) -> list[str]:
+    """Return the names with those that the text of a failure mentions first: the last mentioned one is the nearest to the failure."""
+    places = {name: max(text.rfind(name), text.rfind(name.replace("-", "_"))) for name in names}
+    return sorted(names, key=lambda name: -places[name])
+
+
+def fewest(names: Sequence[str], restores: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
+    """Return a set of names for which ``restores`` holds and of which none can be left out; empty if it does not hold for all together.
+
+    The first ``MOST_SUSPECTS`` are tried one by one; then halves, as in delta debugging.
+    """
+    for name in names[:MOST_SUSPECTS]:
+        if restores([name]):
+            return (name,)
+    if not names or not restores(names):
+        return ()
+    kept, parts = list(names), 2
+    while len(kept) > 1:
+        size = -(-len(kept) // parts)
+        chunks = [kept[at : at + size] for at in range(0, len(kept), size)]
+        rests = [[name for name in kept if name not in chunk] for chunk in chunks]
+        smaller = next((some for some in (*chunks, *(rests if parts > 2 else ())) if some and restores(some)), None)
+        if smaller is not None:
+            kept, parts = smaller, 2 if smaller in chunks else max(parts - 1, 2)
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(2 * parts, len(kept))
+    return tuple(kept)

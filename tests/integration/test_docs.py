@@ -19,7 +19,6 @@ from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.conformance.record_file import read_record
-from pytest_vllm_regress.environments.sources import PROJECTS
 from tests.helpers import ROOT
 
 OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
@@ -58,6 +57,21 @@ def test_every_published_finding_about_a_parser_was_looked_up() -> None:
     assert [one.name for one in findings if pages.with_upstream(one) != one] == []
 
 
+def test_the_page_of_findings_about_the_api_is_up_to_date_and_each_was_looked_up() -> None:
+    pages = builder("build_api_findings")
+    findings = pages.published()
+    assert findings
+    assert pages.PAGE.read_text() == pages.page(findings), "run `python docs/build_api_findings.py`"
+
+
+def test_the_page_of_findings_about_engines_is_up_to_date_and_each_was_looked_up() -> None:
+    pages = builder("build_engine_findings")
+    findings = pages.published()
+    assert pages.PAGE.read_text() == pages.page(findings), "run `python docs/build_engine_findings.py`"
+    assert [one.name for one in findings if not one.upstream.words and "by_design" not in pages.looked_up(one)] == []
+    assert [one.name for one in findings if pages.with_upstream(one) != one] == []
+
+
 def keys_of(value: object, prefix: str = "") -> set[str]:
     """Return the keys of a result file as the reference writes them, without those of tables by name."""
     if isinstance(value, list):
@@ -76,18 +90,11 @@ def test_every_key_of_a_result_file_is_explained() -> None:
         assert keys_of(json.loads(file.read_text())) <= explained, file
 
 
-def test_bisected_commits_are_the_ones_that_the_cases_name() -> None:
+def test_traced_commits_are_the_ones_that_the_cases_name() -> None:
     cases = {case.id: case for case in load_all_cases(ROOT / "cases")}
-    bisections = builder("build_bisections").recorded()
-    assert bisections
-    for bisection in bisections:
-        case = cases[bisection["case"]]
-        assert bisection["changes"], case.id
-        for change in bisection["changes"]:
-            named = case.fixed_by if change["kind"] == "fix" else case.broken_by
-            address = f"{PROJECTS[bisection['package']].repository}/commit/{change['commit']}"
-            assert change["confirmed"], case.id
-            assert proof.names_commit(named, change["pull_request"] or address, change["commit"]), (case.id, named)
+    traced = list(builder("build_bisections").traced())
+    assert traced
+    assert {case_id: problem for case_id, commit in traced if (problem := commit.problem(cases[case_id]))} == {}
 
 
 def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
@@ -173,3 +180,10 @@ def test_pages_claim_no_result_on_a_gpu_without_a_record() -> None:
     }
     present = {page: words in " ".join((ROOT / page).read_text().split()) for page, words in statements.items()}
     assert present == dict.fromkeys(statements, not recorded)
+
+
+def test_the_page_of_upstreams_tests_is_up_to_date() -> None:
+    pages = builder("build_upstream")
+    records = pages.records()
+    assert records
+    assert pages.PAGE.read_text() == pages.page(records), "run `python docs/build_upstream.py`"

@@ -116,7 +116,7 @@ def test_a_report_names_the_releases_and_commits_at_the_ends(form: str, capsys: 
     assert re.search(
         r"First good commit: vllm [0-9a-f]{40} .*/pull/16863; last bad commit: its parent [0-9a-f]{40} ", text
     )
-    assert "First bad release: vllm 0.7.0. Last good release: 0.6.6.post1 (" in text
+    assert "First bad release: vllm 0.7.3. Last good release: 0.7.2 (" in text
 
 
 class OneEnvironment(EnvironmentCache):

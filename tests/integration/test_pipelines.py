@@ -124,10 +124,8 @@ def test_the_gitlab_pipeline_starts_a_job_for_each_shard(tmp_path: Path) -> None
     child = yaml.safe_load((tmp_path / included["artifact"]).read_text())
     assert child.pop("include") == parent["include"] and included["job"] in parent
     assert len(child) == 8
-    for job in child.values():
-        assert job["extends"] in settings
-        (command,) = job["script"]
-        assert bash(f"{command} --help", tmp_path).returncode == 0
+    assert all(job["extends"] in settings for job in child.values())
+    understands_all(tmp_path, [command for job in child.values() for command in job["script"]])
     (path,) = {str(Path(path).parent) for job in child.values() for path in job["artifacts"]["paths"]}
     reports_on(tmp_path, path, settings["report"]["script"])
 
@@ -139,10 +137,15 @@ def test_the_buildkite_pipeline_uploads_a_step_for_each_shard(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     steps = json.loads((tmp_path / "uploaded.json").read_text())["steps"]
     assert len(steps) == 8
-    for step in steps:
-        assert bash(f"{step['command']} --help", tmp_path).returncode == 0
+    understands_all(tmp_path, [step["command"] for step in steps])
     reports_on(tmp_path, "results", report["command"])
     assert (tmp_path / report["artifact_paths"]).exists()
+
+
+def understands_all(folder: Path, commands: list[str]) -> None:
+    """Check that the commands differ only in their shard's number, and that the first is a valid command line."""
+    assert len({re.sub(r"\b\d(?=/8\b|\.json)", "N", command) for command in commands}) == 1, commands
+    assert bash(f"{commands[0]} --help", folder).returncode == 0
 
 
 def reports_on(folder: Path, results: str, script: list[str]) -> None:

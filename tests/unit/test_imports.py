@@ -34,6 +34,7 @@ FLOORS = (
         "conformance",
         "upstream",
         "drift",
+        "states",
         "fuzz",
         "pages",
     ),

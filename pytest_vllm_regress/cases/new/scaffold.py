@@ -252,7 +252,13 @@ def _test(case: Case, upstream: Upstream | Unreported, name: str, draft: Draft) 
     title = re.sub(r'["\\\\]', "'", case.title)
     test = draft.template.test(name, leg=draft.needs_leg)
     names = ", ".join(name for name in ("AsyncEngine", "AtWork", "Engine", "Probe", "Server") if f": {name}" in test)
-    first = "from collections.abc import Callable\n\n" if "Callable" in test else ""
+    uses = {
+        "Callable[": "from collections.abc import Callable",
+        "json.": "import json",
+        "Path(": "from pathlib import Path",
+    }
+    standard = sorted((line for word, line in uses.items() if word in test), key=lambda line: (line[0] == "f", line))
+    first = "".join(f"{line}\n" for line in standard) + ("\n" if standard else "")
     last = f"from pytest_vllm_regress import {names}\n\n" if names else ""
     return f'''"""{upstream}: {title}"""
 

@@ -95,6 +95,35 @@ def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
             control=1,
             pattern=r"expected 2 choices, got \d+",
         ),
+        "request": Template(
+            '''@pytest.mark.vllm_engine(
+    front="serve",
+    extra={"served_model_name": "m", "enable_lora": True},
+    server_options={"enable_auto_tool_choice": True, "tool_call_parser": "hermes"},
+    env={"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_SERVER_DEV_MODE": "1"},
+)
+def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
+    """Send the request of the finding, and assert that the server answers or refuses it and lives on."""
+    plain = {"model": "m", "prompt": "Hello", "max_tokens": 4}
+    vllm_at_work("a plain request is answered", vllm_server.post("/v1/completions", plain).status_code == 200)
+    question = json.loads(Path(__file__).with_name("finding.json").read_text())["question"]
+    times = VALUE
+    for _ in range(times):
+        answer = vllm_server.client.request(
+            question["method"],
+            question["path"],
+            content=question["body"],
+            headers={"Content-Type": "application/json"},
+            timeout=60,
+        )
+        assert answer.status_code < 500, f"expected no server error, got {answer.status_code}: {answer.text[:500]}"
+    vllm_server.check()  # the server still works
+''',
+            trigger="times",
+            subject=1,
+            control=0,
+            pattern=r"expected no server error, got 5\d\d",
+        ),
         "probe": Template(
             '''def test_NAME(vllm_probe: Probe, vllm_at_work: AtWork, LEG) -> None:
     """Call what the report calls and assert what a correct version returns."""

@@ -8,7 +8,7 @@ import typer
 import typer.core
 
 from ..context import HELP, warn
-from . import parsers, replay, schemas
+from . import api, engines, lifecycle, options, parsers, replay, report, schemas
 
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
@@ -33,6 +33,10 @@ hunters = typer.Typer(
     epilog=schemas.EPILOG,
 )
 app.add_typer(hunters, name="fuzz")
-hunters.command(epilog=parsers.EPILOG)(parsers.parsers)
+hunters.command(epilog=options.EPILOG)(api.api)
+hunters.command(epilog=options.EPILOG)(engines.engines)
+hunters.command(epilog=options.EPILOG)(lifecycle.lifecycle)
+hunters.command(epilog=options.EPILOG)(parsers.parsers)
+hunters.command(epilog=report.EPILOG)(report.report)
 hunters.command(epilog=schemas.EPILOG)(schemas.schemas)
 app.command(epilog=replay.EPILOG)(replay.replay)

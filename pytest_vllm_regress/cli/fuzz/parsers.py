@@ -10,31 +10,21 @@ import typer
 
 from ...errors import Unsupported, UsageError
 from ..context import OK, UNEXPECTED, AsJson, print_json, say, warn
+from .options import OUT, Environment, Minutes, Rounds, Seed
 
 if TYPE_CHECKING:
     from ...fuzz.parsers.campaign import ParserCampaign
 
-EPILOG = (
-    "Exit codes: 0 no problems; 1 findings; 2 usage or bad input; 3 an environment could not be built; 130 interrupted."
-)
-
 
 def parsers(
-    environment: Annotated[str, typer.Argument(metavar="ENV", help="Environment with vLLM, for example vllm-0.33.0.")],
+    environment: Environment,
     parser: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Parser to test; repeatable (default: all that vLLM registers)."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed: the same seed draws the same answers (default: 0).")
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, help="Budget: rounds go on until it is spent, over all resumptions (default: one round)."
-        ),
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Maximum number of rounds.")] = None,
+    seed: Seed = 0,
+    minutes: Minutes = None,
+    rounds: Rounds = None,
     examples: Annotated[int, typer.Option(min=1, help="Answers drawn in each round.")] = 200,
     seconds: Annotated[
         float,
@@ -42,10 +32,7 @@ def parsers(
             min=0.1, help="Time limit for one answer in all cuts, after which the parser's process is killed."
         ),
     ] = 30.0,
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder for the findings and the journal, by which the same command resumes."),
-    ] = Path("parser-findings"),
+    out: Annotated[Path, OUT] = Path("parser-findings"),
     as_json: AsJson = False,
 ) -> None:
     """Draw answers with tool calls and reasoning, write them in each parser's format, and compare what every cut of the stream adds up to.
@@ -57,7 +44,7 @@ def parsers(
     from ...fuzz.parsers.checker import ParserChecker
 
     os.makedirs(out, exist_ok=True)
-    plan = CampaignPlan(seed or 0, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples)
+    plan = CampaignPlan(seed, tuple(parser or ()), rounds if rounds or minutes else 1, minutes, examples)
     write_line = warn if as_json else say
     with bare_session(warn) as session:
         try:

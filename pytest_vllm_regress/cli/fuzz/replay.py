@@ -14,8 +14,13 @@ from ..context import OK, UNBUILT, UNEXPECTED, AsJson, print_json, say, warn
 if TYPE_CHECKING:
     from ...engines.session import Session
     from ...environments.recipes import Recipe
+    from ...fuzz.api.finding import ApiFinding
     from ...fuzz.artefact import Answer, Artefact
+    from ...fuzz.engines.finding import EngineFinding
+    from ...fuzz.lifecycle.finding import StoryFinding
     from ...fuzz.parsers.finding import ParserFinding
+
+    AnyFinding = Artefact | ApiFinding | EngineFinding | ParserFinding | StoryFinding
 
 EPILOG = "Exit codes: 0 all are FIXED; 1 at least one STILL FAILS; 2 usage or bad input; 3 at least one CANNOT RUN and none STILL FAILS."
 
@@ -32,12 +37,15 @@ def replay(
 ) -> None:
     """Check whether findings still fail. Prints STILL FAILS, FIXED or CANNOT RUN for each file."""
     from ...engines.standalone import bare_session
+    from ...fuzz.api.finding import ApiFinding
+    from ...fuzz.api.starting import LIMITS
     from ...fuzz.artefact import Answer
 
     artefacts = [(path, _load(path)) for path in _paths(files)]
     recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
     answers = []
-    with bare_session(warn) as session:
+    limits = LIMITS if any(isinstance(artefact, ApiFinding) for _, artefact in artefacts) else None
+    with bare_session(warn, limits=limits) as session:
         for path, artefact in artefacts:
             answer, words = _answer(session, artefact, env or recipes[path])
             answers.append({"file": str(path), "answer": answer.value, "words": words})
@@ -49,16 +57,25 @@ def replay(
     raise typer.Exit(UNEXPECTED if Answer.STILL_FAILS in kinds else UNBUILT if Answer.CANNOT_RUN in kinds else OK)
 
 
-def _load(path: Path) -> Artefact | ParserFinding:
-    from ...fuzz.artefact import MAX_BYTES, load
-    from ...fuzz.parsers import finding
+def _load(path: Path) -> AnyFinding:
+    from ...fuzz import artefact
+    from ...fuzz.api import finding as of_api
+    from ...fuzz.engines import finding as of_engines
+    from ...fuzz.lifecycle import finding as of_lifecycle
+    from ...fuzz.parsers import finding as of_parsers
     from ...util.documents import load_json
 
-    is_of_parser = finding.is_parser_finding(load_json(path, MAX_BYTES, what="a finding"))
-    return finding.load(path) if is_of_parser else load(path)
+    document = load_json(path, artefact.MAX_BYTES, what="a finding")
+    if of_api.is_api_finding(document):
+        return of_api.load(path)
+    if of_engines.is_engine_finding(document):
+        return of_engines.load(path)
+    if of_lifecycle.is_story_finding(document):
+        return of_lifecycle.load(path)
+    return of_parsers.load(path) if of_parsers.is_parser_finding(document) else artefact.load(path)
 
 
-def _recipe(path: Path, artefact: Artefact | ParserFinding) -> Recipe:
+def _recipe(path: Path, artefact: AnyFinding) -> Recipe:
     """Return the recipe of the environment that a finding names. Raises ``UsageError`` for one that a file must not choose."""
     from ...environments.names import recipe_named_by_file
 
@@ -70,17 +87,26 @@ def _recipe(path: Path, artefact: Artefact | ParserFinding) -> Recipe:
         ) from None
 
 
-def _answer(session: Session, artefact: Artefact | ParserFinding, chosen: str | Recipe) -> tuple[Answer, str]:
+def _answer(session: Session, artefact: AnyFinding, chosen: str | Recipe) -> tuple[Answer, str]:
     from ...environments.cache import EnvironmentCache
     from ...errors import ChildError, Unsupported
+    from ...fuzz.api.finding import ApiFinding
     from ...fuzz.artefact import Answer, Artefact, replay
     from ...fuzz.checker import Checker
     from ...fuzz.engine_checker import EngineChecker
+    from ...fuzz.engines.finding import EngineFinding
+    from ...fuzz.lifecycle.finding import StoryFinding
 
     environment = chosen if isinstance(chosen, str) else chosen.name
     try:
         if not isinstance(chosen, str):
             EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+        if isinstance(artefact, ApiFinding):
+            return _api_answer(session, artefact, environment)
+        if isinstance(artefact, EngineFinding):
+            return _engine_answer(session, artefact, environment)
+        if isinstance(artefact, StoryFinding):
+            return _story_answer(session, artefact, environment)
         if not isinstance(artefact, Artefact):
             return _parser_answer(session, artefact, environment)
         checker = Checker(session, environment, artefact.backend, artefact.replay_allowance)
@@ -107,6 +133,43 @@ def _parser_answer(session: Session, finding: ParserFinding, environment: str) -
     try:
         answer, words = replay(finding, checker)
         return Answer(answer), f"{finding.parser} of vLLM {checker.version}: {words}"
+    finally:
+        checker.close()
+
+
+def _engine_answer(session: Session, finding: EngineFinding, environment: str) -> tuple[Answer, str]:
+    from ...fuzz.artefact import Answer
+    from ...fuzz.engines.checker import PairChecker
+    from ...fuzz.engines.finding import replay
+
+    checker = PairChecker(session, environment)
+    answer, words = replay(finding, checker)
+    return Answer(answer), f"pair {finding.pair} of vLLM {checker.version}: {words}"
+
+
+def _api_answer(session: Session, finding: ApiFinding, environment: str) -> tuple[Answer, str]:
+    from ...fuzz.api.checker import ApiChecker
+    from ...fuzz.api.finding import replay
+    from ...fuzz.api.starting import ServerStarter
+    from ...fuzz.artefact import Answer
+
+    checker = ApiChecker(ServerStarter(session, environment))
+    try:
+        answer, words = replay(finding, checker)
+        return Answer(answer), f"vLLM {checker.version}: {words}"
+    finally:
+        checker.close()
+
+
+def _story_answer(session: Session, finding: StoryFinding, environment: str) -> tuple[Answer, str]:
+    from ...fuzz.artefact import Answer
+    from ...fuzz.lifecycle.checker import StoryChecker
+    from ...fuzz.lifecycle.finding import replay
+
+    checker = StoryChecker(session, environment)
+    try:
+        answer, words = replay(finding, checker)
+        return Answer(answer), f"vLLM {checker.version}: {words}"
     finally:
         checker.close()
 

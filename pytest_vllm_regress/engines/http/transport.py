@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -28,6 +29,8 @@ from .metrics import Metrics
 from .own_listener import NotOurServer, OwnListener
 
 T = TypeVar("T")
+RANK_HEADER = "X-data-parallel-rank"
+_PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
 _OTHER_MODEL = re.compile(r"model does not support [^\"]+ API")
@@ -110,12 +113,19 @@ class Transport(Running):
             base_url=self.root_url, headers=headers, trust_env=False, timeout=seconds, event_hooks=hooks
         )
 
-    def post(self, path: str, body: Mapping[str, Any], *, timeout: float | None = None) -> httpx.Response:
-        """POST JSON and return the response, whatever its status. Raises ``DeadlineExceeded`` without a response, and ``ChildDied``."""
+    def post(
+        self, path: str, body: Mapping[str, Any], *, rank: int | None = None, timeout: float | None = None
+    ) -> httpx.Response:
+        """POST JSON and return the response, whatever its status. Raises ``DeadlineExceeded`` without a response, and ``ChildDied``.
+
+        ``rank``: the data-parallel rank that the request asks for, by the header ``X-data-parallel-rank``, which not every version heeds.
+        """
         self.scripts.admit(body)
         filtered = self.schemas.apply(body)
+        headers = {} if rank is None else {RANK_HEADER: str(rank)}
         return self._exchange(
-            lambda: self.client.post(path, json=filtered, timeout=None), self._deadline("request", timeout)
+            lambda: self.client.post(path, json=filtered, headers=headers, timeout=None),
+            self._deadline("request", timeout),
         )
 
     def get(self, path: str, *, timeout: float | None = None) -> httpx.Response:
@@ -127,6 +137,22 @@ class Transport(Running):
         response = self.get("/metrics", timeout=timeout)
         self._raise_for_status(response)
         return Metrics.parse(response.text)
+
+    def tokens_by_rank(self, *, at_least: int = 0, timeout: float | None = None) -> dict[int, int]:
+        """Return how many tokens each data-parallel rank has generated, from /metrics; ranks that were never asked may be missing.
+
+        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until so many tokens are counted in all, but
+        no longer than ``timeout``, because counters may be a step behind the answer of a request. Errors as in ``chat``.
+        """
+        deadline = self._deadline("request", timeout)
+        while True:
+            last = deadline.passed
+            tokens: Counter[int] = Counter()
+            for labels, count in self.metrics(timeout=timeout).of("vllm:generation_tokens_total").items():
+                tokens[int(dict(labels).get("engine", 0))] += int(count)
+            if last or tokens.total() >= at_least:
+                return dict(sorted(tokens.items()))
+            self.child.pause(_PAUSE_S)
 
     def post_all(
         self, path: str, bodies: Sequence[Mapping[str, Any]], *, timeout: float | None = None
@@ -264,6 +290,22 @@ class Transport(Running):
 def _masked(answer: str) -> Masked:
     """Return what a server answered, masked and cut to a bound."""
     return mask_log(answer[:_MAX_ANSWER])
+
+
+def unknown_address(reply: object) -> str:
+    """Return the path of a request that was refused because the server has no such address; empty for any other reply.
+
+    The status alone does not tell: vLLM also answers 404 for an unknown model.
+    """
+    if not isinstance(reply, httpx.Response) or reply.status_code != 404:
+        return ""
+    try:
+        value = reply.json()
+    except ValueError:
+        return ""
+    error = value.get("error", value) if isinstance(value, dict) else None
+    message = error.get("message", error.get("detail")) if isinstance(error, dict) else None
+    return reply.request.url.path if message == "Not Found" else ""
 
 
 def error_in(response: httpx.Response) -> str:

@@ -1,32 +1,22 @@
-"""A campaign against the parsers of one environment: rounds of drawn answers, a budget, and a journal by which a killed campaign goes on.
-
-A step is one parser in one format in one round. Steps have their answers from the seed and the number of the round, and know the findings of earlier
-steps alone, so the same seed gives the same findings, as far as the budget reaches.
-"""
+"""A campaign against the parsers of one environment. A step is one parser in one format in one round."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-import time
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ...util.documents import load_json
-from ...util.files import write_atomically
+from ..stepped import Step, SteppedCampaign
 from .catalogue import formats_of
 from .checker import ParserChecker, ParserName, understands
 from .finding import ParserFinding, load
 from .formats import PLAIN, PLAIN_ANSWER, Format
 from .meaning import Meaning, drawn
 from .question import Ask, Observed, Question
-from .search import Reduced, Round, search
-
-JOURNAL = "campaign.json"
-_MAX_JOURNAL = 32 << 20
+from .search import Reduced, search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,60 +94,39 @@ def _cover(checker: ParserChecker, parser: ParserName, result: Coverage) -> None
         result.unusable[str(parser)] = refusals[0]
 
 
-class ParserCampaign:
-    """Runs the steps of a plan against one environment, and keeps its journal and its findings in ``folder``."""
+class ParserCampaign(SteppedCampaign[ParserFinding]):
+    """Runs the steps of a plan against one environment: one parser in one format in one round each."""
 
     def __init__(
         self, checker: ParserChecker, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
     ) -> None:
-        self.checker, self.plan, self.folder = checker, plan, folder
+        self.checker, self.plan = checker, plan
         self.coverage = coverage(checker, plan.parsers)
-        self.findings: list[ParserFinding] = []
-        self.steps: list[dict[str, Any]] = []
-        self._write_line = write_line
-        self._clock = time.monotonic
-        self._spent = 0.0
-        self._resume()
+        key = {
+            "environment": checker.environment,
+            "vllm": checker.version,
+            "seed": plan.seed,
+            "parsers": sorted(plan.parsers),
+            "examples": plan.examples,
+        }
+        super().__init__(key, folder, load, plan.minutes, write_line)
 
     @property
     def deltas(self) -> int:
         """Number of deltas that were streamed."""
         return sum(step["deltas"] for step in self.steps)
 
-    @property
-    def seconds(self) -> float:
-        """Time that the steps took."""
-        return float(sum(step["seconds"] for step in self.steps))
-
-    def run(self) -> None:
-        """Run the steps that are not done yet, until the budget is spent."""
-        done = {(step["round"], step["label"]) for step in self.steps}
-        began = self._clock() - self._spent
-        for number, covered, meanings in self._steps():
-            if (number, covered.label) in done:
-                continue
-            self._spent = self._clock() - began
-            if self.plan.minutes is not None and self._spent >= self.plan.minutes * 60:
-                return
-            self._step(number, covered, meanings())
-            self._spent = self._clock() - began
-            self._write_journal()
-
-    def _steps(self) -> Iterator[tuple[int, Covered, Callable[[], list[Meaning]]]]:
+    def all_steps(self) -> Iterator[Step[ParserFinding]]:
         number = 0
         while self.coverage.covered and (self.plan.rounds is None or number < self.plan.rounds):
-            cached: list[list[Meaning]] = []
-
-            def meanings(number: int = number, cached: list[list[Meaning]] = cached) -> list[Meaning]:
-                if not cached:
-                    cached.append(drawn(self.plan.examples, self.plan.seed * 1000 + number))
-                return cached[0]
-
+            meanings = functools.cache(functools.partial(drawn, self.plan.examples, self.plan.seed * 1000 + number))
             for covered in self.coverage.covered:
-                yield number, covered, meanings
+                yield Step(number, covered.label, functools.partial(self._step, covered, meanings))
             number += 1
 
-    def _step(self, number: int, covered: Covered, meanings: list[Meaning]) -> None:
+    def _step(
+        self, covered: Covered, meanings: Callable[[], list[Meaning]]
+    ) -> tuple[dict[str, Any], list[ParserFinding]]:
         ask: Ask = lambda questions: self.checker.ask(covered.parser, covered.form, questions)  # noqa: E731
         known = [
             _reduced(finding)
@@ -165,74 +134,35 @@ class ParserCampaign:
             if finding.parser.name == covered.parser.name and finding.parser.kind == covered.parser.kind
         ]
         work = self.checker.work
-        deltas, parsing, began = work.deltas, work.parsing_seconds, self._clock()
-        result = search(meanings, covered.form, ask, known)
-        new = [
+        deltas, parsing = work.deltas, work.parsing_seconds
+        result = search(meanings(), covered.form, ask, known)
+        facts = {
+            "asked": result.asked,
+            "deltas": work.deltas - deltas,
+            "parsing": round(work.parsing_seconds - parsing, 3),
+            "wrong": [[how, kind, count] for (how, kind), count in sorted(result.wrong.items())],
+        }
+        return facts, [
             ParserFinding.of(reduced.observed, reduced.kinds, covered.parser, self.checker, self.plan.seed)
             for reduced in result.findings
         ]
-        self.findings += new
-        self.steps.append(
-            {
-                "round": number,
-                "label": covered.label,
-                "asked": result.asked,
-                "deltas": work.deltas - deltas,
-                "parsing": round(work.parsing_seconds - parsing, 3),
-                "seconds": round(self._clock() - began, 3),
-                "wrong": [[how, kind, count] for (how, kind), count in sorted(result.wrong.items())],
-                "findings": [finding.name for finding in new],
-            }
-        )
-        self._report(number, covered, result, new)
 
-    def _report(self, number: int, covered: Covered, result: Round, new: list[ParserFinding]) -> None:
-        step = self.steps[-1]
+    def report(self, step: Mapping[str, Any], findings: list[ParserFinding]) -> None:
         self._write_line(
-            f"  round {number + 1}, {covered.label}: {result.asked} answers, {step['deltas']} deltas "
-            f"({step['deltas'] / max(step['seconds'], 1e-9):,.0f} a second), {sum(result.wrong.values())} wrong"
+            f"  round {step['round'] + 1}, {step['label']}: {step['asked']} answers, {step['deltas']} deltas "
+            f"({step['deltas'] / max(step['seconds'], 1e-9):,.0f} a second), {sum(count for _, _, count in step['wrong'])} wrong"
         )
-        for finding in new:
-            path = finding.save(self.folder)
+        for finding in findings:
             self._write_line(f"    {finding.problem.side}: {finding.problem.kind}: {finding.question.text!r}")
             if finding.question.cuts:
                 self._write_line(f"      in pieces {list(finding.question.cuts[0][1].pieces)}")
             self._write_line(f"      {finding.problem.words}")
-            self._write_line(f"      vllm-regress replay {path}")
-
-    def _resume(self) -> None:
-        """Take over the journal in the folder, if it is of the same plan. A larger budget is the same plan."""
-        path = self.folder / JOURNAL
-        if not path.exists():
-            return
-        journal = load_json(path, _MAX_JOURNAL, what="the journal of a campaign")
-        if not isinstance(journal, dict) or journal.get("plan") != self._key():
-            raise UsageError(
-                f"{path}: the journal of another campaign (environment, seed, parsers or examples differ). Choose another folder with --out"
-            )
-        self.steps, self._spent = journal["steps"], journal["spent"]
-        for name in (name for step in self.steps for name in step["findings"]):
-            with contextlib.suppress(UsageError):  # removed by the user
-                self.findings.append(load(self.folder / name))
-        self._write_line(f"  {len(self.steps)} steps of {path} are done already")
-
-    def _key(self) -> dict[str, Any]:
-        return {
-            "environment": self.checker.environment,
-            "vllm": self.checker.version,
-            "seed": self.plan.seed,
-            "parsers": sorted(self.plan.parsers),
-            "examples": self.plan.examples,
-        }
-
-    def _write_journal(self) -> None:
-        journal = {"plan": self._key(), "spent": round(self._spent, 3), "steps": self.steps}
-        write_atomically(self.folder / JOURNAL, json.dumps(journal, indent=1, ensure_ascii=False) + "\n")
+            self._write_line(f"      vllm-regress replay {self.folder / finding.name}")
 
     def to_json(self) -> dict[str, Any]:
         """Return what the campaign came to."""
         return {
-            **self._key(),
+            **self.key,
             "registered": self.coverage.registered,
             "covered": [covered.label for covered in self.coverage.covered],
             "without_writer": self.coverage.without_writer,

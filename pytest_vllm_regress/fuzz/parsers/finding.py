@@ -14,6 +14,7 @@ from ...util.documents import load_json
 from ...util.files import write_atomically
 from ...util.masking import mask
 from ...util.validation import problems as schema_problems
+from ..upstream_search import Upstream
 from .checker import ParserChecker, ParserName
 from .cuts import Cut, CutKind
 from .formats import Format
@@ -24,14 +25,6 @@ from .question import Observed, Question, observations
 FORMAT = 1
 MAX_BYTES = 1 << 20
 _SCHEMA = "parser_finding_schema.json"
-
-
-@dataclasses.dataclass(frozen=True)
-class Upstream:
-    """What upstream knows of a finding. ``words``: what was searched for. ``reports``: reports of it; empty if none was found."""
-
-    words: tuple[str, ...] = ()
-    reports: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +44,7 @@ class ParserFinding:
     kinds: tuple[CutKind, ...] = ()
     seed: int = 0
     releases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    upstream: Upstream = Upstream()
+    upstream: Upstream = dataclasses.field(default_factory=Upstream)
 
     @classmethod
     def of(

@@ -7,10 +7,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ...schemas.deterministic import backend
+from ...schemas.drawing import draw_distinct
 
 PROPERTIES: Mapping[str, Mapping[str, Any]] = {
     "city": {"type": "string"},
@@ -218,21 +217,5 @@ def meanings(draw: st.DrawFn) -> Meaning:
 
 
 def drawn(count: int, seed_value: int) -> list[Meaning]:
-    """Return ``count`` different answers. The same seed draws the same ones on every machine with the same release of Hypothesis."""
-    found: dict[str, Meaning] = {}
-
-    @seed(seed_value)
-    @settings(
-        backend=backend(),
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(meanings())
-    def note(meaning: Meaning) -> None:
-        found.setdefault(meaning.to_text(), meaning)
-
-    note()
-    return list(found.values())
+    """Return the distinct answers among ``count`` drawn ones."""
+    return draw_distinct(meanings(), count, seed_value, Meaning.to_text)

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.bisection.candidates import commit_environments
-from pytest_vllm_regress.bisection.commit_search import CONFIRMING_RUNS, CommitReport, CommitSearch, search_commits
+from pytest_vllm_regress.bisection.commit_search import CommitReport, CommitSearch, search_commits
 from pytest_vllm_regress.bisection.commits import History, end_of, history
 from pytest_vllm_regress.bisection.search import CandidateRunner
 from pytest_vllm_regress.bisection.search_log import SearchLog
@@ -92,9 +92,9 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: Repo
     assert culprit.parent.subject == "tests (#6)"
     assert culprit.pull_request == "https://github.com/vllm-project/vllm/pull/7"
     assert culprit.release == "0.2"
-    assert stand_in.ran.count(culprit.parent.id[:10]) == CONFIRMING_RUNS
-    assert stand_in.ran.count(culprit.commit.id[:10]) == CONFIRMING_RUNS + 1
-    searching = len(stand_in.ran) - 2 * CONFIRMING_RUNS
+    assert stand_in.ran.count(culprit.parent.id[:10]) == CommitSearch.confirming_runs
+    assert stand_in.ran.count(culprit.commit.id[:10]) == CommitSearch.confirming_runs + 1
+    searching = len(stand_in.ran) - 2 * CommitSearch.confirming_runs
     assert searching <= math.ceil(math.log2(len(report.search.history.groups))) + 2
     text = "\n".join(report.lines())
     assert f"demo: fixed by {culprit.commit.id[:10]} (2025-03-09) Merge pull request #7" in text
@@ -276,7 +276,7 @@ def test_over_three_hundred_candidates_it_takes_at_most_twelve_runs(case: Case, 
     stand_in = StandIn(builder)
     (culprit,) = run(search, stand_in, tmp_path).culprits
     assert (len(search.history.groups), culprit.commit.subject, culprit.confirmed) == (320, f"commit {at}", True)
-    assert len(stand_in.ran) - 2 * CONFIRMING_RUNS <= 12
+    assert len(stand_in.ran) - 2 * CommitSearch.confirming_runs <= 12
 
 
 @pytest.mark.parametrize(

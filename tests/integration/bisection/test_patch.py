@@ -15,6 +15,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import bases
+from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner.batch import Batch
@@ -80,6 +81,18 @@ def test_cases_that_the_changed_modules_concern_come_first(builder: RepositoryBu
     ]
     ordered = nearest_first(cases, frozenset({"vllm/grammar.py"}), tree(builder).repository)
     assert [case.id for case in ordered] == ["c-fixed-there", "b-named", "a-far", "d-fixed-elsewhere"]
+
+
+def test_the_merge_of_a_pull_request_is_not_its_revert(builder: RepositoryBuilder) -> None:
+    merged = builder.commit("[Bugfix] a fix (#71)", {"vllm/engine.py": "fixed"})
+    builder.commit("a longer number (#711)", {"vllm/more.py": ""})
+    builder.commit('Revert "[Bugfix] a fix (#71)" (#72)', {"vllm/engine.py": "broken"})
+    repository = Repository.at(builder.place)
+    commit = repository.merge_of("71")
+    assert commit is not None
+    assert (commit.id, commit.touched) == (merged, ("vllm/engine.py",))
+    assert repository.merge_of("72") is not None
+    assert repository.merge_of("12") is None
 
 
 BAD, GOOD, OTHER, NONE = Verdict.REPRODUCED, Verdict.FIXED, Verdict.INCONCLUSIVE, Verdict.NOT_APPLICABLE

@@ -48,6 +48,27 @@ class TestBuild:
         (entry,) = cache.listing()
         assert (entry.name, entry.in_use, entry.size > 200_000) == ("vllm-1.0", False, True)
 
+    def test_a_variation_of_a_built_environment_is_a_copy_that_shares_files(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
+        base = cache.ensure(RECIPE).parent.parent
+        (base / "bin" / "tool").write_text(f"#!{base}/bin/python\n")
+        (base / "lib/python3.11/site-packages/other").write_text("kept")
+        varied = RECIPE.variant(name="vllm-1.0+other==2", overrides=("other==2",), varies=RECIPE)
+        copy = cache.ensure(varied).parent.parent
+        shared = "lib/python3.11/site-packages/other"
+        assert (copy / shared).samefile(base / shared)
+        assert (copy / "bin" / "tool").read_text() == f"#!{copy}/bin/python\n"
+        assert (base / "bin" / "tool").read_text() == f"#!{base}/bin/python\n"
+        assert cache.built(varied) and cache.built(RECIPE)
+        assert len(fake.calls("install")) == 2
+
+    def test_a_variation_is_built_by_itself_if_the_other_environment_is_not_built(
+        self, fake: Fake, cache: EnvironmentCache
+    ) -> None:
+        cache.ensure(RECIPE.variant(name="vllm-1.0+other==2", overrides=("other==2",), varies=RECIPE))
+        assert cache.built(RECIPE) is None
+
     def test_without_a_lock_the_resolution_is_recorded(self, fake: Fake, cache: EnvironmentCache) -> None:
         place = cache.ensure(RECIPE).parent.parent
         assert (place / installing.RESOLUTION).read_text() == "vllm==1.0\n"

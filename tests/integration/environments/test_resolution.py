@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -81,6 +83,45 @@ class TestReleaseDate:
             "--exclude-newer 2025-04-16 --exclude-newer-package xgrammar=2025-04-16 --exclude-newer-package torch=2025-01-01"
             in " ".join(install)
         )
+
+
+class TestNewerNeeds:
+    """A package that is newer than the environment's day may need others that are newer, too."""
+
+    def test_only_what_a_newer_package_needs_is_as_of_its_day(
+        self, fake: Fake, cache: EnvironmentCache, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resolution, "resolved_versions", self.resolve)
+        recipe = dataclasses.replace(
+            RECIPE,
+            overrides=("transformers==5.0.0",),
+            exclude_newer="2025-04-20",
+            exclude_newer_package=(("transformers", RELEASE),),
+        )
+        (fake.folder / "released").write_text("2026-01-26")
+        cache.ensure(recipe)
+        (install,) = fake.calls("install")
+        assert (
+            "--exclude-newer 2025-04-20 --exclude-newer-package huggingface-hub=2026-01-27 --exclude-newer-package transformers=2026-01-27"
+            in " ".join(install)
+        )
+
+    def test_a_package_that_resolves_as_of_the_earlier_day_needs_nothing_newer(
+        self, fake: Fake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resolution, "resolved_versions", self.resolve)
+        assert resolution.newer_needs("transformers==5.0.0", "2026-01-26", "2026-01-27", "3.11") == ()
+
+    @staticmethod
+    def resolve(
+        requirements: list[str],
+        day: datetime.date,
+        python: str,
+        days: Mapping[str, datetime.date] = MappingProxyType({}),
+    ) -> dict[str, str]:
+        if days.get("huggingface-hub", day) < datetime.date(2026, 1, 15):
+            raise BuildError("resolving: the requirements cannot be resolved: only huggingface-hub<=1.1.5 is available")
+        return {"numpy": "2", "huggingface-hub": "1.3", "transformers": "5.0.0"}
 
 
 class TestNewestRelease:

@@ -36,7 +36,8 @@ def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setattr(bases, "release_date", index.date)
     monkeypatch.setattr(bases, "pin_of", lambda package, version, dependency: TORCH[version])
     monkeypatch.setattr(bases, "releases", lambda package: tuple(map(Version, RELEASED)))
-    monkeypatch.delenv("VLLM_REGRESS_SOURCE_VLLM", raising=False)
+    for variable in ("VLLM_REGRESS_SOURCE_VLLM", sources.WHEEL_INDEX):
+        monkeypatch.setenv(variable, "")  # undoes what a test sets
     names._base_release.cache_clear()
     yield
     names._base_release.cache_clear()
@@ -372,9 +373,8 @@ def test_a_grammar_package_over_any_environment(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_commits_own_wheel_from_an_index_is_for_every_device(
-    builder: RepositoryBuilder, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    builder: RepositoryBuilder, fake: Fake, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv(sources.WHEEL_INDEX, raising=False)
     with pytest.raises(UsageError, match=r"with \{commit\} in it"):
         sources.set_wheel_index("https://wheels.example.org/")
     sources.set_wheel_index("https://wheels.example.org/{commit}/")

@@ -71,10 +71,15 @@ def test_verdicts_on_different_devices_observe_nothing(case: Case) -> None:
     assert upper.state == "inferred"
 
 
+def test_an_end_where_the_feature_itself_ends_is_observed(case: Case) -> None:
+    _, upper = recorded(case, {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.NOT_APPLICABLE})
+    assert upper.observed
+    assert upper.reason == "0.9.0 shows it, not applicable to 0.9.1, on sim"
+
+
 @pytest.mark.parametrize(
     ("verdict", "reason"),
     [
-        (Verdict.NOT_APPLICABLE, "not applicable to 0.9.1"),
         (Verdict.INCONCLUSIVE, "0.9.1 inconclusive"),
         (Verdict.REGRESSED, "0.9.1 shows it, which contradicts the range"),
     ],
@@ -89,6 +94,19 @@ def test_a_release_inside_that_passes_contradicts_the_range(case: Case) -> None:
     _, upper = recorded(case, {"0.9.0": Verdict.FIXED, "0.9.1": Verdict.FIXED})
     assert upper.contradicted
     assert upper.reason == "0.9.0 passes, which contradicts the range; 0.9.1 passes"
+
+
+def test_a_run_with_a_sound_version_of_another_package_contradicts_nothing(case: Case) -> None:
+    openai = dataclasses.replace(case.affected[0], package="openai", specifier="<2.25")
+    both = dataclasses.replace(case, affected=(case.affected[0], openai))
+    upper = recorded(both, {"0.9.0": Verdict.FIXED, "0.9.1": Verdict.FIXED})[1]  # with an openai outside its range
+    assert (upper.observed, upper.contradicted) == (False, False)
+    assert upper.reason == "0.9.0 passes; 0.9.1 passes"
+
+
+def test_an_inconclusive_run_is_repeated(case: Case) -> None:
+    _, upper = recorded(case, {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.INCONCLUSIVE})
+    assert upper.missing == ("0.9.1",)
 
 
 def test_results_are_judged_by_the_present_range(case: Case) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.checkpoints.hub_cache import ADAPTER, PROMPT_ADAPTER, ensure_alias, kind_of
+from pytest_vllm_regress.checkpoints.hub_cache import ADAPTER, PROMPT_ADAPTER, ensure_alias, kind_of, snapshot_of
 from pytest_vllm_regress.errors import UsageError
 
 
@@ -64,6 +64,12 @@ def test_a_prompt_adapter_has_virtual_tokens(tmp_path: Path) -> None:
     snapshot = ensure_alias("owner/ptune", tmp_path / "hub", tmp_path / "checkpoints")
     assert snapshot is not None
     assert json.loads((snapshot / "adapter_config.json").read_text())["num_virtual_tokens"] == 8
+
+
+def test_an_old_name_without_an_owner_has_a_stand_in(tmp_path: Path) -> None:
+    snapshot = ensure_alias("gpt2", tmp_path / "hub", tmp_path / "checkpoints")
+    assert snapshot is not None and snapshot.parents[1].name == "models--gpt2"
+    assert snapshot_of("gpt2", tmp_path / "hub") == snapshot
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../b", "a/b/c", "a--b/c", "model", "", "a/b\n", "/etc"])

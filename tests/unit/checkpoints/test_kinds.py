@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.checkpoints.kinds import KINDS, arguments_of, kind_named, needed_by
+from pytest_vllm_regress.checkpoints.kinds import KINDS, arguments_of, kind_named, unmet_needs
 from pytest_vllm_regress.checkpoints.sentencepiece import model_file, pieces
 from pytest_vllm_regress.errors import UsageError
 
@@ -118,7 +118,10 @@ def test_a_tokenizer_without_a_fast_version_has_only_the_model_file(tmp_path: Pa
 
 
 def test_packages_that_kinds_need() -> None:
-    assert (needed_by("vision"), needed_by("text"), needed_by("/a/path")) == ("torchvision", None, None)
+    old, new = {"transformers": "4.48.2", "torchvision": "0.20.1"}, {"transformers": "4.49.0"}
+    assert unmet_needs("vision", old) == ("transformers>=4.49",)
+    assert unmet_needs("vision", new) == ("torchvision",)
+    assert unmet_needs("vision", old | new) == unmet_needs("text", {}) == unmet_needs("/a/path", {}) == ()
     assert arguments_of("mistral") == {"tokenizer_mode": "mistral"} and not arguments_of("text")
     with pytest.raises(UsageError, match="there are text, vision, classifier"):
         kind_named("poem")

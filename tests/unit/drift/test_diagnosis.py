@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from pytest_vllm_regress.drift import diagnosis
-from pytest_vllm_regress.drift.diagnosis import Culprit, Drift, diagnose, fewest, suspects_first
+from pytest_vllm_regress.drift.diagnosis import Culprit, Drift, diagnose
 from pytest_vllm_regress.drift.installation import Attempt, Pins, Release, Stage
 from pytest_vllm_regress.drift.record import known_culprits, read_record, table, write_record
 from pytest_vllm_regress.errors import BuildError, UsageError
@@ -134,24 +134,6 @@ def test_what_broke_another_release_is_tried_first() -> None:
     _, tried = drift_of(rule, {"numpy": ("2.0", "2.2")})
     assert tried[1:4] == [{"numpy": "==1.26"}, {"numpy": "==2.0"}, {"numpy": "==2.2"}]
     assert len(tried) < len(blind)
-
-
-@pytest.mark.parametrize(
-    "needed", [{"c"}, {"a", "h"}, {"b", "c", "g"}, set("abcdefgh")], ids=lambda needed: "".join(sorted(needed))
-)
-def test_the_fewest_names_that_restore_a_stage_are_found(needed: set[str]) -> None:
-    found = fewest("abcdefgh", lambda names: needed <= set(names))
-    assert set(found) == needed
-
-
-def test_no_names_are_named_if_all_together_restore_nothing() -> None:
-    assert fewest("abc", lambda names: False) == () == fewest("", lambda names: True)
-
-
-def test_the_package_nearest_to_the_failure_is_suspected_first() -> None:
-    names: Sequence[str] = ["aiohttp", "huggingface-hub", "numpy"]
-    text = "File numpy/x.py\nFile huggingface_hub/y.py\nImportError"
-    assert suspects_first(names, text) == ["huggingface-hub", "numpy", "aiohttp"]
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server's /metrics: samples by name and labels."""
+"""A server's /metrics: samples by name and labels, and tokens by data-parallel rank."""
 
 from __future__ import annotations
 
@@ -10,6 +10,17 @@ import pytest
 from pytest_vllm_regress.engines.http.metrics import Metrics
 
 from .test_server import unconnected
+
+RANKS = """
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{engine="1",model_name="m"} 12.0
+vllm:generation_tokens_total{engine="0",model_name="m"} 4.0
+vllm:generation_tokens_total{engine="1",model_name="adapter"} 3.0
+"""
+WITHOUT_RANKS = """
+# TYPE vllm:generation_tokens counter
+vllm:generation_tokens_total{model_name="m"} 5.0
+"""
 
 TEXT = r"""
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.
@@ -53,3 +64,34 @@ def test_a_server_returns_its_metrics() -> None:
 
     server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
     assert server.metrics().total("plain") == 1
+
+
+@pytest.mark.parametrize(("rank", "header"), [(None, None), (0, "0"), (1, "1")])
+def test_a_request_names_the_rank_that_it_asks_for(rank: int | None, header: str | None) -> None:
+    seen = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("X-data-parallel-rank"))
+        return httpx.Response(200)
+
+    server = unconnected(9)
+    server.client = httpx.Client(base_url=server.root_url, transport=httpx.MockTransport(respond))
+    server.post("/v1/completions", {"prompt": "Hello"}, rank=rank)
+    assert seen == [header]
+
+
+@pytest.mark.parametrize(("text", "tokens"), [(RANKS, {0: 4, 1: 15}), (WITHOUT_RANKS, {0: 5}), ("", {})])
+def test_tokens_are_counted_for_each_rank(text: str, tokens: dict[int, int]) -> None:
+    server = unconnected(9)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    server.client = httpx.Client(base_url=server.root_url, transport=transport)
+    assert server.tokens_by_rank() == tokens
+
+
+def test_counters_that_are_a_step_behind_are_waited_for() -> None:
+    texts = ["", WITHOUT_RANKS, RANKS]
+    server = unconnected(9)
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=texts.pop(0)))
+    server.client = httpx.Client(base_url=server.root_url, transport=transport)
+    assert server.tokens_by_rank(at_least=19) == {0: 4, 1: 15}
+    assert texts == []

@@ -82,3 +82,19 @@ def test_a_process_that_has_ended_meanwhile_is_left_out_and_command_lines_are_ma
 @pytest.mark.parametrize("command", ["ray::IDLE", "/x/bin/python -c from multiprocessing.resource_tracker import main"])
 def test_helpers_of_ray_and_python(command: str) -> None:
     assert [role for role, _ in roles(FakeProcess(11, FRONT, command))] == ["helper"]
+
+
+def test_titles_name_the_data_parallel_rank() -> None:
+    titles = ("EngineCore_DP0", "EngineCore_DP1", "Worker_DP1_TP0", "EngineCore", "DPCoordinator", "APIServer_1")
+    processes = [FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)]
+    listed = list_processes(processes, FRONT, "server", core_in_front=False)  # type: ignore[arg-type]
+    assert [info.rank for info in listed.values()] == [0, 1, 1, None, None, None]
+
+
+def test_beside_cores_with_titles_what_the_front_process_starts_is_an_api_server() -> None:
+    fork_server = FakeProcess(11, FRONT, program="fork-server")
+    cores = [FakeProcess(20 + rank, FRONT, f"VLLM::EngineCore_DP{rank}") for rank in (0, 1)]
+    workers = [FakeProcess(30, 20, "VLLM::Worker"), FakeProcess(31, 21)]
+    servers = [FakeProcess(40, 11), FakeProcess(41, 11)]
+    listed = [role for role, _ in roles(FakeProcess(FRONT, 1), fork_server, *cores, *workers, *servers)]
+    assert listed == ["server", "helper", "core", "core", "worker", "worker", "server", "server"]

@@ -137,7 +137,7 @@ def run(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         new_session._gpus.__dict__["visible"] = Visible(machine.devices, (), "580", (13, 0))
         monkeypatch.setattr(placement.Placement, "devices", lambda self, target: machine.devices)
         monkeypatch.setattr(Session, "warm_agent", lambda self, target: machine)
-        monkeypatch.setattr(session, "needed_by", lambda model: None)
+        monkeypatch.setattr(session, "unmet_needs", lambda model, versions: ())
         return new_session
 
     return start

@@ -54,6 +54,31 @@ def test_a_pass_without_a_reply_is_not_a_pass() -> None:
     assert observation.kind is not Kind.PASSED and "without one reply" in observation.summary
 
 
+def reply(status: int, body: Any) -> httpx.Response:
+    return httpx.Response(status, json=body, request=httpx.Request("POST", "http://127.0.0.1:1/v1/messages"))
+
+
+@pytest.mark.parametrize(
+    ("last", "held", "error", "kind"),
+    [
+        (reply(404, {"detail": "Not Found"}), False, WRONG, Kind.NOT_APPLICABLE),
+        (reply(404, {"error": {"message": "Not Found", "code": 404}}), True, KeyError("content"), Kind.NOT_APPLICABLE),
+        (reply(404, {"detail": "Not Found"}), True, WRONG, Kind.WRONG_RESULT),
+        (reply(404, {"error": {"message": "The model `x` does not exist."}}), False, WRONG, Kind.WRONG_RESULT),
+        (reply(500, {"detail": "Not Found"}), False, WRONG, Kind.WRONG_RESULT),
+        (reply(404, ["Not Found"]), True, KeyError("content"), Kind.EXCEPTION),
+    ],
+)
+def test_a_test_of_an_address_that_the_server_lacks_is_not_applicable(
+    last: httpx.Response, held: bool, error: Exception, kind: Kind
+) -> None:
+    evidence = Evidence(error=error, at_work=[Mechanism("a message is answered", held)])
+    evidence.replied("request", last)
+    observation = verdicts.observe(evidence)
+    assert observation.kind is kind
+    assert ("/v1/messages" in observation.summary) is (kind is Kind.NOT_APPLICABLE)
+
+
 def test_a_group_counts_as_its_first_error() -> None:
     group = BaseExceptionGroup("two", [BaseExceptionGroup("one", [WRONG]), KeyError("later")])
     assert verdicts.observe(Evidence(error=group)).kind is Kind.WRONG_RESULT

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
+
+from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.upstream import report
-from pytest_vllm_regress.upstream.meaning import listed_tests
+from pytest_vllm_regress.upstream.listed import FILE, listed_tests
 from pytest_vllm_regress.upstream.run import UpstreamRun
-from pytest_vllm_regress.upstream.triage import TestResult, UpstreamOutcome
+from pytest_vllm_regress.upstream.triage import Listed, TestResult, UpstreamOutcome
+from pytest_vllm_regress.util.documents import load_toml
 
 RUN = UpstreamRun(
     (
@@ -38,5 +43,25 @@ def test_the_document_has_every_result() -> None:
 
 def test_the_list_names_tests_by_file() -> None:
     file = "tests/entrypoints/openai/test_chat.py"
-    assert f"{file}::test_complex_message_content" in listed_tests([file, "tests/unknown.py"])
-    assert listed_tests(["tests/unknown.py"]) == ()
+    listed = listed_tests([file, "tests/unknown.py"])
+    assert listed[f"{file}::test_complex_message_content"] == Listed(
+        UpstreamOutcome.MEANING, "the answer to 1 + 1 is 2"
+    )
+    assert listed_tests(["tests/unknown.py"]) == {}
+
+
+def test_every_entry_of_the_list_has_its_form() -> None:
+    assert listed_tests(load_toml(FILE, 1024 * 1024))
+
+
+@pytest.mark.parametrize("value", ['"text"', '{ needs = "luck", why = "x" }', '{ needs = "gpu" }'])
+def test_an_entry_of_another_form_is_refused(value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listed.toml").write_text(f'["tests/a.py"]\ntest_x = {value}\n')
+    monkeypatch.setattr("pytest_vllm_regress.upstream.listed.FILE", tmp_path / "listed.toml")
+    with pytest.raises(UsageError, match=r"tests/a\.py: test_x: write"):
+        listed_tests(["tests/a.py"])
+
+
+def test_many_names_are_cut_short() -> None:
+    run = UpstreamRun((), tuple(f"tests/{number}.py" for number in range(25)), (), 1.0)
+    assert any(line.endswith("tests/19.py and 5 more") for line in report.lines(run))

@@ -16,7 +16,8 @@ FILES = {
     "vllm/__init__.py": "",
     "examples/template.jinja": "{{ x }}",
     "tests/utils.py": "OTHER = 'owner/shared'\n",
-    "tests/entrypoints/test_one.py": "MODEL = 'owner/model'\nTEMPLATE = 'examples/template.jinja'\nTYPE = 'application/json'\n",
+    "tests/entrypoints/test_one.py": "MODEL = 'owner/model'\nTEMPLATE = 'examples/template.jinja'\nTYPE = 'application/json'\n"
+    "FILE = 'vllm/outputs.py'\nBARE = 'gpt2'\n",
     "tests/entrypoints/test_two.py": "MODEL = 'owner/second'\n",
     "tests/entrypoints/data.txt": "text",
 }
@@ -49,7 +50,7 @@ def test_a_path_without_tests_is_refused(tree: TestTree, path: str) -> None:
 
 
 def test_names_of_the_hub_are_texts_that_are_no_paths_and_no_media_types(tree: TestTree) -> None:
-    assert tree.hub_names(["tests/entrypoints/test_one.py"]) == ("owner/shared", "owner/model")
+    assert tree.hub_names(["tests/entrypoints/test_one.py"]) == ("owner/shared", "owner/model", "gpt2")
 
 
 @pytest.mark.parametrize("source", [b"def", b"\0", b"(" * 5000, b"\xff\xfe"])

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.upstream.run import drop_torn_line
-from pytest_vllm_regress.upstream.triage import UpstreamOutcome, counts, outcome_of, read_results, share_passed
+from pytest_vllm_regress.upstream.triage import Listed, UpstreamOutcome, counts, outcome_of, read_results, share_passed
 
 
 def record(*events: dict[str, object]) -> str:
@@ -27,7 +27,7 @@ def end(test: str, outcome: str = "passed", reason: str = "") -> dict[str, objec
         ("ModuleNotFoundError: No module named 'librosa'", UpstreamOutcome.PACKAGE),
         (
             "pytest_vllm_regress.errors.UsageError: owner/x: no stand-in: there is no forged checkpoint",
-            UpstreamOutcome.WEIGHTS,
+            UpstreamOutcome.MODEL,
         ),
         ("AssertionError: Torch not compiled with CUDA enabled", UpstreamOutcome.KERNEL),
         ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", UpstreamOutcome.KERNEL),
@@ -38,14 +38,23 @@ def test_errors_say_what_a_test_needs(reason: str, outcome: UpstreamOutcome) -> 
     assert outcome_of("failed", reason) is outcome
 
 
-def test_a_listed_test_that_fails_needs_a_trained_model_and_one_that_passes_does_not() -> None:
-    assert outcome_of("failed", "AssertionError", says_meaning=True) is UpstreamOutcome.MEANING
-    assert outcome_of("passed", "", says_meaning=True) is UpstreamOutcome.PASSED
-
-
-def test_parameters_do_not_matter_to_the_list() -> None:
-    (result,) = read_results(record(end("tests/a.py::test_x[1]", "failed", "AssertionError")), ["tests/a.py::test_x"])
-    assert result.outcome is UpstreamOutcome.MEANING and result.file == "tests/a.py"
+@pytest.mark.parametrize("entry", ["tests/a.py::test_x", "tests/a.py::*"])
+def test_a_listed_test_that_fails_has_the_reason_of_the_list_for_all_parameters(entry: str) -> None:
+    lines = record(
+        end("tests/a.py::test_x[1]", "failed", "AssertionError"),
+        end("tests/a.py::test_x[2]"),
+        end("tests/a.py::test_x[3]", "failed", "ModuleNotFoundError: No module named 'librosa'"),
+        {"event": "start", "test": "tests/a.py::test_x[4]"},
+        end("tests/b.py::test_x", "failed", "AssertionError"),
+    )
+    results = read_results(lines, {entry: Listed(UpstreamOutcome.MEANING, "it answers 2")})
+    assert [(result.file, result.outcome, result.reason) for result in results if result.file == "tests/a.py"] == [
+        ("tests/a.py", UpstreamOutcome.MEANING, "it answers 2"),
+        ("tests/a.py", UpstreamOutcome.PASSED, ""),
+        ("tests/a.py", UpstreamOutcome.PACKAGE, "ModuleNotFoundError: No module named 'librosa'"),
+        ("tests/a.py", UpstreamOutcome.MEANING, "it answers 2"),
+    ]
+    assert [result.outcome for result in results if result.file == "tests/b.py"] == [UpstreamOutcome.FAILED]
 
 
 def test_a_failed_teardown_replaces_a_pass_and_a_test_without_an_end_failed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,14 @@ from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.model import Range
 from pytest_vllm_regress.environments.index import parse
 from pytest_vllm_regress.errors import BuildError
-from pytest_vllm_regress.util.versions import is_version, marker_holds, requirement_of, specifiers_of
+from pytest_vllm_regress.util.versions import (
+    fewest,
+    is_version,
+    marker_holds,
+    requirement_of,
+    specifiers_of,
+    suspects_first,
+)
 
 DIGITS = "9" * 5000
 DEEP = "(" * 2000 + "os_name == 'a'" + ")" * 2000
@@ -48,3 +57,21 @@ def test_an_invalid_answer_of_pip_is_an_error(answer: str) -> None:
 @given(st.text(max_size=50))
 def test_any_text(text: str) -> None:
     is_version(text), specifiers_of(text), requirement_of(text), marker_holds(text, {})
+
+
+@pytest.mark.parametrize(
+    "needed", [{"c"}, {"a", "h"}, {"b", "c", "g"}, set("abcdefgh")], ids=lambda needed: "".join(sorted(needed))
+)
+def test_the_fewest_names_that_restore_a_stage_are_found(needed: set[str]) -> None:
+    found = fewest("abcdefgh", lambda names: needed <= set(names))
+    assert set(found) == needed
+
+
+def test_no_names_are_named_if_all_together_restore_nothing() -> None:
+    assert fewest("abc", lambda names: False) == () == fewest("", lambda names: True)
+
+
+def test_the_package_nearest_to_the_failure_is_suspected_first() -> None:
+    names: Sequence[str] = ["aiohttp", "huggingface-hub", "numpy"]
+    text = "File numpy/x.py\nFile huggingface_hub/y.py\nImportError"
+    assert suspects_first(names, text) == ["huggingface-hub", "numpy", "aiohttp"]

@@ -23,6 +23,15 @@ def preload() -> None:
         importlib.import_module(name)
 
 
+def scheduler_class() -> Any:
+    """Return V1's scheduler, wherever this version has it."""
+    try:
+        from vllm.v1.core.sched.scheduler import Scheduler
+    except ImportError:
+        from vllm.v1.core.scheduler import Scheduler
+    return Scheduler
+
+
 class CachedRequest(NamedTuple):
     """A request that the scheduler has sent before and schedules again.
 
@@ -203,6 +212,55 @@ def model_runner_output(values: Dict[str, Any]) -> Any:
 
         values["sampled_token_ids"] = [np.asarray(row, dtype=np.int32) for row in values["sampled_token_ids"]]
     return call_with(ModelRunnerOutput, values)
+
+
+def start_connector(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Make the worker side of the KV connector."""
+    from vllm.distributed import kv_transfer
+
+    call_with(
+        kv_transfer.ensure_kv_transfer_initialized, {"vllm_config": vllm_config, "kv_cache_config": kv_cache_config}
+    )
+
+
+def connector_handshake(connector: Any) -> Any:
+    """Return the connector's handshake metadata by rank, or None. The rank is (pipeline, tensor) where vLLM has pipelines of connectors."""
+    from vllm.distributed import get_pp_group, get_tp_group
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
+    metadata = connector.get_handshake_metadata() if hasattr(connector, "get_handshake_metadata") else None
+    if metadata is None:
+        return None
+    rank = get_tp_group().rank_in_group
+    has_pipelines = hasattr(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
+    return {(get_pp_group().rank_in_group, rank) if has_pipelines else rank: metadata}
+
+
+def connector_output(connector: Any, scheduled: Any) -> Any:
+    """Return what the connector finished, as the part of a step's output that the scheduler reads."""
+    from vllm.v1.outputs import KVConnectorOutput
+
+    sending, receiving = connector.get_finished(scheduled.finished_req_ids)
+    values: Dict[str, Any] = {"finished_sending": sending, "finished_recving": receiving}
+    for name, method in (
+        ("invalid_block_ids", "get_block_ids_with_load_errors"),
+        ("kv_connector_stats", "get_kv_connector_stats"),
+        ("kv_connector_worker_meta", "build_connector_worker_meta"),
+    ):
+        if hasattr(connector, method):
+            values[name] = getattr(connector, method)()
+    fields = {field.name for field in dataclasses.fields(KVConnectorOutput)}
+    return KVConnectorOutput(**{name: value for name, value in values.items() if name in fields})
+
+
+def transfer_result(job_id: int) -> Any:
+    """Return the result of a copy to or from host memory that succeeded."""
+    for module in ("vllm.v1.kv_offload.base", "vllm.v1.kv_offload.worker.worker"):
+        with contextlib.suppress(ImportError):
+            result: Any = getattr(importlib.import_module(module), "TransferResult", None)
+            if hasattr(result, "__dataclass_fields__"):
+                return call_with(result, {"job_id": job_id, "success": True})
+    return job_id, True
 
 
 def _is_required(field: Any) -> bool:

@@ -48,13 +48,14 @@ class EngineHost(EngineMaintenance):
         prompts: List[Prompt],
         sampling: Union[Json, List[Json]],
         output_kind: Optional[str] = None,
-        abort_after: Optional[int] = None,
+        abort_after: Union[int, List[Optional[int]], None] = None,
         adapters: Optional[List[Optional[Json]]] = None,
         priority: Optional[List[int]] = None,
         in_turn: bool = False,
     ) -> List[Any]:
         """Generate. An offline engine returns one result per prompt, an async engine the list of streamed results per prompt.
 
+        ``abort_after`` (async only): abort each request after this many results, or each after its own number.
         ``in_turn`` (async only): send each request after the previous one has begun to answer.
         """
         samplings = sampling if isinstance(sampling, list) else [sampling] * len(prompts)
@@ -74,7 +75,8 @@ class EngineHost(EngineMaintenance):
                 (prompt, param, {name: values[number] for name, values in more.items()})
                 for number, (prompt, param) in enumerate(zip(inputs, params))
             ]
-            return self._run(self._gather(generate_calls, abort_after, in_turn))  # type: ignore[no-any-return]
+            aborts = abort_after if isinstance(abort_after, list) else [abort_after] * len(inputs)
+            return self._run(self._gather(generate_calls, aborts, in_turn))  # type: ignore[no-any-return]
 
     def beam_search(self, prompts: List[Prompt], params: Json) -> List[List[Json]]:
         """Return the beams of each prompt, the best one first."""
@@ -129,9 +131,9 @@ class EngineHost(EngineMaintenance):
         engines.shut_down_async(engine)
         return None
 
-    async def _gather(self, generate_calls: List[Any], abort_after: Optional[int], in_turn: bool) -> List[Any]:
+    async def _gather(self, generate_calls: List[Any], aborts: List[Optional[int]], in_turn: bool) -> List[Any]:
         streams: List[Any] = []
-        for prompt, params, more in generate_calls:
+        for (prompt, params, more), abort_after in zip(generate_calls, aborts):
             begun = asyncio.Event()
             streams.append(asyncio.ensure_future(self._stream(prompt, params, more, abort_after, begun)))
             if in_turn:
@@ -173,6 +175,7 @@ def _result(output: Any, arrival: int = 0) -> Json:
         "finished": output.finished,
         "prompt_token_ids": list(output.prompt_token_ids or []),
         "prompt_logprobs": _logprobs(output.prompt_logprobs),
+        "cached_tokens": getattr(output, "num_cached_tokens", None),
         "outputs": [
             {
                 "index": completion.index,

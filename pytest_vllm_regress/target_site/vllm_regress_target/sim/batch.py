@@ -12,7 +12,7 @@ from vllm.sampling_params import SamplingType
 
 from ..dialect import worker_v1
 from .pooling import Pooling
-from .prompt_embeddings import prompt_tokens
+from .synthetic_logits import prompt_tokens
 
 
 class Batch:

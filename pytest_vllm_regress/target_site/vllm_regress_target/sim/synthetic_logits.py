@@ -9,6 +9,7 @@ end-of-text token, and padding of the vocabulary, are almost never drawn. A temp
 """
 
 import hashlib
+import os
 import re
 from typing import Any, Dict, Iterable, List, Sequence
 
@@ -18,6 +19,9 @@ import torch
 from .. import script, vocabularies
 
 ENDING = 1.0 / 40  # fraction of rows that favour the end of the text
+ENDING_VARIABLE = (
+    "VLLM_REGRESS_SIM_ENDING"  # another fraction, for tests that expect the longer texts of trained models
+)
 CLOSING = {'"': 2.5, "}": 2.5, "]": 2.5, ",": 1.0, "{": -2.0, "[": -2.0}
 CONTROL = -7.0  # a byte below 0x20, or DEL
 HIGH = -5.0  # a single byte above 0x7f, most often invalid UTF-8
@@ -36,6 +40,7 @@ class SyntheticLogits:
         self.vocab_size = int(model_config.get_vocab_size())
         self._ends = [token for token in _end_tokens(model_config) if 0 <= token < self.vocab_size]
         self.end = self._ends[0] if self._ends else 0
+        self._ending = float(os.environ.get(ENDING_VARIABLE, ENDING))
         self._bias = np.zeros(self.vocab_size, dtype=np.float32)
         self._root = hashlib.blake2b(b"vllm-regress %d" % self.vocab_size, digest_size=8)
         biases = dict(_token_biases(tokenizer_of(model_config)))
@@ -92,7 +97,7 @@ class SyntheticLogits:
         generator = np.random.Generator(np.random.Philox(key=seed))
         row: np.ndarray = generator.standard_normal(self.vocab_size, dtype=np.float32)
         row += self._bias
-        if self._ends and (seed >> 16) % 997 < 997 * ENDING:
+        if self._ends and (seed >> 16) % 997 < 997 * self._ending:
             row[self._ends[0]] = row.max() + 2.0
         return row
 
@@ -142,3 +147,19 @@ def _rarity_of(character: str) -> float:
         byte = ord(character) - 0x100
         return 0.0 if byte == 0x20 else CONTROL if byte <= 0x21 else HIGH
     return HIGH if "\u00a1" <= character <= "\u00ff" else 0.0
+
+
+def prompt_tokens(tokens: Any, embeddings: Any, are_tokens: Any = None) -> List[int]:
+    """Return the prompt as numbers: token ids, and negative numbers for embeddings. Equal embeddings have equal numbers.
+
+    `are_tokens` says which positions are tokens, if both are given.
+    """
+    if embeddings is None:
+        return list(tokens)
+    rows: List[int] = []
+    for row in embeddings.detach().to(torch.float32).contiguous().numpy():
+        digest = hashlib.blake2b(row.tobytes(), digest_size=7).digest()
+        rows.append(-1 - int.from_bytes(digest, "little"))
+    if tokens is None or are_tokens is None:
+        return rows
+    return [token if is_token else row for token, is_token, row in zip(tokens, are_tokens, rows)]

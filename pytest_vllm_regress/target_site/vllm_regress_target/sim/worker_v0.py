@@ -18,9 +18,8 @@ from . import DEVICE_NAME
 from .adapters import AdapterMixin, Adapters
 from .pooling import Pooling
 from .process_groups import start_process_groups
-from .prompt_embeddings import prompt_tokens
 from .scripted_logits import ScriptedLogits
-from .synthetic_logits import SyntheticLogits
+from .synthetic_logits import SyntheticLogits, prompt_tokens
 
 logger = init_logger("vllm.vllm_regress_sim")
 

@@ -47,6 +47,7 @@ class SimWorker(AdapterMixin, WorkerBase):
         )
         self._pending: Any = None
         self._drafts: Any = None  # request ids, draft of each
+        self._transfers: Any = None
 
     # Startup
 
@@ -98,7 +99,11 @@ class SimWorker(AdapterMixin, WorkerBase):
         return min(int(share), int(spec.page_size_bytes) * max(BLOCKS, 2 * longest))
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Do nothing: no cache is allocated."""
+        """Start the KV connector, if any. No cache is allocated."""
+        if getattr(self.vllm_config, "kv_transfer_config", None) is not None:
+            from .transfers import Transfers
+
+            self._transfers = Transfers(self.vllm_config, kv_cache_config)
 
     initialize_kv_cache = initialize_from_config
 
@@ -115,6 +120,12 @@ class SimWorker(AdapterMixin, WorkerBase):
     # Steps
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._transfers is None:
+            return self._execute(scheduler_output)
+        self._transfers.step(scheduler_output)
+        return self._transfers.attach(self._execute(scheduler_output))
+
+    def _execute(self, scheduler_output: Any) -> Any:
         if not self._last:
             return None if SAMPLES_SEPARATELY else worker_v1.empty_output()
         if self._pools:
@@ -132,7 +143,10 @@ class SimWorker(AdapterMixin, WorkerBase):
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Execute the second half of a step, in versions that split steps."""
         scheduled, self._pending = self._pending, None
-        return None if scheduled is None else self._sample(scheduled, grammar_output)
+        if scheduled is None:
+            return None
+        output = self._sample(scheduled, grammar_output)
+        return output if self._transfers is None else self._transfers.attach(output)
 
     @torch.inference_mode()
     def _sample(self, scheduled: Any, grammar: Any) -> ModelRunnerOutput:
@@ -256,6 +270,10 @@ class SimWorker(AdapterMixin, WorkerBase):
         """Do nothing: no image is encoded."""
 
     reset_mm_cache = reset_encoder_cache
+
+    def get_kv_connector_handshake_metadata(self) -> Any:
+        """Return what the KV connector tells those of other workers, or None."""
+        return None if self._transfers is None else self._transfers.handshake()
 
     def profile(self, *args: Any, **kwargs: Any) -> None:
         raise SimulationGap("vLLM asked to profile the device, which is not simulated")

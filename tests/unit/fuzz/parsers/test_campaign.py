@@ -10,11 +10,12 @@ import pytest
 
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.parsers import campaign as campaigns
-from pytest_vllm_regress.fuzz.parsers.campaign import JOURNAL, CampaignPlan, ParserCampaign
+from pytest_vllm_regress.fuzz.parsers.campaign import CampaignPlan, ParserCampaign
 from pytest_vllm_regress.fuzz.parsers.checker import ParserName, Work
 from pytest_vllm_regress.fuzz.parsers.finding import load, replay
 from pytest_vllm_regress.fuzz.parsers.formats import Format
 from pytest_vllm_regress.fuzz.parsers.question import Question, Reply
+from pytest_vllm_regress.fuzz.stepped import JOURNAL
 from tests.unit.fuzz.parsers.stand_in import FORM, Fault, StandIn, loses_calls_that_come_at_once
 
 PLAN = CampaignPlan(seed=3, examples=40)
@@ -81,7 +82,7 @@ def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
 def test_the_budget_counts_over_resumptions(tmp_path: Path) -> None:
     plan = CampaignPlan(seed=3, examples=40, minutes=1, rounds=None)
     tmp_path.joinpath(JOURNAL).write_text(
-        json.dumps({"plan": ParserCampaign(Checker(), plan, tmp_path, print)._key(), "spent": 61, "steps": []})  # type: ignore[arg-type]
+        json.dumps({"plan": ParserCampaign(Checker(), plan, tmp_path, print).key, "spent": 61, "steps": []})  # type: ignore[arg-type]
     )
     assert run(Checker(), tmp_path, plan).steps == []
 

@@ -1,0 +1,146 @@
+"""Write docs/generated/upstream.md: ``python docs/build_upstream.py``.
+
+With files as arguments (written by `vllm-regress upstream --out FILE`), their results first go into docs/records/upstream, one record for each vLLM.
+The results of a file of tests replace earlier ones, unless the record is of another commit.
+
+    python docs/build_upstream.py /tmp/units.json /tmp/servers.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from page_parts import code
+
+from pytest_vllm_regress.upstream.listed import listed_tests
+from pytest_vllm_regress.upstream.triage import NOT_SKIPPED, UpstreamOutcome, entry_for
+
+HERE = Path(__file__).parent
+RECORDS = HERE / "records" / "upstream"
+PAGE = HERE / "generated" / "upstream.md"
+_REASON = 160
+_OWN_LINE = (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
+"""Outcomes of which the record and the page name each test; of the others, they count equal reasons."""
+
+HEAD = """# Upstream's own tests
+
+<!-- written by docs/build_upstream.py; do not edit -->
+
+What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
+the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says.
+
+"""
+
+
+def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the record of one file of tests: the number that passed, each failure, and counts of equal reasons of the others."""
+    passed = sum(result["outcome"] == UpstreamOutcome.PASSED for result in results)
+    own: dict[str, list[str]] = {}
+    others: Counter[tuple[str, str]] = Counter()
+    for result in results:
+        outcome, reason = result["outcome"], result["reason"][:_REASON]
+        if outcome in _OWN_LINE:
+            own[result["test"].partition("::")[2] or "(import)"] = [outcome, reason]
+        elif outcome != UpstreamOutcome.PASSED:
+            others[outcome, reason] += 1
+    skipped: dict[str, list[Any]] = {}
+    for (outcome, reason), number in others.most_common():
+        skipped.setdefault(outcome, [0, reason])[0] += number  # of several reasons, the most frequent one
+    return {"passed": passed, "failed": own, "skipped": skipped}
+
+
+def add(path: Path) -> None:
+    """Take over the results of one run."""
+    run = json.loads(path.read_text(encoding="utf-8"))
+    place = RECORDS / f"{run['vllm']}.json"
+    record = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
+    if record.get("commit") != run["commit"]:
+        record = {"vllm": run["vllm"], "commit": run["commit"], "files": {}}
+    results = defaultdict(list)
+    listed = listed_tests(run["files"])
+    for result in run["results"]:
+        if result["outcome"] == UpstreamOutcome.FAILED and (entry := entry_for(result["test"], listed)):
+            result.update(outcome=entry.outcome.value, reason=entry.why)  # listed after the run
+        results[result["test"].partition("::")[0]].append(result)
+    record["files"].update({file: entry_of(of_file) for file, of_file in results.items()})
+    record["files"] = dict(sorted(record["files"].items()))
+    RECORDS.mkdir(exist_ok=True)
+    place.write_text(json.dumps(record, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def records() -> list[dict[str, Any]]:
+    """Return the records by release."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS.glob("*.json")]
+    return sorted(found, key=lambda record: [int(part) for part in record["vllm"].split(".")[:3]])
+
+
+def counts_of(entry: dict[str, Any]) -> Counter[str]:
+    """Return the number of tests of a file by outcome."""
+    number = Counter({str(UpstreamOutcome.PASSED): entry["passed"]})
+    number.update(outcome for outcome, _ in entry["failed"].values())
+    number.update({outcome: count for outcome, (count, _) in entry["skipped"].items()})
+    return number
+
+
+def summary(every: list[dict[str, Any]]) -> list[str]:
+    """Return the table of releases and outcomes."""
+    lines = ["| | " + " | ".join(record["vllm"] for record in every) + " |", "| --- |" + " --- |" * len(every)]
+    totals = [sum((counts_of(entry) for entry in record["files"].values()), Counter[str]()) for record in every]
+    ran = [
+        sum(any(counts_of(entry)[kind] for kind in NOT_SKIPPED) for entry in record["files"].values())
+        for record in every
+    ]
+    rows: dict[str, list[str]] = {
+        "tests of commit": [f"`{record['commit'][:10]}`" for record in every],
+        "files": [str(len(record["files"])) for record in every],
+        "files with a test that was not skipped": [str(number) for number in ran],
+    }
+    for outcome in UpstreamOutcome:
+        rows[outcome.value] = [str(total[outcome.value]) for total in totals]
+    shares = [total["passed"] / max(1, sum(total[kind.value] for kind in NOT_SKIPPED)) for total in totals]
+    rows["passed of those not skipped"] = [f"{share:.0%}" for share in shares]
+    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items())]
+
+
+def section(record: dict[str, Any]) -> list[str]:
+    """Return the tables of one release: its files, and the tests that did not pass although they could run."""
+    lines = [
+        "",
+        f"## {record['vllm']}",
+        "",
+        "| file | passed | failed | meaning | skipped, and the most frequent reason |",
+    ]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for file, entry in record["files"].items():
+        number = counts_of(entry)
+        skipped = "; ".join(f"{count} {kind}: {code(why, 90)}" for kind, (count, why) in entry["skipped"].items())
+        cells = (number[kind] or "" for kind in ("passed", "failed", "meaning"))
+        lines.append(f"| {file} | {' | '.join(map(str, cells))} | {skipped} |")
+    lines += ["", "| test | outcome | why |", "| --- | --- | --- |"]
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for file, entry in record["files"].items():
+        for test, (outcome, why) in entry["failed"].items():
+            grouped.setdefault((f"{file}::{test.partition('[')[0]}", outcome, why), []).append(test)
+    for (test, outcome, why), tests in grouped.items():
+        times = f" ({len(tests)} parameters)" if len(tests) > 1 else ""
+        lines.append(f"| {test.removeprefix('tests/')}{times} | {outcome} | {code(why)} |")
+    return lines
+
+
+def page(every: list[dict[str, Any]]) -> str:
+    """Return the page of all releases."""
+    return HEAD + "\n".join([*summary(every), *(line for record in every for line in section(record))]) + "\n"
+
+
+def main() -> None:
+    for argument in sys.argv[1:]:
+        add(Path(argument))
+    PAGE.write_text(page(records()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Drawn requests on pairs of configurations that must agree."""

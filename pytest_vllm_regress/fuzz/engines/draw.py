@@ -1,0 +1,204 @@
+"""Drawn questions. What may legitimately differ between configurations is not drawn: unseeded sampling, and options that the script cannot survive.
+
+A scripted request has no option that changes the choice of tokens (penalties, biases, masks), and none that forbids what the script says. A request
+without a script is greedy or seeded, so that its answer depends on nothing but the request.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ...schemas.drawing import draw_distinct
+from .request import Question, Request
+
+_PREFIXES = ("", "Hi ", "one two three four five six seven eight nine ten ", "The same prefix of many requests. " * 3)
+_TAILS = ("a", "b", "x y", "é", "北京", "Zürich 😀", "\n", "The end.")
+_BROKEN_TAILS = ("\udcc3", "x\udce5\udc8c", "\udcf0\udc9f", "ok\udcff")
+_SAID = (
+    "one",
+    " two",
+    "three ",
+    ".",
+    "!",
+    "e",
+    "é",
+    "😀",
+    "北",
+    "\n",
+    "stop",
+    "aaaa",
+    "{}",
+    " ",
+    "<think>",
+    "</think>",
+)
+_BROKEN_SAID = ("\udcc3", "\udcf0\udc9f", "\udcff")
+_STOPS = ("one", "two", ".", "!", "e", "o.", "é", "😀", "stop", "aa", "\n", "e t", "zz")
+_STOP_TOKENS = tuple(b"eo.!ta")
+_SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "yy"]}, "b": {"type": "boolean"}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+_GRAMMARS: tuple[dict[str, Any], ...] = (
+    {"json": _SCHEMA},
+    {"regex": "[ab]{3,6}c"},
+    {"choice": ["yes", "no", "maybe so"]},
+)
+_CHOOSING = frozenset(
+    {
+        *("presence_penalty", "frequency_penalty", "repetition_penalty", "bad_words", "logit_bias"),
+        *("allowed_token_ids", "structured_outputs", "top_k", "top_p", "min_p", "truncate_prompt_tokens"),
+    }
+)
+"""Options that change which tokens are chosen, or cut the prompt."""
+_WRONG: tuple[dict[str, Any], ...] = (
+    {"max_tokens": 0},
+    {"max_tokens": -1},
+    {"n": 0},
+    {"top_p": 0.0},
+    {"top_p": 1.5},
+    {"temperature": -1.0},
+    {"logprobs": 100000},
+    {"prompt_logprobs": 100000},
+    {"prompt_logprobs": -1},
+    {"logprobs": -1},
+    {"stop": [""]},
+    {"min_tokens": 30},
+    {"presence_penalty": 5.0},
+    {"logit_bias": {"100000": 1.0}},
+    {"logit_bias": {"-1": 1.0}},
+    {"stop_token_ids": [10**6]},
+    {"stop_token_ids": [-1]},
+    {"allowed_token_ids": []},
+    {"allowed_token_ids": [10**6]},
+    {"bad_words": [""]},
+    {"structured_outputs": {"regex": "("}},
+    {"structured_outputs": {"regex": "(?=a)b"}},
+    {"structured_outputs": {"choice": []}},
+    {"structured_outputs": {"grammar": "root ::= "}},
+    {"structured_outputs": {"json": {"type": "nonsense"}}},
+    {"structured_outputs": {"json_object": False}},
+    {"truncate_prompt_tokens": 0},
+    {"truncate_prompt_tokens": 10000},
+)
+"""Options that vLLM must reject, or accept, on both sides alike. Each is asked alone."""
+
+
+def is_sound(request: Request) -> bool:
+    """Return whether the answer depends on nothing but the request, and vLLM can follow its script."""
+    options = request.options
+    if not request.said:
+        return options.get("temperature", 1.0) <= 0 or "seed" in options
+    if request.is_broken or not _CHOOSING.isdisjoint(options):
+        return False
+    if options.get("min_tokens") and (request.ends or "stop_token_ids" in options):
+        return False
+    return len(request.said) in (1, options.get("n", 1))
+
+
+def _optional(draw: st.DrawFn, options: dict[str, Any], name: str, values: st.SearchStrategy[Any], share: int) -> None:
+    """Set an option in one of ``share`` requests."""
+    if draw(st.integers(1, share)) == 1:
+        options[name] = draw(values)
+
+
+def _common(draw: st.DrawFn) -> dict[str, Any]:
+    options: dict[str, Any] = {"max_tokens": draw(st.sampled_from((1, 2, 3, 6, 10, 16, 24)))}
+    _optional(draw, options, "logprobs", st.sampled_from((0, 1, 2, 5)), 3)
+    _optional(draw, options, "prompt_logprobs", st.sampled_from((0, 1, 2)), 6)
+    _optional(draw, options, "stop", st.lists(st.sampled_from(_STOPS), min_size=1, max_size=3, unique=True), 3)
+    _optional(draw, options, "include_stop_str_in_output", st.just(True), 6)
+    _optional(draw, options, "ignore_eos", st.just(True), 5)
+    _optional(draw, options, "skip_special_tokens", st.just(False), 8)
+    _optional(draw, options, "seed", st.integers(0, 3), 4)
+    if "stop" not in options:
+        _optional(draw, options, "detokenize", st.just(False), 20)
+    return options
+
+
+@st.composite
+def scripted(draw: st.DrawFn) -> Request:
+    """Draw a request whose answer is said by a script."""
+    options = _common(draw)
+    count = draw(st.sampled_from((1, 1, 1, 1, 2, 3, 8)))
+    pieces = (*_SAID, *_BROKEN_SAID) if draw(st.integers(1, 6)) == 1 else _SAID
+    said = tuple(
+        "".join(draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=5)))
+        for _ in range(count if draw(st.booleans()) else 1)
+    )
+    if "stop" in options and draw(st.booleans()):  # one that the model says
+        start = draw(st.integers(0, len(said[0]) - 1))
+        options["stop"] = [said[0][start : start + draw(st.integers(1, 3))]]
+    if count > 1:
+        options["n"] = count
+    options["temperature"] = draw(st.sampled_from((0.5, 1.0))) if count > 1 else draw(st.sampled_from((0.0, 1.0)))
+    ends = draw(st.booleans())
+    _optional(draw, options, "stop_token_ids", st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2), 4)
+    if "stop_token_ids" not in options and not ends:  # a script cannot say what min_tokens forbids
+        _optional(draw, options, "min_tokens", st.integers(1, options["max_tokens"]), 3)
+    return Request(_prompt(draw), said, ends, options)
+
+
+@st.composite
+def free(draw: st.DrawFn) -> Request:
+    """Draw a request whose answer the simulated model draws, greedily or with a seed."""
+    options = _common(draw)
+    if draw(st.booleans()):
+        options.update(temperature=1.0, seed=draw(st.integers(0, 3)))
+        _optional(draw, options, "top_k", st.sampled_from((1, 5, 50)), 3)
+        _optional(draw, options, "top_p", st.sampled_from((0.1, 0.9)), 3)
+        _optional(draw, options, "min_p", st.sampled_from((0.05, 0.5)), 4)
+        _optional(draw, options, "n", st.sampled_from((2, 3, 8)), 4)
+    else:
+        options["temperature"] = 0.0
+    _optional(draw, options, "min_tokens", st.integers(1, options["max_tokens"]), 4)
+    _optional(draw, options, "stop_token_ids", st.lists(st.sampled_from(_STOP_TOKENS), min_size=1, max_size=2), 5)
+    _optional(draw, options, "presence_penalty", st.sampled_from((-1.0, 0.5, 2.0)), 6)
+    _optional(draw, options, "frequency_penalty", st.sampled_from((-1.0, 0.5, 2.0)), 6)
+    _optional(draw, options, "repetition_penalty", st.sampled_from((0.8, 1.3)), 6)
+    _optional(draw, options, "bad_words", st.lists(st.sampled_from(("e", "a", " t", "ab")), min_size=1, max_size=2), 5)
+    _optional(draw, options, "logit_bias", st.sampled_from(({"97": 5.0}, {"101": -100.0}, {"32": 3.0})), 6)
+    _optional(draw, options, "allowed_token_ids", st.just(list(b"abcdef ")), 10)
+    if "allowed_token_ids" not in options and "bad_words" not in options:
+        _optional(draw, options, "structured_outputs", st.sampled_from(_GRAMMARS), 4)
+    _optional(draw, options, "truncate_prompt_tokens", st.sampled_from((1, 8, 40)), 12)
+    return Request(_prompt(draw, broken=draw(st.integers(1, 6)) == 1), (), True, options)
+
+
+def _prompt(draw: st.DrawFn, broken: bool = False) -> str:
+    return draw(st.sampled_from(_PREFIXES)) + draw(st.sampled_from(_BROKEN_TAILS if broken else _TAILS))
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> Request:
+    """Draw a request with what concerns its surroundings, too: adapter, salt, priority, abort."""
+    request = draw(st.one_of(scripted(), free()))
+    extras: dict[str, Any] = {}
+    if draw(st.integers(1, 3)) == 1:
+        extras["adapter"] = (draw(st.sampled_from(("mine", "yours"))), draw(st.integers(1, 2)))
+    if draw(st.integers(1, 3)) == 1:
+        extras["salt"] = draw(st.sampled_from(("mine", "salt")))
+    extras["priority"] = draw(st.integers(0, 2))
+    if draw(st.integers(1, 3)) == 1:
+        extras["abort_after"] = draw(st.integers(1, 4))
+    return dataclasses.replace(request, **extras)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> Question:
+    """Draw one or two turns of up to four requests, or one request that may be rejected."""
+    if draw(st.integers(1, 12)) == 1:
+        options = {"max_tokens": 3, "temperature": 0.0, **draw(st.sampled_from(_WRONG))}
+        return Question(((Request("Hi there", (), True, options),),))
+    turn = st.lists(_requests(), min_size=1, max_size=4).map(tuple)
+    return Question(tuple(draw(st.lists(turn, min_size=1, max_size=2))))
+
+
+def drawn(count: int, seed_value: int) -> list[Question]:
+    """Return the distinct questions among ``count`` drawn ones."""
+    return draw_distinct(questions(), count, seed_value, Question.to_text)

@@ -1,0 +1,87 @@
+"""Stories: sequences of actions on a server. They are drawn from a seed and reduced."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable
+
+from hypothesis import strategies as st
+
+from ...schemas.drawing import draw_distinct
+
+
+class Action(enum.StrEnum):
+    """Something that happens to a server. An action that is not possible in the server's state is skipped."""
+
+    STREAM = "stream"
+    ASK = "ask"
+    ABORT = "abort"
+    RESET = "reset the prefix cache"
+    SLEEP = "sleep"
+    WAKE = "wake up"
+    LOAD = "load an adapter"
+    UNLOAD = "unload the adapter"
+    STOP = "stop the core"
+    CONTINUE = "continue the core"
+    KILL_CORE = "kill the core"
+    KILL_WORKER = "kill a worker"
+    KILL_SERVER = "kill the server"
+    TERM = "SIGTERM"
+    TERM_TWICE = "SIGTERM twice"
+
+
+GENTLE = (
+    *(Action.STREAM, Action.STREAM, Action.STREAM, Action.ASK, Action.ABORT, Action.RESET),
+    *(Action.SLEEP, Action.WAKE, Action.LOAD, Action.UNLOAD),
+)
+ENDS = (Action.KILL_CORE, Action.KILL_WORKER, Action.KILL_SERVER, Action.TERM, Action.TERM_TWICE)
+"""Actions after which the server is not what it was."""
+MAX_GENTLE = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Story:
+    """What happens to a server with this number of workers."""
+
+    actions: tuple[Action, ...]
+    workers: int = 1
+
+    @property
+    def is_gentle(self) -> bool:
+        """Whether the server should be as before afterwards."""
+        return not {*ENDS, Action.STOP} & {*self.actions}
+
+    def to_text(self) -> str:
+        return f"{', '.join(self.actions)} ({self.workers} worker{'s' * (self.workers > 1)})"
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> Story:
+    """Draw gentle actions, in one of three stories a pause of the core, and in three of four an end."""
+    actions = draw(st.lists(st.sampled_from(GENTLE), min_size=1, max_size=MAX_GENTLE))
+    if draw(st.integers(1, 3)) == 1:
+        actions += [Action.STOP, *draw(st.sampled_from(((), (Action.CONTINUE,))))]
+    end = draw(st.sampled_from((*ENDS, None, None)))
+    if end is not None:
+        actions += [Action.STREAM] * draw(st.integers(0, 1)) + [end]
+    workers = 2 if end is Action.KILL_WORKER or draw(st.integers(1, 6)) == 1 else 1
+    return Story(tuple(actions), workers)
+
+
+def drawn(count: int, seed_value: int) -> list[Story]:
+    """Return the distinct stories among ``count`` drawn ones."""
+    return draw_distinct(stories(), count, seed_value)
+
+
+def reduced(story: Story, is_wrong: Callable[[Story], bool]) -> Story:
+    """Return the story with the fewest actions and workers that is still wrong. Each action is left out once, the last one first."""
+    last = dataclasses.replace(story, actions=story.actions[-1:])
+    if last != story and is_wrong(last):
+        story = last
+    for at in reversed(range(len(story.actions))):
+        simpler = dataclasses.replace(story, actions=story.actions[:at] + story.actions[at + 1 :])
+        if simpler.actions and is_wrong(simpler):
+            story = simpler
+    alone = dataclasses.replace(story, workers=1)
+    return alone if story.workers > 1 and Action.KILL_WORKER not in story.actions and is_wrong(alone) else story

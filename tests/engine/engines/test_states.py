@@ -1,0 +1,48 @@
+"""States and endings of a real server, and that measuring them leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_vllm_regress.states.health import HEALTH, TOKEN, HealthRow, State
+from pytest_vllm_regress.states.measure import TABLES, Release, measure_environment
+from pytest_vllm_regress.states.shutdown import ROWS, ShutdownRow
+from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+ENVIRONMENT = "vllm-0.33.0"
+WANTED = {*(State.SCHEDULER_STUCK, State.CORE_DEAD), *("SIGTERM, streaming", "SIGKILL of the server, streaming")}
+
+
+def running() -> set[int]:
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def shared_memory() -> set[str]:
+    return {str(path) for path in Path("/dev/shm").rglob("*")}
+
+
+def test_states_of_a_release_are_measured_and_leave_nothing_behind(user_caches: None) -> None:
+    known = Release(
+        "0.33.0",
+        health={state: HealthRow(absent="not asked") for state in State if state not in WANTED},
+        shutdown={name: ShutdownRow(absent="not asked") for name in ROWS if name not in WANTED},
+    )
+    processes, segments = running(), shared_memory()
+    lines: list[str] = []
+    *_, release = measure_environment(ENVIRONMENT, known, TABLES, lines.append)
+    assert release.missing() == [], lines
+    stuck, dead = release.health[State.SCHEDULER_STUCK], release.health[State.CORE_DEAD]
+    assert (stuck.answers[HEALTH], stuck.answers[TOKEN]) == ("200", "no answer")
+    assert (dead.answers[HEALTH], dead.contradiction) == ("503", False)
+    term, kill = release.shutdown["SIGTERM, streaming"], release.shutdown["SIGKILL of the server, streaming"]
+    assert term.stream != "complete" and term.tokens
+    assert (kill.exit, kill.stream) == ("killed by SIGKILL", "cut")
+    assert "core" in kill.left
+    assert running() == processes
+    used = mapped_shm(int(entry) for entry in os.listdir("/proc") if entry.isdigit())
+    assert shared_memory() - segments - used == set()

@@ -1,0 +1,54 @@
+"""Drawn requests depend on nothing but themselves, and each pair is asked only what it must agree on."""
+
+from __future__ import annotations
+
+from pytest_vllm_regress.fuzz.engines.draw import drawn, is_sound
+from pytest_vllm_regress.fuzz.engines.pairs import pairs
+from pytest_vllm_regress.fuzz.engines.reduce import smaller
+from pytest_vllm_regress.fuzz.engines.request import Question, Request
+
+QUESTIONS = drawn(150, 1)
+
+
+def test_the_same_seed_draws_the_same_questions() -> None:
+    assert [one.to_text() for one in drawn(150, 1)] == [one.to_text() for one in QUESTIONS]
+    assert [one.to_text() for one in drawn(150, 2)] != [one.to_text() for one in QUESTIONS]
+
+
+def test_every_drawn_request_depends_on_nothing_but_itself() -> None:
+    requests = [request for question in QUESTIONS for request in question.requests]
+    assert [request.to_json() for request in requests if not is_sound(request)] == []
+    assert {"script", "adapter", "cache_salt", "abort", "token ids", "n", "stop"} <= frozenset().union(
+        *(request.traits for request in requests)
+    )
+
+
+def test_simpler_questions_are_sound_too() -> None:
+    simpler = [one for question in QUESTIONS[:40] for one in smaller(question)]
+    assert simpler
+    assert all(is_sound(request) for question in simpler for request in question.requests)
+
+
+def test_a_question_survives_its_file() -> None:
+    for question in QUESTIONS:
+        assert Question.of_json(question.to_json()) == question
+
+
+def test_a_pair_is_not_asked_for_what_it_does_not_have() -> None:
+    request = Request("Hi", ("a",), True, {"max_tokens": 1, "min_p": 0.5}, ("mine", 1), 2, "salt", 3)
+    fitted = {pair.name: pair.fitted(Question(((request,),))) for pair in pairs("vllm-0.11.2")}
+    kept = {name: question.requests[0].traits for name, question in fitted.items() if question}
+    assert "adapter" in kept["prefix-cache"]
+    assert "adapter" not in kept["batch"]
+    assert "abort" in kept["stream"]
+    assert "abort" not in kept["http"]
+    assert "priority" in kept["priority"]
+    assert "min_p" not in kept["speculation"]
+
+
+def test_another_release_is_not_asked_for_random_answers() -> None:
+    release = pairs("vllm-0.11.2")[-1]
+    seeded = Request("Hi", (), True, {"max_tokens": 1, "temperature": 1.0, "seed": 1})
+    greedy = Request("Hi", (), True, {"max_tokens": 1, "temperature": 0.0})
+    assert release.fitted(Question(((seeded,),))) is None
+    assert release.fitted(Question(((greedy, seeded),))) == Question(((greedy,),))

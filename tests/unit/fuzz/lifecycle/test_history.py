@@ -1,0 +1,47 @@
+"""A server that is right has no problem in any story, and each planted fault is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress.fuzz.lifecycle import history
+from pytest_vllm_regress.fuzz.lifecycle.history import History
+from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn
+from tests.unit.fuzz.lifecycle.stand_in import StandIn
+
+
+@pytest.fixture(autouse=True)
+def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WATCH_S", "LEAVE_S"):
+        monkeypatch.setattr(history, name, 0.3)
+
+
+def kinds(story: Story, *faults: str) -> set[str]:
+    return {problem.kind for problem in History(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
+
+
+def test_a_server_that_is_right_has_no_problem_in_any_story() -> None:
+    assert {story.to_text(): found for story in drawn(60, 3) if (found := kinds(story))} == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "actions", "kind"),
+    [
+        ("health lies", (Action.STOP,), "/health says 200 while the core is stopped"),
+        ("health lies", (Action.KILL_CORE,), "/health says 200 after the core was killed"),
+        ("health lies", (Action.KILL_WORKER,), "/health says 200 after a worker was killed"),
+        ("streams are cut", (Action.STREAM, Action.TERM), "a stream is cut at SIGTERM"),
+        ("streams are cut", (Action.STREAM,), "a stream is not complete: cut"),
+        ("texts are exchanged", (Action.STREAM,), "a stream has another text than its own"),
+        ("adapters stay", (Action.LOAD, Action.UNLOAD), "an unloaded adapter is not unknown"),
+        ("requests stay counted", (Action.ASK,), "metrics count requests that have ended"),
+        ("answers are not counted", (Action.ASK,), "metrics count fewer answers than there were"),
+    ],
+)
+def test_a_planted_fault_is_a_problem(fault: str, actions: tuple[Action, ...], kind: str) -> None:
+    assert kind in kinds(Story(actions), fault)
+    assert kinds(Story(actions)) == set()
+
+
+def test_what_is_not_possible_does_nothing() -> None:
+    assert kinds(Story((Action.WAKE, Action.UNLOAD, Action.ABORT, Action.CONTINUE))) == set()
