@@ -25,7 +25,8 @@ from .request import Question, Request
 
 _REFUSALS = ("ValueError", "ValidationError", "TypeError", "NotImplementedError", "OverflowError", "TemplateError")
 _DEVELOPER = {"VLLM_SERVER_DEV_MODE": "1"}
-_NO_LIMIT = httpx.Limits(max_connections=None)
+_WORKS_S = 10.0
+"""Time in which an engine answers one token after an error, else it counts as dead."""
 
 
 class Side(Protocol):
@@ -154,8 +155,13 @@ class EngineSide:
         return Answer(error=kind, words=words)
 
     def _works(self) -> bool:
+        """Return whether the engine answers a request for one token, which takes it a fraction of a second."""
         try:
-            self._current().check()
+            engine = self._current()
+            if isinstance(engine, Server):
+                body = {"model": engine.model, "prompt": "Hello", "max_tokens": 1}
+                return not engine.post("/v1/completions", body, timeout=_WORKS_S).is_error
+            engine.generate("Hello", {"max_tokens": 1}, timeout=_WORKS_S)
         except (ChildError, ScriptError):
             return False
         return True

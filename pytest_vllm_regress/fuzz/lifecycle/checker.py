@@ -16,6 +16,7 @@ from .history import HEALTH_S, History, Problem
 from .story import Story
 
 _ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_HEALTH_CHECK_TIMEOUT": str(HEALTH_S)}
+_OPTIONS: Mapping[str, Any] = {"enable_prompt_tokens_details": True}
 _LORA: Mapping[str, Any] = {"enable_lora": True, "max_lora_rank": 8}
 _IF_THERE: Mapping[str, str] = {"enable_sleep_mode": "sleep", "shutdown_timeout": "shutdown_timeout"}
 """Engine arguments that not every release has, with a word of the message that says so."""
@@ -77,4 +78,4 @@ class StoryChecker:
 
     def _spec(self, workers: int) -> EngineSpec:
         extra = {**_LORA, **self._arguments}
-        return paced(extra=extra, env=_ENVIRONMENT, tensor_parallel_size=workers)
+        return paced(extra=extra, server_options=_OPTIONS, env=_ENVIRONMENT, tensor_parallel_size=workers)

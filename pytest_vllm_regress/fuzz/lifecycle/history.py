@@ -1,6 +1,7 @@
 """Lets a story happen to a server and checks its history.
 
-Every request ends once, with its own text or an error. /health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
+Every request ends once, with its own text or an error. Nothing runs while the engine sleeps or is paused. The prefix cache holds nothing of other
+weights, and nothing after a reset or a sleep. /health is honest in time. The metrics agree with what was asked. What ends leaves nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,6 +25,8 @@ from ...errors import ChildError, UsageError
 from ...processes import process_tree
 from ...states.requests import BROKEN, COMPLETE, CUT, OPEN, SILENT, Stream, ask
 from ...states.servers import wait_for_end
+from .prefixes import Prefixes
+from .rest import ABORT, KEEP, WAIT, Rest, RestError
 from .story import Action, Story
 
 HEALTH_S = 2
@@ -36,6 +40,10 @@ GONE_S = 8.0
 END_S = 45.0
 """Time in which a server must end after SIGTERM; it may drain for 30 s."""
 LEAVE_S = 10.0
+SETTLE_S = 0.3
+"""Time in which tokens that were on their way when a rest began may arrive."""
+QUIET_S = 0.5
+"""Time afterwards in which none may arrive; ten steps of the engine."""
 TOKENS = 24
 ADAPTER = Adapter("mine", rank=4)
 _SUCCESS = "vllm:request_success_total"
@@ -45,19 +53,32 @@ _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is wrong with a history. ``kind``: in a few words."""
+    """What is wrong with a history.
+
+    Attributes:
+        kind: in a few words.
+        at: number of actions after which it was noticed; None if unknown.
+    """
 
     kind: str
     words: str
+    at: int | None = dataclasses.field(default=None, compare=False)
 
 
 @dataclasses.dataclass
 class _Sent:
-    """A streamed request. ``text``: the answer it must get. ``aborted``: whether the story aborted it."""
+    """A streamed request.
+
+    Attributes:
+        text: the answer it must get.
+        aborted: whether the story aborted it.
+        interrupted: whether a sleep or a pause may have ended it or rejected it.
+    """
 
     stream: Stream
     text: str
     aborted: bool = False
+    interrupted: bool = False
 
 
 class History:
@@ -69,43 +90,68 @@ class History:
         self._sent: list[_Sent] = []
         self._numbers = itertools.count()
         self._complete = 0
-        self._asleep = self._loaded = self._stopped = False
+        self._loaded = self._stopped = False
+        self._weights = self._done = 0
+        self._rest = Rest(server, REQUEST_S)
         self._end: Action | None = None
         self._before = self._total(_SUCCESS, *_ANSWERED)
+        self._prefixes = Prefixes(server, self._before)
         self._port = httpx.URL(server.root_url).port or 0
         self._segments: set[str] = set()
 
     def run(self, story: Story) -> list[Problem]:
         """Let the story happen. Returns all problems."""
-        for action in story.actions:
+        with tempfile.TemporaryDirectory(prefix="vllm-regress-story-") as folder:
+            self._folder = Path(folder)
+            for action in story.actions:
+                self._done += 1
+                if self._end is None:
+                    _ACTS[action](self)
             if self._end is None:
-                _ACTS[action](self)
-        if self._end is None:
-            self._finish()
+                self._finish()
         return self.problems
 
     def _note(self, kind: str, words: str) -> None:
-        self.problems.append(Problem(kind, words))
+        self.problems.append(Problem(kind, words, self._done))
 
     @property
-    def _works(self) -> bool:
-        return not (self._asleep or self._stopped)
+    def _runs(self) -> bool:
+        """Whether requests are answered."""
+        return not (self._rest.holds or self._stopped)
 
     def stream(self) -> None:
-        if not self._works:
+        if not self._runs:
             return
+        sent = self._send_stream()
+        if not sent.stream.wait_for_first(REQUEST_S):
+            self._sent.remove(sent)
+            self._note("a stream does not begin", sent.stream.outcome(0))
+
+    def _send_stream(self) -> _Sent:
         text = f"answer {next(self._numbers)} of its own. "
         said = Script.text(text, end=False).prompt("Hello")
         sent = _Sent(Stream(self.server, TOKENS, prompt=said, temperature=0), (text * TOKENS)[:TOKENS])
-        if sent.stream.wait_for_first(REQUEST_S):
-            self._sent.append(sent)
-        else:
-            self._note("a stream does not begin", sent.stream.outcome(0))
+        self._sent.append(sent)
+        return sent
 
     def ask(self) -> None:
-        if self._works:
+        if self._runs:
             status = ask(self.server, "/v1/completions", tokens=1, wait_s=REQUEST_S)
             self._expect_answer(status, "a request")
+
+    def repeat(self) -> None:
+        """Ask the model, and the adapter if it is loaded, with a prompt that is the same in the whole story."""
+        if self._runs:
+            self._repeat(self.server.model, "the model")
+            if self._loaded:
+                self._repeat(ADAPTER.name, f"the adapter with weights {self._weights}")
+
+    def _repeat(self, model: str, owner: str) -> None:
+        status, wrong = self._prefixes.ask(model, owner, REQUEST_S)
+        self._expect_answer(status, "a request")
+        if wrong:
+            kind, _, count = wrong.partition(":")
+            self._note(kind, f"{count.strip()} for {owner}")
 
     def _expect_answer(self, status: str, what: str) -> None:
         self._complete += status == "200"
@@ -120,29 +166,111 @@ class History:
                 return
 
     def reset(self) -> None:
-        if self._works:
-            self._maintain("reset of the prefix cache", self.server.reset_prefix_cache)
+        """Reset the prefix cache. Blocks of running requests stay, so the cache counts as empty only if there are none."""
+        if not (self._stopped or self._rest.asleep):
+            idle = all(sent.stream.outcome(0) != OPEN for sent in self._sent)
+            if self._maintain("reset of the prefix cache", self.server.reset_prefix_cache) and idle:
+                self._prefixes.clear("a reset")
 
     def sleep(self) -> None:
-        if self._works and self.server.spec.extra.get("enable_sleep_mode"):
-            self._await_streams()  # vLLM asks for an idle engine
-            self._maintain("sleep", self.server.sleep)
-            self._asleep = True
+        """Put an idle engine to sleep."""
+        if self._can_sleep:
+            if self._runs:
+                self._await_streams()
+            self._rest_by("sleep", self._rest.sleep, "a sleep")
+
+    def sleep_busy(self) -> None:
+        if self._can_sleep:
+            self._rest_by("sleep", self._rest.sleep, "a sleep")
+
+    @property
+    def _can_sleep(self) -> bool:
+        return bool(self.server.spec.extra.get("enable_sleep_mode")) and not (self._rest.asleep or self._stopped)
+
+    def pause(self) -> None:
+        self._pause(ABORT)
+
+    def pause_wait(self) -> None:
+        """Pause after the running requests, which a rest would keep from ending."""
+        if self._runs:
+            self._pause(WAIT)
+
+    def pause_keep(self) -> None:
+        self._pause(KEEP)
+
+    def _pause(self, mode: str) -> None:
+        if not self._stopped:
+            self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
+
+    def _rest_by(self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False) -> None:
+        """Begin a rest, during which nothing may run. ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not ended."""
+        if not keeps:
+            for sent in self._sent:
+                sent.interrupted = True
+        if self._change(what, call):
+            if clears:
+                self._prefixes.clear(clears)
+            self._expect_rest()
+
+    def _change(self, what: str, call: Callable[[], bool | None]) -> bool:
+        """Begin or end a rest. Returns whether the server did it."""
+        try:
+            if call() is False:
+                return False
+        except RestError as error:
+            self._note(f"{what} fails {self._rest.words if self._rest.holds else ''}".rstrip(), str(error))
+            return False
+        if lie := self._rest.lies():
+            self._note(lie, f"after {what}")
+        return True
+
+    def _expect_rest(self) -> None:
+        """No request gets a token: neither those that were running nor a new one."""
+        sent = self._send_stream()
+        sent.interrupted = True
+        time.sleep(SETTLE_S)
+        before = [one.stream.received for one in self._sent]
+        time.sleep(QUIET_S)
+        more = sum(one.stream.received for one in self._sent) - sum(before)
+        if more or sent.stream.received:
+            self._note(f"requests run {self._rest.words}", f"{max(more, sent.stream.received)} tokens in {QUIET_S:g} s")
+
+    def wake_weights(self) -> None:
+        if self._rest.asleep and not (self._rest.partly or self._stopped):
+            if self._change("wake-up of the weights", self._rest.wake_weights):
+                self._expect_rest()
 
     def wake(self) -> None:
-        if self._asleep and not self._stopped:
-            self._maintain("wake-up", self.server.wake_up)
-            self._asleep = False
+        if self._rest.asleep and not self._stopped:
+            self._change("wake-up", self._rest.wake)
+            self.ask()
+
+    def resume(self) -> None:
+        if self._rest.holds and not self._stopped and self._change("resume", self._rest.resume):
+            if self._rest.holds:
+                self._expect_rest()
             self.ask()
 
     def load(self) -> None:
-        if self._works and not self._loaded:
-            self._maintain("load of an adapter", lambda: self.server.load_adapter(ADAPTER))
-            self._loaded = True
-            self._expect_answer(self._ask_adapter(), "a request with an adapter")
+        if self._runs and not self._loaded:
+            self._load()
+
+    def replace(self) -> None:
+        """Unload the adapter, and load other weights under its name and from its folder."""
+        if self._runs and self._loaded:
+            self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
+            self._weights += 1
+            self._load()
+
+    def _load(self) -> None:
+        adapter = dataclasses.replace(ADAPTER, seed=self._weights)
+        folder = self._folder / ADAPTER.name
+        self._maintain("load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder))
+        self._loaded = True
+        self._expect_answer(self._ask_adapter(), "a request with an adapter")
 
     def unload(self) -> None:
-        if self._works and self._loaded:
+        if self._runs and self._loaded:
             self._maintain("unload of an adapter", lambda: self.server.unload_adapter(ADAPTER.name))
             self._loaded = False
             if (status := self._ask_adapter()) != "404":
@@ -158,11 +286,14 @@ class History:
         except httpx.TransportError:
             return BROKEN
 
-    def _maintain(self, what: str, call: Callable[[], None]) -> None:
+    def _maintain(self, what: str, call: Callable[[], None]) -> bool:
+        """Return whether the server did it."""
         try:
             call()
         except ChildError as error:
             self._note(f"{what} fails", str(error.args[0])[:300])
+            return False
+        return True
 
     def stop(self) -> None:
         if not self._stopped:
@@ -170,7 +301,7 @@ class History:
             self._stopped = True
             self._watch_health("while the core is stopped")
 
-    def resume(self) -> None:
+    def continue_core(self) -> None:
         if self._stopped:
             self.server.signal(signal.SIGCONT, "core")
             self._stopped = False
@@ -223,7 +354,7 @@ class History:
         self._terminate(Action.TERM_TWICE, "at a second SIGTERM")
 
     def _terminate(self, action: Action, when: str) -> None:
-        self.resume()
+        self.continue_core()
         self._begin_end(action)
         self.server.signal(signal.SIGTERM)
         if action is Action.TERM_TWICE:
@@ -236,7 +367,8 @@ class History:
             return
         for sent in self._sent:
             outcome = sent.stream.outcome(REQUEST_S)
-            if outcome == CUT and not sent.aborted and action is Action.TERM:
+            ended = sent.aborted or sent.interrupted or self._rest.holds
+            if outcome == CUT and not ended and action is Action.TERM:
                 self._note(f"a stream is cut {when}", f"after {sent.stream.received} of {TOKENS} tokens")
             self._check_text(sent)
         self._expect_nothing_left(when)
@@ -258,24 +390,26 @@ class History:
             self._note(f"shared memory left {when}", ", ".join(sorted(self._segments)))
 
     def _await_streams(self) -> None:
-        """Every stream ends with all of its own text."""
+        """Every stream ends, with all of its own text unless something ended it."""
         for sent in self._sent:
             outcome = sent.stream.outcome(REQUEST_S)
-            if sent.aborted and outcome in (CUT, COMPLETE):
-                self._complete += outcome == COMPLETE
-            elif outcome != COMPLETE:
+            self._complete += outcome == COMPLETE
+            ended = sent.interrupted or (sent.aborted and outcome == CUT)
+            if outcome == OPEN and sent.interrupted:
+                self._note("a stream does not end after a sleep or a pause", f"{sent.stream.received} of {TOKENS} tokens")
+            elif outcome != COMPLETE and not ended:
                 self._note(f"a stream is not complete: {outcome}", f"{sent.stream.received} of {TOKENS} tokens")
-            else:
-                self._complete += 1
-                if sent.stream.text != sent.text:
-                    self._note("a stream has another text than its own", f"{sent.stream.text!r}, not {sent.text!r}")
+            if outcome == COMPLETE and sent.stream.text != sent.text:
+                self._note("a stream has another text than its own", f"{sent.stream.text!r}, not {sent.text!r}")
             self._check_text(sent)
         self._sent = []
 
     def _finish(self) -> None:
         """End a story in which the server still works, and compare its metrics with what was asked."""
-        self.resume()
+        self.continue_core()
         self.wake()
+        if self._rest.holds:
+            self.resume()
         self._await_streams()
         self.unload()
         if (health := ask(self.server, "/health")) != "200":
@@ -305,14 +439,22 @@ class History:
 _ACTS: Mapping[Action, Callable[[History], None]] = {
     Action.STREAM: History.stream,
     Action.ASK: History.ask,
+    Action.REPEAT: History.repeat,
     Action.ABORT: History.abort,
     Action.RESET: History.reset,
     Action.SLEEP: History.sleep,
+    Action.SLEEP_BUSY: History.sleep_busy,
+    Action.WAKE_WEIGHTS: History.wake_weights,
     Action.WAKE: History.wake,
+    Action.PAUSE: History.pause,
+    Action.PAUSE_WAIT: History.pause_wait,
+    Action.PAUSE_KEEP: History.pause_keep,
+    Action.RESUME: History.resume,
     Action.LOAD: History.load,
+    Action.REPLACE: History.replace,
     Action.UNLOAD: History.unload,
     Action.STOP: History.stop,
-    Action.CONTINUE: History.resume,
+    Action.CONTINUE: History.continue_core,
     Action.KILL_CORE: History.kill_core,
     Action.KILL_WORKER: History.kill_worker,
     Action.KILL_SERVER: History.kill_server,

@@ -16,11 +16,19 @@ class Action(enum.StrEnum):
 
     STREAM = "stream"
     ASK = "ask"
+    REPEAT = "ask the same again"
     ABORT = "abort"
     RESET = "reset the prefix cache"
     SLEEP = "sleep"
+    SLEEP_BUSY = "sleep under load"
+    WAKE_WEIGHTS = "wake up the weights alone"
     WAKE = "wake up"
+    PAUSE = "pause"
+    PAUSE_WAIT = "pause after the running requests"
+    PAUSE_KEEP = "pause and keep the running requests"
+    RESUME = "resume"
     LOAD = "load an adapter"
+    REPLACE = "replace the adapter"
     UNLOAD = "unload the adapter"
     STOP = "stop the core"
     CONTINUE = "continue the core"
@@ -31,13 +39,13 @@ class Action(enum.StrEnum):
     TERM_TWICE = "SIGTERM twice"
 
 
-GENTLE = (
-    *(Action.STREAM, Action.STREAM, Action.STREAM, Action.ASK, Action.ABORT, Action.RESET),
-    *(Action.SLEEP, Action.WAKE, Action.LOAD, Action.UNLOAD),
-)
+_REQUESTS = (Action.STREAM, Action.STREAM, Action.ASK, Action.REPEAT, Action.ABORT)
+_RESTS = (Action.SLEEP, Action.SLEEP_BUSY, Action.PAUSE, Action.PAUSE_WAIT, Action.PAUSE_KEEP)
+_ADAPTERS = (Action.LOAD, Action.REPLACE, Action.UNLOAD)
+GENTLE = (*_REQUESTS, Action.RESET, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME, *_ADAPTERS)
 ENDS = (Action.KILL_CORE, Action.KILL_WORKER, Action.KILL_SERVER, Action.TERM, Action.TERM_TWICE)
 """Actions after which the server is not what it was."""
-MAX_GENTLE = 6
+MAX_GENTLE = 7
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +66,12 @@ class Story:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
-    """Draw gentle actions, in one of three stories a pause of the core, and in three of four an end."""
-    actions = draw(st.lists(st.sampled_from(GENTLE), min_size=1, max_size=MAX_GENTLE))
+    """Draw gentle actions, in one of three stories a stop of the core, and in five of seven an end.
+
+    Half the stories are about all kinds of actions, a quarter about adapters, a quarter about rests.
+    """
+    themes = (GENTLE, GENTLE, (*_REQUESTS, *_ADAPTERS), (*_REQUESTS, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME))
+    actions = draw(st.lists(st.sampled_from(draw(st.sampled_from(themes))), min_size=1, max_size=MAX_GENTLE))
     if draw(st.integers(1, 3)) == 1:
         actions += [Action.STOP, *draw(st.sampled_from(((), (Action.CONTINUE,))))]
     end = draw(st.sampled_from((*ENDS, None, None)))
@@ -74,13 +86,17 @@ def drawn(count: int, seed_value: int) -> list[Story]:
     return draw_distinct(stories(), count, seed_value)
 
 
-def reduced(story: Story, is_wrong: Callable[[Story], bool]) -> Story:
-    """Return the story with the fewest actions and workers that is still wrong. Each action is left out once, the last one first."""
-    last = dataclasses.replace(story, actions=story.actions[-1:])
-    if last != story and is_wrong(last):
-        story = last
-    for at in reversed(range(len(story.actions))):
-        simpler = dataclasses.replace(story, actions=story.actions[:at] + story.actions[at + 1 :])
+def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = None) -> Story:
+    """Return the story with the fewest actions and workers that is still wrong. Each action is left out once, the last one first.
+
+    ``at``: number of actions after which the problem was noticed. What came later is left out first, and everything before the last one of them.
+    """
+    for actions in dict.fromkeys((story.actions[:at], story.actions[:at][-1:])):
+        shorter = dataclasses.replace(story, actions=actions)
+        if shorter != story and is_wrong(shorter):
+            story = shorter
+    for number in reversed(range(len(story.actions))):
+        simpler = dataclasses.replace(story, actions=story.actions[:number] + story.actions[number + 1 :])
         if simpler.actions and is_wrong(simpler):
             story = simpler
     alone = dataclasses.replace(story, workers=1)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from pytest_vllm_regress.checkpoints.adapters import Adapter
 from pytest_vllm_regress.engines.http.metrics import Metrics
 from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.fuzz.lifecycle.history import TOKENS
 from pytest_vllm_regress.target_site.vllm_regress_target import script
+
+_RESTS = ("/sleep", "/wake_up", "/pause", "/resume")
 
 
 class _Child:
@@ -43,6 +47,8 @@ class StandIn:
         self.child = _Child()
         self.client = httpx.Client(base_url=self.root_url, transport=httpx.MockTransport(self._answer))
         self.faults, self.answered, self.loaded, self.core = faults, 0, False, "runs"
+        self.sleeping, self.paused, self.weights = False, False, 0
+        self.cached: set[tuple[str, int, str]] = set()
 
     def signal(self, number: int, process: str = "server") -> None:
         if process == "server":
@@ -64,13 +70,13 @@ class StandIn:
             }
         )
 
-    def sleep(self) -> None:
-        return
+    def reset_prefix_cache(self) -> None:
+        if "the cache stays" not in self.faults:
+            self.cached.clear()
 
-    wake_up = reset_prefix_cache = sleep
-
-    def load_adapter(self, adapter: object) -> None:
+    def load_adapter(self, adapter: Adapter, folder: Path) -> None:
         self.loaded = True
+        self.weights = 0 if "weights are not told apart" in self.faults else adapter.seed
 
     def unload_adapter(self, name: str) -> None:
         self.loaded = "adapters stay" in self.faults
@@ -81,16 +87,42 @@ class StandIn:
         if self.core != "runs" and "health lies" not in self.faults:
             return httpx.Response(503)
         if request.method == "GET":
-            return httpx.Response(200)
+            return self._state(request.url.path)
+        if request.url.path in _RESTS:
+            return self._rest(request.url)
         body = json.loads(request.content)
         if self.core != "runs":
             return httpx.Response(500)
+        if (self.sleeping or self.paused) and "requests run during a rest" not in self.faults:
+            return httpx.Response(503)
         if body["model"] == "mine" and not self.loaded:
             return httpx.Response(404)
         self.answered += 1
         if not body.get("stream"):
-            return httpx.Response(200, json={"choices": [{"text": "a"}]})
+            return httpx.Response(200, json={"choices": [{"text": "a"}], "usage": self._usage(body)})
         return httpx.Response(200, content=b"".join(self._events(body)))
+
+    def _state(self, path: str) -> httpx.Response:
+        states = {"/is_sleeping": self.sleeping, "/is_paused": self.paused or "it counts as paused" in self.faults}
+        return httpx.Response(200, json={path[1:]: states[path]} if path in states else {})
+
+    def _rest(self, url: httpx.URL) -> httpx.Response:
+        if "it cannot pause" in self.faults and url.path in ("/pause", "/resume"):
+            return httpx.Response(404)
+        if url.path == "/sleep":
+            self.sleeping = True
+            self.cached.clear()
+        elif url.path == "/wake_up":
+            self.sleeping = "tags" in url.params
+        else:
+            self.paused = url.path == "/pause"
+        return httpx.Response(200)
+
+    def _usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        key = body["model"], self.weights if body["model"] == "mine" else 0, body["prompt"]
+        cached = len(body["prompt"]) // 16 * 16 if key in self.cached else 0
+        self.cached.add(key)
+        return {"prompt_tokens_details": {"cached_tokens": cached}}
 
     def _events(self, body: dict[str, Any]) -> Iterator[bytes]:
         payload = body["prompt"].partition(script.START)[2].partition(script.END)[0]

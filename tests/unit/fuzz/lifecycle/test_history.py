@@ -14,14 +14,17 @@ from tests.unit.fuzz.lifecycle.stand_in import StandIn
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WATCH_S", "LEAVE_S"):
         monkeypatch.setattr(history, name, 0.3)
+    for name in ("SETTLE_S", "QUIET_S"):
+        monkeypatch.setattr(history, name, 0.02)
 
 
 def kinds(story: Story, *faults: str) -> set[str]:
     return {problem.kind for problem in History(StandIn(*faults)).run(story)}  # type: ignore[arg-type]
 
 
-def test_a_server_that_is_right_has_no_problem_in_any_story() -> None:
-    assert {story.to_text(): found for story in drawn(60, 3) if (found := kinds(story))} == {}
+@pytest.mark.parametrize("faults", [(), ("it cannot pause",)])
+def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, ...]) -> None:
+    assert {story.to_text(): found for story in drawn(60, 3) if (found := kinds(story, *faults))} == {}
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,17 @@ def test_a_server_that_is_right_has_no_problem_in_any_story() -> None:
         ("texts are exchanged", (Action.STREAM,), "a stream has another text than its own"),
         ("adapters stay", (Action.LOAD, Action.UNLOAD), "an unloaded adapter is not unknown"),
         ("requests stay counted", (Action.ASK,), "metrics count requests that have ended"),
+        ("requests run during a rest", (Action.SLEEP,), "requests run while the engine sleeps"),
+        ("requests run during a rest", (Action.STREAM, Action.SLEEP_BUSY), "requests run while the engine sleeps"),
+        ("requests run during a rest", (Action.SLEEP, Action.WAKE_WEIGHTS), "requests run while the KV cache is asleep"),
+        ("requests run during a rest", (Action.PAUSE_KEEP,), "requests run while generation is paused"),
+        ("it counts as paused", (Action.PAUSE, Action.RESUME), "/is_paused says true while the engine is awake and not paused"),
+        ("the cache stays", (Action.REPEAT, Action.RESET, Action.REPEAT), "cached tokens after a reset"),
+        (
+            "weights are not told apart",
+            (Action.LOAD, Action.REPEAT, Action.REPLACE, Action.REPEAT),
+            "cached tokens of other weights",
+        ),
         ("answers are not counted", (Action.ASK,), "metrics count fewer answers than there were"),
     ],
 )

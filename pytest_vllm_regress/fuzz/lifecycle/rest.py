@@ -1,0 +1,101 @@
+"""What keeps requests from running: sleep and pauses, as far as the server was told and has confirmed it."""
+
+from __future__ import annotations
+
+import httpx
+
+from ...engines.server import Server
+
+ABORT, WAIT, KEEP = "abort", "wait", "keep"
+"""Modes of a pause: running requests are ended, finished first, or kept until generation is resumed."""
+_NOT_FOUND = 404
+
+
+class RestError(Exception):
+    """A request for a rest, or for its end, was not answered with 200."""
+
+
+class Rest:
+    """Sleep and pauses of a server.
+
+    Attributes:
+        asleep: whether the engine sleeps. ``partly``: its weights are awake, the KV cache is not.
+        paused: mode of the pause; empty without one.
+    """
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        self._server, self._seconds = server, seconds
+        self.asleep = self.partly = False
+        self.paused = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether no request may run."""
+        return self.asleep or bool(self.paused)
+
+    @property
+    def words(self) -> str:
+        """When nothing may run."""
+        if self.partly:
+            return "while the KV cache is asleep"
+        return "while the engine sleeps" if self.asleep else "while generation is paused"
+
+    def sleep(self) -> None:
+        self._post("/sleep?level=1")
+        self.asleep, self.partly = True, False
+
+    def wake_weights(self) -> None:
+        self._post("/wake_up?tags=weights")
+        self.partly = True
+
+    def wake(self) -> None:
+        """Wake the engine up. Whether that ends a pause, is not documented: the server is asked."""
+        self._post("/wake_up")
+        self.asleep = self.partly = False
+        if self.paused and self.reported("paused") is not True:
+            self.paused = ""
+
+    def pause(self, mode: str) -> bool:
+        """Pause generation. Returns False if this vLLM cannot."""
+        if not self._post(f"/pause?mode={mode}"):
+            return False
+        self.paused = mode
+        return True
+
+    def resume(self) -> bool:
+        """Resume generation. Returns False if this vLLM cannot."""
+        if not self._post("/resume"):
+            return False
+        self.paused = ""
+        return True
+
+    def lies(self) -> str:
+        """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right. A sleeping engine may count as paused."""
+        if (sleeping := self.reported("sleeping")) not in (None, self.asleep):
+            return f"/is_sleeping says {str(sleeping).lower()} {self._state}"
+        paused = self.reported("paused")
+        if paused is not None and paused != bool(self.paused) and not self.asleep:
+            return f"/is_paused says {str(paused).lower()} {self._state}"
+        return ""
+
+    def reported(self, state: str) -> bool | None:
+        """Return whether the server says to be ``sleeping`` or ``paused``; None if it says neither."""
+        try:
+            response = self._server.client.get(f"/is_{state}", timeout=self._seconds)
+            return bool(response.json()[f"is_{state}"]) if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def _state(self) -> str:
+        return self.words if self.holds else "while the engine is awake and not paused"
+
+    def _post(self, address: str) -> bool:
+        """Return False if the server does not have the address. Raises ``RestError`` unless it answers 200."""
+        try:
+            response = self._server.client.post(address, json={}, timeout=self._seconds)
+        except httpx.HTTPError as error:
+            raise RestError(f"{type(error).__name__} after at most {self._seconds:g} s") from error
+        if response.status_code != httpx.codes.OK and response.status_code != _NOT_FOUND:
+            raise RestError(f"HTTP {response.status_code}: {response.text[:200]}")
+        return response.status_code == httpx.codes.OK
