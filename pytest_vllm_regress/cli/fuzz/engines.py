@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +37,10 @@ def engines(
     max_engines: Annotated[
         int, typer.Option(min=2, help="Engines that stay up at the same time; each needs about half a GiB of memory.")
     ] = 8,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Engines of one kind asked at the same time, each by a process (default: one for two cores)."),
+    ] = None,
     out: Annotated[Path, OUT] = Path("engine-findings"),
     as_json: AsJson = False,
 ) -> None:
@@ -50,13 +55,16 @@ def engines(
     os.makedirs(out, exist_ok=True)
     plan = CampaignPlan(seed, tuple(pair or ()), against, rounds if rounds or minutes else 1, minutes, examples)
     write_line = warn if as_json else say
-    with bare_session(warn, max_engines=max_engines) as session:
+    lanes = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
+    with contextlib.ExitStack() as stack:
+        engines_of_lane = max(2, max_engines // lanes)
+        sessions = [stack.enter_context(bare_session(warn, max_engines=engines_of_lane)) for _ in range(lanes)]
         try:
-            checker = PairChecker(session, environment, seconds)
+            checkers = [PairChecker(session, environment, seconds) for session in sessions]
         except Unsupported as error:
             raise UsageError(f"fuzz engines: {error.args[0]}") from None
-        write_line(f"vLLM {checker.version} in {checker.environment}: seed {plan.seed}")
-        campaign = EngineCampaign(checker, plan, out, write_line)
+        write_line(f"vLLM {checkers[0].version} in {checkers[0].environment}: seed {plan.seed}")
+        campaign = EngineCampaign(checkers, plan, out, write_line)
         campaign.run()
     asked = sum(step["asked"] for step in campaign.steps)
     write_line(f"{asked} questions in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}")

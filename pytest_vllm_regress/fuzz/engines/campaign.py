@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..stepped import Step, SteppedCampaign
 from .checker import PairChecker
 from .draw import drawn
 from .finding import EngineFinding, load
+from .lanes import Lanes
 from .observed import Observed
 from .pairs import Pair, pairs_named
 from .request import Question, describe
@@ -39,20 +40,21 @@ class CampaignPlan:
 
 
 class EngineCampaign(SteppedCampaign[EngineFinding]):
-    """Runs the steps of a plan against one environment.
+    """Runs the steps of a plan against one environment. ``checkers`` share the questions; their number does not change the findings.
 
     ``missing``: pairs that this vLLM does not have, with the reason, as far as they were tried.
     """
 
     def __init__(
-        self, checker: PairChecker, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
+        self, checkers: Sequence[PairChecker], plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
     ) -> None:
-        self.checker, self.plan = checker, plan
+        self._lanes = Lanes(checkers)
+        self.checker, self.plan = self._lanes.first, plan
         self.pairs = pairs_named(plan.pairs, plan.against)
         self.missing: dict[str, str] = {}
         key = {
-            "environment": checker.environment,
-            "vllm": checker.version,
+            "environment": self.checker.environment,
+            "vllm": self.checker.version,
             "seed": plan.seed,
             "pairs": [pair.name for pair in self.pairs],
             "against": plan.against,
@@ -79,7 +81,8 @@ class EngineCampaign(SteppedCampaign[EngineFinding]):
         fitted = dataclasses.replace(pair, drops=pair.drops | lacking.keys())
         asked = {question.to_text(): question for one in questions() if (question := fitted.fitted(one))}
         known = [finding.observed for finding in self.findings if finding.pair == pair.name]
-        result = search(asked.values(), functools.partial(self.checker.ask, pair), known)
+        replies = self._lanes.ask_all(pair, list(asked.values()))
+        result = search(replies, functools.partial(self.checker.ask, pair), known)
         return self._facts(result, lacking), [self._finding(pair, observed) for observed in result.findings]
 
     def _facts(self, result: Round, lacking: Mapping[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Search one pair: ask drawn questions, shrink those with differences, and group them by cause."""
+"""Search one pair: shrink the drawn questions with differences, and group them by cause."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from .answer import DEATH, NO_ANSWER
 from .observed import Ask, Observed
 from .reduce import reduce
-from .request import Question
 
 MAX_OF_KIND = 3
 """Maximum number of findings of one kind, which hardly have more causes."""
@@ -32,12 +31,11 @@ class Round:
     inconstant: list[Observed] = dataclasses.field(default_factory=list)
 
 
-def search(questions: Iterable[Question], ask: Ask, known: Sequence[Observed] = ()) -> Round:
-    """Ask a pair these questions. ``known``: findings that are not to be reported again."""
+def search(replies: Iterable[Sequence[Observed]], ask: Ask, known: Sequence[Observed] = ()) -> Round:
+    """Shrink the differences that drawn questions have. ``known``: findings that are not to be reported again."""
     result, explained = Round(), _Explained(known)
-    for question in questions:
+    for seen in replies:
         result.asked += 1
-        seen = ask(question)
         result.differing.update(observed.difference.kind for observed in seen)
         for observed in {one.difference.kind: one for one in reversed(seen)}.values():
             if not explained.explains(observed):

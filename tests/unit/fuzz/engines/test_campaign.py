@@ -17,9 +17,9 @@ from tests.unit.fuzz.engines.stand_in import Fault, StandIn, forgets_stop_with_s
 PLAN = CampaignPlan(seed=5, pairs=("batch", "stream", "tensor-parallel"), examples=60)
 
 
-def run(checker: StandIn, folder: Path, plan: CampaignPlan = PLAN) -> EngineCampaign:
+def run(checker: StandIn, folder: Path, plan: CampaignPlan = PLAN, *others: StandIn) -> EngineCampaign:
     folder.mkdir(exist_ok=True)
-    campaign = EngineCampaign(checker, plan, folder, lambda line: None)  # type: ignore[arg-type]
+    campaign = EngineCampaign([checker, *others], plan, folder, lambda line: None)  # type: ignore[list-item]
     campaign.run()
     return campaign
 
@@ -55,6 +55,14 @@ def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Pat
         run(StandIn(loses_results, dies_after=whole.checker.questions - 20), tmp_path / "killed")  # type: ignore[attr-defined]
     resumed = run(StandIn(loses_results), tmp_path / "killed")
     assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
+
+
+def test_several_engines_at_a_time_find_the_same(tmp_path: Path) -> None:
+    alone = run(StandIn(loses_results), tmp_path / "alone")
+    others = [StandIn(loses_results), StandIn(loses_results)]
+    together = run(StandIn(loses_results), tmp_path / "together", PLAN, *others)
+    assert [finding.to_json() for finding in together.findings] == [finding.to_json() for finding in alone.findings]
+    assert [other.questions > 20 for other in others] == [True, True]
 
 
 def test_finished_steps_are_not_run_again(tmp_path: Path) -> None:
