@@ -31,6 +31,14 @@ def api(
     rounds: Rounds = None,
     examples: Annotated[int, typer.Option(min=1, help="Requests to each operation in a round.")] = 80,
     seconds: Annotated[float, typer.Option(min=0.1, help="Time limit for one answer.")] = 20.0,
+    growth: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="REQUESTS",
+            help="Also send an accepted and a refused request of each operation this often, and measure the memory (0: no).",
+        ),
+    ] = 0,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Servers of one kind asked at the same time (default: one for two cores).")
     ] = None,
@@ -48,7 +56,7 @@ def api(
 
     os.makedirs(out, exist_ok=True)
     limit = rounds if rounds or minutes else 1
-    plan = CampaignPlan(seed, tuple(server or ()), tuple(route or ()), limit, minutes, examples)
+    plan = CampaignPlan(seed, tuple(server or ()), tuple(route or ()), limit, minutes, examples, growth)
     write_line = warn if as_json else say
     with bare_session(warn, limits=LIMITS) as session:
         try:

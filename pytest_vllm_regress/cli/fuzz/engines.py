@@ -39,7 +39,9 @@ def engines(
     ] = 8,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Engines of one kind asked at the same time, each by a process (default: one for two cores)."),
+        typer.Option(
+            min=1, help="Engines of one kind asked at the same time, each by a process (default: one for two cores)."
+        ),
     ] = None,
     out: Annotated[Path, OUT] = Path("engine-findings"),
     as_json: AsJson = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -9,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import ChildError, Unsupported, UsageError
+from ...errors import ChildError, NotAtWork, Unsupported, UsageError
 from ..stepped import Step, SteppedCampaign
 from .checker import ApiChecker
 from .drawing.bases import routes_of
 from .drawing.description import Operation, operations
 from .drawing.draw import Drawer
 from .finding import ApiFinding, finding_of, load
+from .growth import candidates, growth_problem
 from .oracle import Problem, problem
 from .question import Question
 from .reduce import reduce
@@ -36,6 +38,7 @@ class CampaignPlan:
         rounds: maximum number of rounds; None for no limit.
         minutes: budget of time, over all resumptions; None for no limit.
         examples: questions of each operation in a round.
+        growth: equal requests of each measurement of memory; 0 for none.
     """
 
     seed: int = 0
@@ -44,6 +47,7 @@ class CampaignPlan:
     rounds: int | None = 1
     minutes: float | None = None
     examples: int = 80
+    growth: int = 0
 
 
 class ApiCampaign(SteppedCampaign[ApiFinding]):
@@ -64,6 +68,7 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
             "servers": sorted(plan.servers),
             "routes": sorted(plan.routes),
             "examples": plan.examples,
+            "growth": plan.growth,
         }
         super().__init__(key, folder, load, plan.minutes, write_line)
 
@@ -79,9 +84,11 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
             for kind in self.plan.servers or SERVERS:
                 for operation in self._operations(kind):
                     active = True
-                    yield Step(
-                        number, f"{kind}: {operation.label}", functools.partial(self._step, kind, operation, number)
-                    )
+                    label = f"{kind}: {operation.label}"
+                    yield Step(number, label, functools.partial(self._step, kind, operation, number))
+                    if self.plan.growth:
+                        measure = functools.partial(self._measure, kind, operation, number)
+                        yield Step(number, f"{label}: memory", measure)
             number += 1
 
     def _operations(self, kind: str) -> list[Operation]:
@@ -129,6 +136,20 @@ class ApiCampaign(SteppedCampaign[ApiFinding]):
             "statuses": dict(sorted(statuses.items())),
             "fruitless": fruitless.total(),
         }, new
+
+    def _measure(self, kind: str, operation: Operation, number: int) -> tuple[dict[str, Any], list[ApiFinding]]:
+        """Measure the memory of an accepted and of a refused request."""
+        questions = self._drawers[kind][0].questions(operation, self.plan.seed, number, self.plan.examples)
+        replies = self.checker.ask(questions)
+        known, new = {finding.key for finding in self.findings}, []
+        measured = list(candidates(questions, replies))
+        for question in measured:
+            with contextlib.suppress(NotAtWork):  # the server ended, which the questions of the operation report
+                found = growth_problem(question, lambda one: self.checker.growth(one, self.plan.growth))
+                if found and found.group not in known:
+                    known.add(found.group)
+                    new.append(finding_of(question, found, "", self.checker, self.plan.seed))
+        return {"asked": len(measured) * self.plan.growth, "statuses": {}, "fruitless": 0}, new
 
     def _reduced(self, question: Question, seen: Problem) -> ApiFinding | None:
         """Return the finding of a problem that shows again; None if it does not."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
 from ...dialogue.sounds import wav
+from ...states.growth import Growth
 from .question import FORM, Question, form_text, sent_text
 from .reply import BUSY, MAX_BODY, Reply
 from .servers import ADAPTER_NAME, SERVERS
@@ -56,6 +57,10 @@ class ApiChecker:
             replies = pool.map(lambda lane, part: lane.ask(part), self._lanes, parts)
             return [reply for part in replies for reply in part]
 
+    def growth(self, question: Question, requests: int) -> Mapping[str, Growth]:
+        """Send a question this many times, and return the growth of each process's memory. Raises ``NotAtWork`` if a process ends meanwhile."""
+        return self._lanes[0].growth(question, requests)
+
     def close(self) -> None:
         """Stop all servers."""
         for lane in self._lanes:
@@ -81,6 +86,10 @@ class _Lane:
         for start in range(0, len(questions), BATCH):
             replies += self._batch(questions[start : start + BATCH])
         return replies
+
+    def growth(self, question: Question, requests: int) -> Mapping[str, Growth]:
+        running = self.running(question.server)
+        return running.growth(lambda _: self._send(running, question), requests)
 
     def _batch(self, questions: Sequence[Question]) -> list[Reply]:
         """Ask the questions. If the engine answers no request afterwards, ask them again on a new server, with a request after each one.

@@ -18,6 +18,7 @@ from ...util.validation import problems as schema_problems
 from ..upstream_search import Upstream
 from .cause import traceback_of
 from .checker import ApiChecker
+from .growth import REQUESTS, growth_problem
 from .oracle import Outcome, Problem, problem
 from .question import Question
 from .servers import SERVERS
@@ -123,6 +124,9 @@ def load(path: Path) -> ApiFinding:
 
 def replay(finding: ApiFinding, checker: ApiChecker) -> tuple[str, str]:
     """Ask the question again. Return STILL FAILS or FIXED, and what was observed. FIXED requires an answer without any problem."""
+    if finding.problem.outcome is Outcome.MEMORY_GROWS:
+        grown = growth_problem(finding.question, lambda question: checker.growth(question, REQUESTS))
+        return ("STILL FAILS", grown.words) if grown else ("FIXED", f"no growth in {REQUESTS} requests")
     (reply,) = checker.ask([finding.question])
     seen = problem(finding.question, reply)
     if seen is None:

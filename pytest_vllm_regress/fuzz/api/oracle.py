@@ -18,6 +18,7 @@ class Outcome(StrEnum):
     """Kinds of problems, the mildest first."""
 
     REFUSED_BY_CLIENT = "refused by client"
+    MEMORY_GROWS = "memory grows"
     NO_END_MARKER = "no end marker"
     SERVER_ERROR = "server error"
     CONNECTION_BROKEN = "connection broken"

@@ -17,6 +17,7 @@ from ...engines.session import Session
 from ...engines.settings import Limits
 from ...errors import ChildError, LimitExceeded, Unsupported
 from ...processes.log_window import LogWindow
+from ...states.growth import Growth, measure_growth
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from ...util.sizes import GIB
@@ -43,6 +44,7 @@ class Running:
         health: returns dead, stuck, slow or idle, for a server that does not answer.
         ended: returns why a server that takes no connections has ended; empty if it has not.
         stop: ends the server. It may be dead already.
+        growth: sends requests by a function that gets their numbers, this many, and returns the growth of each process's memory.
     """
 
     client: httpx.Client
@@ -50,6 +52,7 @@ class Running:
     health: Callable[[], str]
     ended: Callable[[], str]
     stop: Callable[[], None]
+    growth: Callable[[Callable[[int], object], int], Mapping[str, Growth]]
     adapter: str = ""
 
 
@@ -96,6 +99,7 @@ class ServerStarter:
             lambda: server.health().state,
             lambda: _end_of(server),
             lambda: _stop(server, client),
+            lambda send, requests: measure_growth(server, send, requests=requests, warm_up=requests // 4),
             adapter,
         )
 

@@ -20,10 +20,10 @@ class Observed:
     @property
     def traits(self) -> frozenset[str]:
         """What causes are told apart by, besides the kind of difference."""
-        return self.question.traits - _EVERYWHERE
+        return self.question.traits - EVERYWHERE
 
 
 Ask = Callable[[Question], list[Observed]]
 """Asks both sides of a pair. Returns every difference."""
-_EVERYWHERE = frozenset({"max_tokens", "temperature"})
+EVERYWHERE = frozenset({"max_tokens", "temperature"})
 """Options of every request."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
 from .draw import is_sound
-from .observed import Ask, Observed
+from .observed import EVERYWHERE, Ask, Observed
 from .request import Question, Request
 
 MAX_QUESTIONS = 120
 """Maximum number of questions for one reduction."""
-MAX_DEADLY = 25
+MAX_DEADLY = 16
 """The same if each question costs an engine."""
 
 
@@ -20,7 +21,8 @@ def reduce(observed: Observed, ask: Ask, deadly: bool = False) -> Observed:
     """Return the smallest question that still shows a difference of the same kind."""
     left = MAX_DEADLY if deadly else MAX_QUESTIONS
     tried = {observed.question.to_text()}
-    candidates = smaller(observed.question)
+    alone = Question(((observed.question.requests[observed.number],),))
+    candidates: Iterator[Question] = itertools.chain((alone,), smaller(observed.question))
     while left > 0 and (question := next(candidates, None)) is not None:
         text = question.to_text()
         if text in tried:
@@ -49,8 +51,11 @@ def smaller(question: Question) -> Iterator[Question]:
 
 
 def _simpler(request: Request) -> Iterator[Request]:
+    if len(request.options) > 4:
+        for name in sorted(request.options.keys() - EVERYWHERE):
+            yield request.without(*request.options.keys() - EVERYWHERE - {name})
     for name in request.options:
-        if name not in ("max_tokens", "temperature"):
+        if name not in EVERYWHERE:
             yield request.without(name)
     plain = (
         dataclasses.replace(request, adapter=None),

@@ -396,7 +396,9 @@ class History:
             self._complete += outcome == COMPLETE
             ended = sent.interrupted or (sent.aborted and outcome == CUT)
             if outcome == OPEN and sent.interrupted:
-                self._note("a stream does not end after a sleep or a pause", f"{sent.stream.received} of {TOKENS} tokens")
+                self._note(
+                    "a stream does not end after a sleep or a pause", f"{sent.stream.received} of {TOKENS} tokens"
+                )
             elif outcome != COMPLETE and not ended:
                 self._note(f"a stream is not complete: {outcome}", f"{sent.stream.received} of {TOKENS} tokens")
             if outcome == COMPLETE and sent.stream.text != sent.text:

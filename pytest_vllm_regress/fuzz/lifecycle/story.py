@@ -70,7 +70,12 @@ def stories(draw: st.DrawFn) -> Story:
 
     Half the stories are about all kinds of actions, a quarter about adapters, a quarter about rests.
     """
-    themes = (GENTLE, GENTLE, (*_REQUESTS, *_ADAPTERS), (*_REQUESTS, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME))
+    themes = (
+        GENTLE,
+        GENTLE,
+        (*_REQUESTS, *_ADAPTERS),
+        (*_REQUESTS, *_RESTS, Action.WAKE_WEIGHTS, Action.WAKE, Action.RESUME),
+    )
     actions = draw(st.lists(st.sampled_from(draw(st.sampled_from(themes))), min_size=1, max_size=MAX_GENTLE))
     if draw(st.integers(1, 3)) == 1:
         actions += [Action.STOP, *draw(st.sampled_from(((), (Action.CONTINUE,))))]

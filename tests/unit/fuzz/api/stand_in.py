@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 
+from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.fuzz.api.starting import Running
+from pytest_vllm_regress.states.growth import Growth, measure_growth
 
 LIMITS = {"max_tokens": (1, 512), "priority": (-(2**63), 2**63 - 1), "n": (1, 4), "top_k": (-1, 2**31 - 1)}
 TRACEBACK = """ERROR 11-24 15:36:26 [serving.py:1] Traceback (most recent call last):
@@ -50,7 +53,7 @@ class StandIn:
 
     def __init__(self, fault: Fault | None = None) -> None:
         self.dead = self.stuck = self.killed = False
-        self.logged = ""
+        self.logged, self.memory = "", 100_000_000
         self.requests: list[str] = []
         self._fault = fault
 
@@ -144,10 +147,27 @@ class StandInStarter:
             lambda: "stuck" if server.stuck else "idle",
             lambda: "killed for its memory" if server.killed else "",
             stop,
+            lambda send, requests: growth_of(server, send, requests),
         )
 
     def requests(self) -> Iterator[str]:
         return (request for server in self.servers for request in server.requests)
+
+
+def growth_of(server: StandIn, send: Callable[[int], object], requests: int) -> dict[str, Growth]:
+    """Measure the memory of a stand-in, which is a number."""
+    process = SimpleNamespace(processes=lambda: [ProcessInfo(1, "server", "server", "")])
+    return dict(measure_growth(process, send, requests=requests, warm_up=0, read=lambda pid: (server.memory,) * 2))  # type: ignore[arg-type]
+
+
+def keeps_every_request(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
+    server.memory += 1000
+    return None
+
+
+def fills_a_cache(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:
+    server.memory += 1000 if len(server.requests) < 400 else 0
+    return None
 
 
 def raises_for_a_huge_priority(server: StandIn, body: dict[str, Any]) -> httpx.Response | None:

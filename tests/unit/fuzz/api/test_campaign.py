@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,26 @@ def run(folder: Path, starter: StandInStarter, plan: CampaignPlan = PLAN, jobs: 
     finally:
         checker.close()
     return campaign
+
+
+GROWTH = dataclasses.replace(PLAN, rounds=1, growth=200)
+
+
+def test_memory_that_grows_with_every_request_is_a_finding(tmp_path: Path) -> None:
+    (finding,) = run(tmp_path, StandInStarter(stand_in.keeps_every_request), GROWTH).findings
+    assert finding.problem.outcome is Outcome.MEMORY_GROWS
+    assert "server: 1000 bytes per request (1000 to 1000)" in finding.problem.words
+    again = load(tmp_path / finding.name)
+    assert again == finding
+    assert replay(again, ApiChecker(StandInStarter(stand_in.keeps_every_request)))[0] == "STILL FAILS"
+    assert replay(again, ApiChecker(StandInStarter()))[0] == "FIXED"
+
+
+@pytest.mark.parametrize("fault", [None, stand_in.fills_a_cache])
+def test_memory_that_does_not_grow_any_more_is_no_finding(tmp_path: Path, fault: Fault | None) -> None:
+    campaign = run(tmp_path, StandInStarter(fault), GROWTH)
+    assert campaign.findings == []
+    assert [step["asked"] for step in campaign.steps if step["label"].endswith("memory")] == [200, 400]
 
 
 def test_nothing_is_reported_about_a_server_that_is_right(tmp_path: Path) -> None:

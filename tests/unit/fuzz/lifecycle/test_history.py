@@ -40,9 +40,17 @@ def test_a_server_that_is_right_has_no_problem_in_any_story(faults: tuple[str, .
         ("requests stay counted", (Action.ASK,), "metrics count requests that have ended"),
         ("requests run during a rest", (Action.SLEEP,), "requests run while the engine sleeps"),
         ("requests run during a rest", (Action.STREAM, Action.SLEEP_BUSY), "requests run while the engine sleeps"),
-        ("requests run during a rest", (Action.SLEEP, Action.WAKE_WEIGHTS), "requests run while the KV cache is asleep"),
+        (
+            "requests run during a rest",
+            (Action.SLEEP, Action.WAKE_WEIGHTS),
+            "requests run while the KV cache is asleep",
+        ),
         ("requests run during a rest", (Action.PAUSE_KEEP,), "requests run while generation is paused"),
-        ("it counts as paused", (Action.PAUSE, Action.RESUME), "/is_paused says true while the engine is awake and not paused"),
+        (
+            "it counts as paused",
+            (Action.PAUSE, Action.RESUME),
+            "/is_paused says true while the engine is awake and not paused",
+        ),
         ("the cache stays", (Action.REPEAT, Action.RESET, Action.REPEAT), "cached tokens after a reset"),
         (
             "weights are not told apart",
