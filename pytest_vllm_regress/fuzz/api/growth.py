@@ -19,7 +19,7 @@ Measure = Callable[[Question], Mapping[str, Growth]]
 
 
 def candidates(questions: Sequence[Question], replies: Sequence[Reply]) -> Iterator[Question]:
-    """Yield what is worth measuring of an operation: the accepted and the refused request with the shortest answers. Requests that change a state are left out."""
+    """Yield the accepted and the refused request of an operation with the shortest answers. Requests that change a state are left out."""
     for low, high in ((200, 300), (400, 500)):
         answered = [
             (len(reply.text), number)

@@ -203,7 +203,10 @@ class History:
             self._rest_by(f"pause ({mode})", lambda: self._rest.pause(mode), keeps=mode != ABORT)
 
     def _rest_by(self, what: str, call: Callable[[], bool | None], clears: str = "", keeps: bool = False) -> None:
-        """Begin a rest, during which nothing may run. ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not ended."""
+        """Begin a rest, during which nothing may run.
+
+        ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not ended.
+        """
         if not keeps:
             for sent in self._sent:
                 sent.interrupted = True
@@ -236,9 +239,9 @@ class History:
             self._note(f"requests run {self._rest.words}", f"{max(more, sent.stream.received)} tokens in {QUIET_S:g} s")
 
     def wake_weights(self) -> None:
-        if self._rest.asleep and not (self._rest.partly or self._stopped):
-            if self._change("wake-up of the weights", self._rest.wake_weights):
-                self._expect_rest()
+        asleep = self._rest.asleep and not (self._rest.partly or self._stopped)
+        if asleep and self._change("wake-up of the weights", self._rest.wake_weights):
+            self._expect_rest()
 
     def wake(self) -> None:
         if self._rest.asleep and not self._stopped:
