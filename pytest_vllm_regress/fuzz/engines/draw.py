@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from ...schemas.drawing import draw_distinct
-from .request import Question, Request
+from .request import Question, Request, is_broken
 
 _PREFIXES = ("", "Hi ", "one two three four five six seven eight nine ten ", "The same prefix of many requests. " * 3)
 _TAILS = ("a", "b", "x y", "é", "北京", "Zürich 😀", "\n", "The end.")
@@ -68,6 +68,7 @@ _WRONG: tuple[dict[str, Any], ...] = (
     {"prompt_logprobs": -1},
     {"logprobs": -1},
     {"stop": [""]},
+    {"stop": ["\udcff"]},
     {"min_tokens": 30},
     {"presence_penalty": 5.0},
     {"logit_bias": {"100000": 1.0}},
@@ -131,9 +132,10 @@ def scripted(draw: st.DrawFn) -> Request:
         "".join(draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=5)))
         for _ in range(count if draw(st.booleans()) else 1)
     )
-    if "stop" in options and draw(st.booleans()):  # one that the model says
-        start = draw(st.integers(0, len(said[0]) - 1))
-        options["stop"] = [said[0][start : start + draw(st.integers(1, 3))]]
+    if "stop" in options and draw(st.booleans()):  # what the model says
+        starts = draw(st.lists(st.integers(0, len(said[0]) - 1), min_size=1, max_size=2, unique=True))
+        strings = [said[0][start : start + draw(st.integers(1, 3))] for start in starts]
+        options["stop"] = [string for string in strings if not is_broken(string)] or options["stop"]
     if count > 1:
         options["n"] = count
     options["temperature"] = draw(st.sampled_from((0.5, 1.0))) if count > 1 else draw(st.sampled_from((0.0, 1.0)))

@@ -54,7 +54,7 @@ class Request:
     @property
     def is_broken(self) -> bool:
         """Whether the prompt is no UTF-8."""
-        return _is_broken(self.prompt)
+        return is_broken(self.prompt)
 
     @property
     def tokens(self) -> list[int] | None:
@@ -140,7 +140,8 @@ class Question:
         return cls(tuple(tuple(map(Request.of_json, turn)) for turn in document))
 
 
-def _is_broken(text: str) -> bool:
+def is_broken(text: str) -> bool:
+    """Return whether a text is no UTF-8."""
     return any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
@@ -149,7 +150,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _script(text: str, ends: bool) -> Script:
-    return Script.raw(_bytes(text), end=ends) if _is_broken(text) else Script.text(text, end=ends)
+    return Script.raw(_bytes(text), end=ends) if is_broken(text) else Script.text(text, end=ends)
 
 
 def describe(question: Question) -> Iterator[str]:
