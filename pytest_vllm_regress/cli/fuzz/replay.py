@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,9 +47,9 @@ def replay(
     recipes = {} if env else {path: _recipe(path, artefact) for path, artefact in artefacts}
     answers = []
     limits = LIMITS if any(isinstance(artefact, ApiFinding) for _, artefact in artefacts) else None
-    with bare_session(warn, limits=limits) as session:
+    with bare_session(warn, limits=limits) as session, contextlib.closing(_Checkers(session)) as checkers:
         for path, artefact in artefacts:
-            answer, words = _answer(session, artefact, env or recipes[path])
+            answer, words = checkers.answer(artefact, env or recipes[path])
             answers.append({"file": str(path), "answer": answer.value, "words": words})
             if not as_json:
                 say(f"{answer.value:11}  {path}: {words}")
@@ -87,91 +89,83 @@ def _recipe(path: Path, artefact: AnyFinding) -> Recipe:
         ) from None
 
 
-def _answer(session: Session, artefact: AnyFinding, chosen: str | Recipe) -> tuple[Answer, str]:
-    from ...environments.cache import EnvironmentCache
-    from ...errors import ChildError, Unsupported
-    from ...fuzz.api.finding import ApiFinding
-    from ...fuzz.artefact import Answer, Artefact, replay
-    from ...fuzz.checker import Checker
-    from ...fuzz.engine_checker import EngineChecker
-    from ...fuzz.engines.finding import EngineFinding
-    from ...fuzz.lifecycle.finding import StoryFinding
+class _Checkers:
+    """Checkers of a session: one for each hunter and environment, so that the findings of a folder share its servers."""
 
-    environment = chosen if isinstance(chosen, str) else chosen.name
-    try:
-        if not isinstance(chosen, str):
-            EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
-        if isinstance(artefact, ApiFinding):
-            return _api_answer(session, artefact, environment)
-        if isinstance(artefact, EngineFinding):
-            return _engine_answer(session, artefact, environment)
-        if isinstance(artefact, StoryFinding):
-            return _story_answer(session, artefact, environment)
-        if not isinstance(artefact, Artefact):
-            return _parser_answer(session, artefact, environment)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def answer(self, artefact: AnyFinding, chosen: str | Recipe) -> tuple[Answer, str]:
+        """Ask a finding again, in an environment or in that of a recipe."""
+        from ...environments.cache import EnvironmentCache
+        from ...errors import ChildError, Unsupported
+        from ...fuzz.artefact import Answer, Artefact
+
+        environment = chosen if isinstance(chosen, str) else chosen.name
+        try:
+            if not isinstance(chosen, str):
+                EnvironmentCache().ensure(chosen, progress=warn)  # the session would resolve the name without hashes
+            if isinstance(artefact, Artefact):
+                return self._of_schema(artefact, environment)
+            checker, replay, prefix = self._of_hunter(artefact, environment)
+            answer, words = replay(artefact, checker)
+            return Answer(answer), f"{prefix}vLLM {checker.version}: {words}"
+        except (BuildError, Unsupported, ChildError) as error:
+            return Answer.CANNOT_RUN, str(error.args[0])
+
+    def close(self) -> None:
+        """Stop what the checkers started."""
+        for checker in self._made.values():
+            if hasattr(checker, "close"):
+                checker.close()
+
+    def _once(self, hunter: str, environment: str, make: Callable[[], Any]) -> Any:
+        if (hunter, environment) not in self._made:
+            self._made[hunter, environment] = make()
+        return self._made[hunter, environment]
+
+    def _of_hunter(self, finding: Any, environment: str) -> tuple[Any, Callable[[Any, Any], tuple[str, str]], str]:
+        """Return the checker of a finding, the function that asks it again, and what the answer begins with."""
+        from ...fuzz.api import finding as of_api
+        from ...fuzz.api.checker import ApiChecker
+        from ...fuzz.api.starting import ServerStarter
+        from ...fuzz.engines import finding as of_engines
+        from ...fuzz.engines.checker import PairChecker
+        from ...fuzz.lifecycle import finding as of_lifecycle
+        from ...fuzz.lifecycle.checker import StoryChecker
+        from ...fuzz.parsers import finding as of_parsers
+        from ...fuzz.parsers.checker import ParserChecker
+
+        session = self._session
+        if isinstance(finding, of_api.ApiFinding):
+            checker = self._once("api", environment, lambda: ApiChecker(ServerStarter(session, environment)))
+            return checker, of_api.replay, ""
+        if isinstance(finding, of_engines.EngineFinding):
+            checker = self._once("engines", environment, lambda: PairChecker(session, environment))
+            return checker, of_engines.replay, f"pair {finding.pair} of "
+        if isinstance(finding, of_lifecycle.StoryFinding):
+            checker = self._once("lifecycle", environment, lambda: StoryChecker(session, environment))
+            return checker, of_lifecycle.replay, ""
+        checker = self._once("parsers", environment, lambda: ParserChecker(session, environment))
+        return checker, of_parsers.replay, f"{finding.parser} of "
+
+    def _of_schema(self, artefact: Artefact, environment: str) -> tuple[Answer, str]:
+        from ...fuzz.artefact import replay
+        from ...fuzz.checker import Checker
+        from ...fuzz.engine_checker import EngineChecker
+
+        session = self._session
         checker = Checker(session, environment, artefact.backend, artefact.replay_allowance)
         try:
             asker: Checker | EngineChecker = checker
             if artefact.front != "grammar":
-                asker = EngineChecker(
-                    session, session.target(environment), artefact.backend, front_named(artefact.front)
-                )
+                front = front_named(artefact.front)
+                asker = EngineChecker(session, session.target(environment), artefact.backend, front)
             answer, words = replay(artefact, asker)
             return answer, f"{artefact.backend} {checker.version}: {words}"
         finally:
             checker.close()
-    except (BuildError, Unsupported, ChildError) as error:
-        return Answer.CANNOT_RUN, str(error.args[0])
-
-
-def _parser_answer(session: Session, finding: ParserFinding, environment: str) -> tuple[Answer, str]:
-    from ...fuzz.artefact import Answer
-    from ...fuzz.parsers.checker import ParserChecker
-    from ...fuzz.parsers.finding import replay
-
-    checker = ParserChecker(session, environment)
-    try:
-        answer, words = replay(finding, checker)
-        return Answer(answer), f"{finding.parser} of vLLM {checker.version}: {words}"
-    finally:
-        checker.close()
-
-
-def _engine_answer(session: Session, finding: EngineFinding, environment: str) -> tuple[Answer, str]:
-    from ...fuzz.artefact import Answer
-    from ...fuzz.engines.checker import PairChecker
-    from ...fuzz.engines.finding import replay
-
-    checker = PairChecker(session, environment)
-    answer, words = replay(finding, checker)
-    return Answer(answer), f"pair {finding.pair} of vLLM {checker.version}: {words}"
-
-
-def _api_answer(session: Session, finding: ApiFinding, environment: str) -> tuple[Answer, str]:
-    from ...fuzz.api.checker import ApiChecker
-    from ...fuzz.api.finding import replay
-    from ...fuzz.api.starting import ServerStarter
-    from ...fuzz.artefact import Answer
-
-    checker = ApiChecker(ServerStarter(session, environment))
-    try:
-        answer, words = replay(finding, checker)
-        return Answer(answer), f"vLLM {checker.version}: {words}"
-    finally:
-        checker.close()
-
-
-def _story_answer(session: Session, finding: StoryFinding, environment: str) -> tuple[Answer, str]:
-    from ...fuzz.artefact import Answer
-    from ...fuzz.lifecycle.checker import StoryChecker
-    from ...fuzz.lifecycle.finding import replay
-
-    checker = StoryChecker(session, environment)
-    try:
-        answer, words = replay(finding, checker)
-        return Answer(answer), f"vLLM {checker.version}: {words}"
-    finally:
-        checker.close()
 
 
 def _paths(arguments: list[Path]) -> list[Path]:
