@@ -240,7 +240,9 @@ async def _post_all(server: Server, bodies: Sequence[Mapping[str, Any]], seconds
 
 async def _post(client: httpx.AsyncClient, body: Mapping[str, Any]) -> Answer:
     try:
-        response = await client.post("/v1/completions", json=body)
+        # In ASCII: httpx encodes as UTF-8, which lone surrogates are not.
+        headers = {"Content-Type": "application/json"}
+        response = await client.post("/v1/completions", content=json.dumps(body), headers=headers)
     except httpx.TimeoutException as error:
         return Answer(error=NO_ANSWER, words=repr(error))
     except httpx.TransportError as error:

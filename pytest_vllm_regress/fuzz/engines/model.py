@@ -67,6 +67,8 @@ def _stopped(generated: bytearray, stop: object) -> list[tuple[int, str]]:
     """Return the stop strings that the last token completes, with their beginnings."""
     assert isinstance(stop, (list, tuple))
     text = _text(generated)
+    if text == _text(generated[:-1]):  # the token only begins a character
+        return []
     return [(len(text) - len(string), string) for string in stop if text.endswith(string)]
 
 

@@ -90,6 +90,7 @@ def test_cached_tokens_must_come_from_a_request_with_the_same_adapter_and_salt()
         ("one!", True, {"max_tokens": 9, "stop_token_ids": [33]}, "one", "stop", 33),
         ("a.", False, {"max_tokens": 6, "stop": ["."], "min_tokens": 3}, "a.a", "stop", "."),
         ("é", True, {"max_tokens": 1}, "", "length", None),
+        ("é", False, {"max_tokens": 3, "stop": ["é"], "min_tokens": 2}, "é", "length", None),
     ],
 )
 def test_a_script_determines_the_answer(
