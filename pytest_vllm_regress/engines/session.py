@@ -93,7 +93,8 @@ class Session:
             self._until,
             deadline_for,
             lambda line: self.progress(line),
-            variables_of(settings.hub_cache),
+            {**variables_of(settings.hub_cache), **settings.variables},
+            settings.inherited,
         )
 
     @property
@@ -278,6 +279,8 @@ class Session:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
+        if self.settings.start_method == "fork":
+            agent = self._agents.forking(target, spec.env)
         model_path = self.model_path(spec.model, target.device)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path
         agent.inspect(self._deadline("import", None), architectures=architectures_of(str(files)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ..defaults import GPU_WAIT_S, MAX_ENGINES, MAX_LOG_MIB, MAX_PROCESSES, MEMORY_SHARE, TIMEOUTS_S
@@ -62,7 +63,8 @@ class Limits(NamedTuple):
 class Settings(NamedTuple):
     """Options of one run. ``environments`` are names or interpreter paths; empty means the default environment.
 
-    ``hub_cache``: the Hugging Face cache in which targets look up names of models (default: the user's own).
+    ``hub_cache``: the Hugging Face cache in which targets look up names of models (default: the user's own). ``variables``: environment variables
+    of all targets. ``inherited``: the variables that these replace (default: those of this process when a target starts).
     """
 
     environments: tuple[str, ...] = ()
@@ -79,3 +81,5 @@ class Settings(NamedTuple):
     gpu_wait_s: float = GPU_WAIT_S
     full_deadlines: bool = False
     hub_cache: Path | None = None
+    variables: Mapping[str, str] = MappingProxyType({})
+    inherited: Mapping[str, str] | None = None

@@ -52,7 +52,8 @@ _LOG = logging.getLogger("vllm_regress.processes")
 class Agent:
     """The agent process of one interpreter, and what its children share.
 
-    ``environment``: variables for the agent, and so for all its children. ``limits``: what the processes of each child may use, and
+    ``environment``: variables for the agent, and so for all its children; they replace those of ``inherited`` (default: this process's at the
+    start). ``limits``: what the processes of each child may use, and
     ``limit_options``: the options that set these, for messages (as ``vllm_regress_target.limits`` reads them). ``about``: what the interpreter
     has installed, for dossiers.
     """
@@ -67,6 +68,7 @@ class Agent:
         limits: Mapping[str, float] = MappingProxyType({}),
         limit_options: Mapping[str, str] = PYTEST_OPTIONS,
         about: str = "",
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         self.python = python
         self.run = run
@@ -78,6 +80,7 @@ class Agent:
         self.gpu_share = 0.9  # the share of a GPU that an engine takes by default
         self._environment = dict(environment)
         self._about = about
+        self._inherited = inherited
         self._limits, self._limit_options = dict(limits), dict(limit_options)
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
@@ -131,6 +134,10 @@ class Agent:
             self._request(deadline, op="inspect", architectures=new)
             self._inspected.update(new)
 
+    def read_at_import(self, deadline: Deadline, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of those ``variables`` of which the import of vLLM has read another value: a child with these is spawned."""
+        return tuple(self._request(deadline, op="read_at_import", variables=dict(variables))["names"])
+
     def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
         """Set up grammar backends in the agent, without vLLM. Return those that the interpreter has."""
         reply = self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))
@@ -157,7 +164,7 @@ class Agent:
         number = next(self._numbers)
         name = f"{role} {number}{f' ({label})' if label else ''}"
         log = self.run.logs / f"{self.name}-{role}-{number}.log"
-        folder = self.run.path / f"{role}-{number}"
+        folder = self.run.path / f"{self.name}-{role}-{number}"
         folder.mkdir(exist_ok=True)
         request = {
             "role": role,
@@ -202,6 +209,11 @@ class Agent:
         return None if self._process is None else self._process.pid
 
     @property
+    def has_children(self) -> bool:
+        """Whether a child of the agent runs."""
+        return any(child.alive for child, _ in self._children)
+
+    @property
     def alive(self) -> bool:
         """Whether the agent process runs."""
         return self._process is not None and self._process.poll() is None
@@ -231,9 +243,8 @@ class Agent:
 
     def child_environment(self) -> dict[str, str]:
         """Return the environment variables of the agent and its children."""
-        inherited = {
-            n: v for n, v in without_secrets(os.environ).items() if n not in _NOT_INHERITED and not n.startswith("COV_")
-        }
+        whole = without_secrets(os.environ if self._inherited is None else self._inherited)
+        inherited = {n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")}
         return {
             # Workers of a tokenizer pool have a runtime environment and need interpreters of their own: those that Ray starts ahead go unused.
             "RAY_prestart_worker_first_driver": "0",

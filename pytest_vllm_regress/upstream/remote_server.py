@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
 _REQUEST_S = 600
+_GENERATION = "VLLM_USE_V1"
+_GENERATIONS = {"0": "V0", "1": "V1"}
 _PORT = ("-p", "--port", "--host")
 
 
@@ -53,7 +55,11 @@ class RemoteOpenAIServer:
         self._engines = settings.engines()
         target = self._engines.target
         settings.provide(model, target.device)
-        spec = EngineSpec.create(model=model, env=_new_variables(env_dict or {}), command_line=words)
+        variables = settings.changed_variables(env_dict or {})
+        generation = _GENERATIONS.get(variables.get(_GENERATION, ""), "auto")
+        if generation != "auto":
+            del variables[_GENERATION]  # the import of vLLM reads it, but what that decides can be decided again
+        spec = EngineSpec.create(model=model, env=variables, command_line=words, generation=generation)
         self._server: Server | None = None
         try:
             self._server = self._engines(spec, front="serve", timeout=max_wait_seconds or settings.START_S)
@@ -153,11 +159,6 @@ def _arguments(
     if overrides is not None:
         kept += ["--hf-overrides", json.dumps(overrides)]
     return tuple(kept)
-
-
-def _new_variables(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that differ from this process's, because many tests pass a full copy of ``os.environ``."""
-    return {name: value for name, value in given.items() if os.environ.get(name) != value}
 
 
 def _is_relative_path(word: str) -> bool:

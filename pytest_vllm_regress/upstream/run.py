@@ -19,7 +19,7 @@ from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED
-from .settings import DEVICE, ENVIRONMENT, REUSE, hub_folder
+from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
 from .triage import Listed, TestResult, read_results
 
@@ -173,6 +173,7 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,
         "VLLM_REGRESS_SIM_ENDING": _ENDING,
+        PREFERS_V1: "1",
         "HF_HUB_CACHE": str(hub_folder()),
         "HF_DATASETS_OFFLINE": "1",
         ENVIRONMENT: str(request.target.python),

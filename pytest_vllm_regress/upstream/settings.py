@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..checkpoints.hub_cache import NAME, ensure_alias, kind_of
@@ -19,8 +20,14 @@ DEVICE = "VLLM_REGRESS_DROP_IN_DEVICE"
 REUSE = "VLLM_REGRESS_DROP_IN_REUSE"
 """``0``: each server ends with its block, so that no test sees what another one has loaded into it or counted."""
 MAX_ENGINES = 3
+PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
+"""Variable of the simulated device: vLLM chooses V1 wherever it does on CUDA, not V0 as on devices that it does not know (0.8 to 0.10)."""
 START_S = 240.0
 """Seconds that a server may take to start, where the test sets no limit. As upstream's."""
+_INHERITED = dict(os.environ)
+"""The variables of this process before a test changed any."""
+_OF_RUNNER = ("PYTEST_", "PYTHON")
+"""Prefixes of variables that concern this process alone."""
 
 
 @functools.cache
@@ -33,8 +40,20 @@ def engines() -> Engines:
         max_engines=MAX_ENGINES,
         limits=Limits(option_names={}),
         hub_cache=None if os.environ.get(DEVICE) == "gpu" else hub_folder(),
+        variables={PREFERS_V1: "1"},
+        inherited=_INHERITED,
     )
     return engines_until_exit(settings, "drop-in")
+
+
+def changed_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a server that it would not have anyway: of ``given``, often a full copy of ``os.environ``, and of those that tests have
+    set in this process."""
+    return {
+        name: value
+        for name, value in {**os.environ, **given}.items()
+        if _INHERITED.get(name) != value and not (name.startswith(_OF_RUNNER) and os.environ.get(name) == value)
+    }
 
 
 def reuses_servers() -> bool:

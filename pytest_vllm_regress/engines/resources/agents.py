@@ -1,8 +1,9 @@
-"""The warm agents of one session: one for each target interpreter and device."""
+"""The warm agents of one session: one for each target interpreter and device, and some with variables that the import of vLLM reads."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -17,11 +18,15 @@ from ..settings import Limits
 from ..target import Target, named_interpreter
 from .placement import Placement, kernels
 
+_MAX_WITH_VARIABLES = 2
+"""Agents with variables of their own that are kept at the same time: each takes as much memory as vLLM with its modules."""
+
 
 class Agents:
     """Starts agents on first use and keeps them until ``stop``. An environment stays leased meanwhile, so that nothing evicts it.
 
-    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the monotonic clock (None: no limit).
+    ``run``: returns the run directory. ``until``: end of the session's budget, in seconds of the monotonic clock (None: no limit). ``environment``:
+    variables of all agents, which replace those of ``inherited``.
     """
 
     def __init__(
@@ -33,40 +38,80 @@ class Agents:
         deadline_for: DeadlineFor,
         progress: Callable[[str], None],
         environment: Mapping[str, str] = MappingProxyType({}),
+        inherited: Mapping[str, str] | None = None,
     ) -> None:
         self._run, self._gpus, self._progress, self._deadline = run, gpus, progress, deadline_for
         self._limits, self._until = limits, until
-        self._environment = environment
+        self._environment, self._inherited = environment, inherited
         self._agents: dict[tuple[str, str], Agent] = {}
+        self._with_variables: dict[tuple[str, str, frozenset[tuple[str, str]]], Agent] = {}
+        """Least recently used first."""
+        self._numbers = itertools.count()
         self._failed: dict[str, BuildError] = {}
         self._leases = contextlib.ExitStack()
 
     @property
     def started(self) -> tuple[Agent, ...]:
         """The agents that were started."""
-        return tuple(self._agents.values())
+        return (*self._agents.values(), *self._with_variables.values())
 
     def warm(self, target: Target) -> Agent:
         """Return the agent of a target, started and with vLLM imported."""
         agent = self._agents.get((target.name, target.device))
         if agent is None or not agent.alive:
-            environment = {**self._environment, "VLLM_REGRESS_DEVICE": str(target.device)}
             if target.device == "gpu":
-                environment |= self._gpus.agent_environment(target)
                 self._leases.enter_context(compiled.hold(kernels(target)))
-            agent = self._start(
-                (target.name, target.device),
-                target.python,
-                environment=environment,
-                limits=self._limits.as_request(self._until),
-                limit_options=self._limits.options(),
-                name=f"agent-{len(self._agents)}",
-                about=target.describe(),
-            )
-            self._progress(f"importing vLLM in {target.name} ({target.device})")
-            agent.warm(self._deadline("import", None), fronts=["serve"])
+            agent = self._agents[target.name, target.device] = self._warmed(target, {})
             if agent.spawns:
                 self._progress(f"note: processes are spawned, not forked: {agent.spawns}")
+        return agent
+
+    def forking(self, target: Target, variables: Mapping[str, str]) -> Agent:
+        """Return an agent that can fork a child with ``variables``: the warm agent of the target, or one that has imported vLLM with those of them
+        that the import reads. Where none can be kept, it is the warm agent, which spawns the child."""
+        agent = self.warm(target)
+        names = () if agent.spawns or not variables else agent.read_at_import(self._deadline("start", None), variables)
+        if not names:
+            return agent
+        own = {name: variables[name] for name in names}
+        key = (target.name, target.device, frozenset(own.items()))
+        kept = self._with_variables.pop(key, None)
+        if kept is None or not kept.alive:
+            if not self._make_room():
+                return agent
+            kept = self._warmed(target, own)
+        self._with_variables[key] = kept
+        return agent if kept.import_error else kept
+
+    def _make_room(self) -> bool:
+        """Return whether one more agent with variables may start. The one that was unused for longest, and has no child, ends for it."""
+        if len(self._with_variables) < _MAX_WITH_VARIABLES:
+            return True
+        idle = next((key for key, agent in self._with_variables.items() if not agent.has_children), None)
+        if idle is not None:
+            self._with_variables.pop(idle).stop()
+        return idle is not None
+
+    def _warmed(self, target: Target, variables: Mapping[str, str]) -> Agent:
+        """Return a new agent of a target that has imported vLLM with ``variables``."""
+        environment = {**self._environment, **variables, "VLLM_REGRESS_DEVICE": str(target.device)}
+        if target.device == "gpu":
+            environment |= self._gpus.agent_environment(target)
+        agent = self._start(
+            target.python,
+            environment=environment,
+            limits=self._limits.as_request(self._until),
+            limit_options=self._limits.options(),
+            name=f"agent-{next(self._numbers)}",
+            about=target.describe(),
+        )
+        with_them = f" with {', '.join(sorted(variables))}" if variables else ""
+        self._progress(f"importing vLLM in {target.name} ({target.device}){with_them}")
+        try:
+            agent.warm(self._deadline("import", None), fronts=["serve"])
+        except BaseException:
+            agent.stop()
+            raise
         return agent
 
     def bare(self, name: str, limits: Mapping[str, float], limit_options: Mapping[str, str]) -> Agent:
@@ -74,12 +119,11 @@ class Agents:
         key = (name, f"bare {sorted(limits.items())}")
         agent = self._agents.get(key)
         if agent is None or not agent.alive:
-            agent = self._start(
-                key,
+            agent = self._agents[key] = self._start(
                 self.interpreter(name),
                 limits={**self._limits.as_request(self._until), **limits},
                 limit_options={**self._limits.options(), **limit_options},
-                name=f"bare-{len(self._agents)}",
+                name=f"bare-{next(self._numbers)}",
             )
         return agent
 
@@ -100,13 +144,13 @@ class Agents:
 
     def stop(self) -> None:
         """Stop every agent and release the environments."""
-        for agent in self._agents.values():
+        for agent in self.started:
             agent.stop()
         self._agents.clear()
+        self._with_variables.clear()
         self._leases.close()
 
-    def _start(self, key: tuple[str, str], python: Path, **facts: Any) -> Agent:
-        agent = Agent(python, self._run(), **facts)
+    def _start(self, python: Path, **facts: Any) -> Agent:
+        agent = Agent(python, self._run(), inherited=self._inherited, **facts)
         agent.start(self._deadline("import", None))
-        self._agents[key] = agent
         return agent

@@ -1,13 +1,14 @@
 """The warm agent: ``python -m vllm_regress_target.agent FD`` in the target interpreter.
 
-It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes), ``warm_grammars`` and ``fork`` (start one nanny and one
-child). It never starts an engine, CUDA or Ray in its own process, so that forking stays safe.
+It answers frames on the socket FD: ``warm`` (import vLLM once), ``inspect`` (model classes), ``warm_grammars``, ``read_at_import`` (which of some
+variables the import has read with another value) and ``fork`` (start one nanny and one child). It never starts an engine, CUDA or Ray in its own
+process, so that forking stays safe.
 
 A child is forked, unless one of these holds (``_start_child``); then its nanny is a new interpreter that imports vLLM itself:
 
 - the request asks for it (``--vllm-start-method=spawn``);
 - the agent has more than one thread, or importing vLLM initialized CUDA (the run says so once: ``_warm`` returns the reason in ``spawns``);
-- the child gets another value for a variable that was read while vLLM was imported here (``_needs_own_import``). A variable with a prefix of
+- the child gets another value for a variable that was read while vLLM was imported here (``_read_before``). A variable with a prefix of
   ``_READ_BY_LIBRARIES`` counts as read.
 """
 
@@ -127,14 +128,19 @@ def _recorded_variables() -> Iterator[Set[str]]:
         del os.environ.recorded  # type: ignore[attr-defined]
 
 
-def _needs_own_import(variables: Mapping[str, str]) -> bool:
-    """Return whether the import of vLLM here has read another value of one of ``variables``. CUDA reads its variables after the fork."""
-    return any(
-        (name in _VARIABLES_READ or (bool(_VARIABLES_READ) and name.startswith(_READ_BY_LIBRARIES)))
+def _read_before(variables: Mapping[str, str]) -> List[str]:
+    """Return the names of those ``variables`` of which the import of vLLM here has read another value. CUDA reads its variables after the fork."""
+    return [
+        name
+        for name, value in variables.items()
+        if (name in _VARIABLES_READ or (bool(_VARIABLES_READ) and name.startswith(_READ_BY_LIBRARIES)))
         and not name.startswith("CUDA_")
         and os.environ.get(name) != value
-        for name, value in variables.items()
-    )
+    ]
+
+
+def _read_at_import(channel: FrameSocket, request: Frame) -> Reply:
+    return {"names": _read_before(request["variables"])}, []
 
 
 def _inspect(channel: FrameSocket, request: Frame) -> Reply:
@@ -162,7 +168,7 @@ def _start_child(channel: FrameSocket, request: Frame) -> Reply:
         request.get("start_method") == "spawn"
         or _threads() > 1
         or bool(_SPAWN_REASONS)
-        or _needs_own_import(request.get("env", {}))
+        or bool(_read_before(request.get("env", {})))
     )
     if spawn:
         pid = _spawn_nanny(request, child_channel, nanny_lifeline)
@@ -225,6 +231,7 @@ _OPERATIONS: Dict[str, Callable[[FrameSocket, Frame], Reply]] = {
     "warm": _warm,
     "inspect": _inspect,
     "warm_grammars": _warm_grammars,
+    "read_at_import": _read_at_import,
     "fork": _start_child,
 }
 

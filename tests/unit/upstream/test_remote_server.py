@@ -9,7 +9,8 @@ import pytest
 from pytest_vllm_regress import RemoteOpenAIServer, VllmRunner
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.upstream.engine_runner import _sampling
-from pytest_vllm_regress.upstream.remote_server import _arguments, _new_variables
+from pytest_vllm_regress.upstream.remote_server import _arguments
+from pytest_vllm_regress.upstream.settings import changed_variables
 
 
 @pytest.mark.parametrize("flags", [["--port", "8000"], ["-p", "8000"], ["--port=8000"]])
@@ -45,8 +46,8 @@ def test_paths_below_the_working_directory_become_absolute(tmp_path: Path, monke
 def test_variables_that_the_process_has_anyway_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Regression: a full copy of os.environ contains PYTHONPATH, which was refused."""
     monkeypatch.setenv("PYTHONPATH", "/x")
-    assert _new_variables({"PYTHONPATH": "/x", "VLLM_API_KEY": "key"}) == {"VLLM_API_KEY": "key"}
-    assert _new_variables({"PYTHONPATH": "/y"}) == {"PYTHONPATH": "/y"}
+    assert changed_variables({"PYTHONPATH": "/x", "VLLM_API_KEY": "key"}) == {"VLLM_API_KEY": "key"}
+    assert changed_variables({"PYTHONPATH": "/y"}) == {"PYTHONPATH": "/y"}
 
 
 @pytest.mark.parametrize("words", [["--uds", "/tmp/x"], ["--ssl-keyfile", "x"], ["--ssl-keyfile=x"]])

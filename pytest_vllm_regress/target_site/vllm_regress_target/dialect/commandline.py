@@ -18,12 +18,13 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
 from .installed import version
-from .plan import Plan, Spec, start_method
+from .plan import Plan, Spec, choose_generation, start_method
 
 
 def given(spec: Spec) -> Plan:
-    """Return the plan for a spec whose command line is given: only the model, the variables and the start method are chosen."""
+    """Return the plan for a spec whose command line is given: only the model, the variables, V0 or V1, and the start method are chosen."""
     result = Plan({"model": spec["model_path"]}, dict(spec["env"]), [])
+    choose_generation(spec, result)
     start_method(spec, "serve", result)
     return result
 

@@ -1,4 +1,4 @@
-"""Facts about the installed vLLM, found by looking at its modules."""
+"""Facts about the installed vLLM, found by looking at its modules; and which engine it chooses."""
 
 import contextlib
 import dataclasses
@@ -42,6 +42,23 @@ def uses_v1() -> bool:
         return bool(envs.VLLM_USE_V1)
     except AttributeError:  # versions without V0 have no switch
         return True
+
+
+def prefer_v1(device_name: str) -> None:
+    """Make vLLM choose V1 on the platform ``device_name`` as on CUDA, if the user does not choose.
+
+    From 0.8 to 0.10 it asks one function whether to fall back to V0 for each feature that V1 has as an experiment, and a platform of others is one.
+    """
+    from vllm.engine import arg_utils
+
+    falls_back: Any = getattr(arg_utils, "_warn_or_fallback", None)
+    if falls_back is None or falls_back.__module__ == __name__:
+        return
+
+    def falls_back_as_on_cuda(feature_name: str) -> bool:
+        return feature_name != device_name and bool(falls_back(feature_name))
+
+    arg_utils._warn_or_fallback = falls_back_as_on_cuda
 
 
 def simulates_v1() -> bool:

@@ -92,8 +92,7 @@ def _generation(spec: Spec, front: str, plan: Plan) -> None:
         raise known.missing_feature("the V1 engine", version())
     if generation == "V0" and not has_v0():
         raise known.missing_feature("the V0 engine", version())
-    if generation != "auto" and "VLLM_USE_V1" in known_environment():
-        plan.env["VLLM_USE_V1"] = "1" if generation == "V1" else "0"
+    choose_generation(spec, plan)
     pipeline = spec["pipeline_parallel_size"] > 1
     if generation == "V1" and pipeline and _v1_refuses_pipelines():
         raise known.missing_feature("pipeline parallelism in V1", version())
@@ -104,6 +103,12 @@ def _generation(spec: Spec, front: str, plan: Plan) -> None:
             "V0 does pipeline parallelism only through the asynchronous engine: use front='async' or a server",
             needs="another front",
         )
+
+
+def choose_generation(spec: Spec, plan: Plan) -> None:
+    """Set the variable that chooses between V0 and V1, if the spec chooses and this vLLM has it."""
+    if spec["generation"] != "auto" and "VLLM_USE_V1" in known_environment():
+        plan.env["VLLM_USE_V1"] = "1" if spec["generation"] == "V1" else "0"
 
 
 def _v1_refuses_pipelines() -> bool:

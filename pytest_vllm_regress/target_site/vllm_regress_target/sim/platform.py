@@ -1,18 +1,21 @@
 """The platform that vLLM sees: a CPU for tensors, but an accelerator in every decision vLLM makes."""
 
+import os
 from typing import Any, Optional
 
 import torch
 from vllm.platforms.interface import Platform, PlatformEnum
 
 from ..dialect import speculation
-from ..dialect.installed import simulates_v1, uses_v1
+from ..dialect.installed import prefer_v1, simulates_v1, uses_v1
 from ..dialect.signatures import SimulationGap
 from . import DEVICE_NAME
 
 WORKER_V0 = "vllm_regress_target.sim.worker_v0.SimWorker"
 WORKER_V1 = "vllm_regress_target.sim.worker_v1.SimWorker"
 SPECULATIVE_WORKER_V0 = "vllm.spec_decode.spec_decode_worker.create_spec_worker"
+PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
+"""Variable: vLLM chooses V1 wherever it does on CUDA, not V0 as on platforms of others (0.8 to 0.10)."""
 MEMORY = 16 << 30  # bytes; vLLM derives defaults such as the batch's token budget from it
 
 
@@ -81,6 +84,8 @@ class SimPlatform(Platform):
 
     @classmethod
     def supports_v1(cls, model_config: Any) -> bool:
+        if os.environ.get(PREFERS_V1) == "1":
+            prefer_v1(cls.device_name)
         return True
 
     @classmethod
