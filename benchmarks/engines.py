@@ -298,23 +298,26 @@ def main() -> None:
         print()
     if "cases" in options.only:
         add(lambda: whole_cases(options.sim[0], options.rounds))
-    memory = round(psutil.virtual_memory().total / 2**30)
-    machine = {
-        "cores": os.cpu_count(),
-        "memory_gib": memory,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
     options.record.parent.mkdir(parents=True, exist_ok=True)
     before = json.loads(options.record.read_text()) if options.record.exists() else {}
     # Keep earlier measurements of the same machine.
-    earlier = before if before.get("machine") == machine else {"rows": [], "small": {}}
+    earlier = before if before.get("machine") == machine() else {"rows": [], "small": {}}
     rows_by_name = {row["what"]: row for row in earlier["rows"]} | {
         row.what: {**dataclasses.asdict(row), "ratio": row.ratio} for row in rows
     }
-    record = {"machine": machine, "rows": list(rows_by_name.values()), "small": earlier["small"] | small}
+    record = {"machine": machine(), "rows": list(rows_by_name.values()), "small": earlier["small"] | small}
     options.record.write_text(json.dumps(record, indent=1) + "\n")
     print(f"record: {options.record}")
+
+
+def machine() -> dict[str, object]:
+    """Return what a record says of this machine."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def _seconds(command: Sequence[str], folder: str) -> float:

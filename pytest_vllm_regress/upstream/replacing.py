@@ -5,6 +5,7 @@ It is not part of the plugin that users load. ``vllm-regress upstream`` names it
 
 from __future__ import annotations
 
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -84,6 +85,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid not in begun]
     config.hook.pytest_deselected(items=left_out)
     _append(event="collected", tests=[item.nodeid for item in items])
+
+
+def pytest_collection_finish() -> None:
+    """Take what the imports have made from garbage collection, which upstream's conftest asks for after each test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -167,8 +167,10 @@ def _command(request: Request, paths: Sequence[Path]) -> list[str]:
 
 def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
     agent = Agent(request.target.python, run)  # not started: it knows the variables of target processes
+    variables = {name: value for name, value in agent.child_environment().items() if not name.startswith("PYTEST_")}
     return {
-        **{name: value for name, value in agent.child_environment().items() if not name.startswith("PYTEST_")},
+        **variables,
+        "PATH": os.pathsep.join((str(request.target.python.parent), variables.get("PATH", os.defpath))),
         "PYTHONPATH": os.pathsep.join(map(str, (TARGET_SITE, request.tree.root, request.tree.root / _OWN_PACKAGES))),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "VLLM_REGRESS_DEVICE": request.target.device,

@@ -1,0 +1,125 @@
+"""Measure files of upstream's tests with upstream's own `RemoteOpenAIServer`, compared with ours, both on the simulated device.
+
+    python benchmarks/upstream.py --source CLONE [FILE ...] [--rounds N]
+
+Both sides run the same files in the same environment, with the same aliases of hub names, one pytest for all files. Ours runs first, so that
+upstream's finds the files in the page cache. It prints the seconds of each file (its tests with their fixtures) and of the whole command, and
+writes docs/records/upstream-benchmark.json. The ratio of the whole command is the number to compare. It exits with status 1 if a test ended
+otherwise on one side than on the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from engines import machine
+
+from pytest_vllm_regress.engines.standalone import bare_session
+from pytest_vllm_regress.environments.git import Repository
+from pytest_vllm_regress.upstream.listed import listed_tests
+from pytest_vllm_regress.upstream.run import Request, UpstreamRun, run_tests
+from pytest_vllm_regress.upstream.tree import write_tree
+
+RECORD = Path(__file__).resolve().parent.parent / "docs" / "records" / "upstream-benchmark.json"
+GOAL = 0.15
+FOLDER = "tests/entrypoints/openai"
+FILES = tuple(
+    f"{FOLDER}/test_{name}.py"
+    for name in (
+        *("async_tokenization", "basic", "chat", "chat_echo", "completion", "embedding", "lora_adapters", "metrics"),
+        *("models", "pooling", "rerank", "return_tokens_as_ids", "root_path", "score", "sleep", "tokenization"),
+    )
+)
+"""The files of this folder at v0.8.5 that start a server with a model of text and have a test that passes."""
+SIDES: Mapping[str, tuple[str, ...]] = {"ours": ("server",), "upstream's": ()}
+"""Classes of upstream's that ours replace, by side."""
+
+
+def run(request: Request, folder: Path) -> tuple[UpstreamRun, dict[str, float]]:
+    """Run the files once. Return the results, and the seconds of each file by its path."""
+    done = run_tests(request, folder / "pytest.log", lambda line: print(line, file=sys.stderr, flush=True))
+    seconds: Counter[str] = Counter()
+    for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
+        name = case.get("classname", "").replace(".", "/")
+        seconds[next(file for file in request.files if name.startswith(file.removesuffix(".py")))] += float(
+            case.get("time", "0")
+        )
+    return done, dict(seconds)
+
+
+def differences(runs: Sequence[UpstreamRun]) -> list[str]:
+    """Return the tests that ended differently in ``runs``, with their outcomes."""
+    outcomes = [{result.test: result.outcome.value for result in done.results} for done in runs]
+    tests = dict.fromkeys(test for of_run in outcomes for test in of_run)
+    ends = {test: [of_run.get(test, "no result") for of_run in outcomes] for test in tests}
+    return [f"{test}: {', '.join(of_test)}" for test, of_test in ends.items() if len(set(of_test)) > 1]
+
+
+def main() -> int:
+    """Measure, print the tables and write the record. Return 1 if the outcomes of the two sides differ."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", default=list(FILES), metavar="FILE", help="files of tests")
+    parser.add_argument("--source", type=Path, required=True, help="a clone of vLLM's sources")
+    parser.add_argument("--ref", default="v0.8.5", help="the revision whose tests are run (default v0.8.5)")
+    parser.add_argument("--env", default="vllm-0.8.5", help="the environment (default vllm-0.8.5)")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds; each runs both sides (default 1)")
+    parser.add_argument("--record", type=Path, default=RECORD)
+    options = parser.parse_args()
+    whole: dict[str, list[float]] = {side: [] for side in SIDES}
+    by_file: dict[str, dict[str, list[float]]] = {}
+    runs: list[UpstreamRun] = []
+    with bare_session(device="sim") as session, tempfile.TemporaryDirectory() as temporary:
+        tree_folder = Path(temporary, "tree")
+        tree_folder.mkdir()
+        tree = write_tree(Repository.at(options.source), options.ref, tree_folder)
+        files = tree.select(options.files)
+        target = session.target(options.env)
+        for number in range(options.rounds):
+            for side, replaced in SIDES.items():
+                folder = Path(temporary, f"{side}-{number}")
+                folder.mkdir()
+                arguments = (f"--junitxml={folder / 'report.xml'}",)
+                done, seconds = run(
+                    Request(tree, files, target, replaced, pytest_args=arguments, listed=listed_tests(files)), folder
+                )
+                runs.append(done)
+                whole[side].append(done.seconds)
+                for file in files:
+                    by_file.setdefault(file, {}).setdefault(side, []).append(seconds.get(file, 0.0))
+                passed = sum(result.outcome == "passed" for result in done.results)
+                print(
+                    f"round {number + 1}, {side}: {done.seconds:.0f} s, {passed} of {len(done.results)} passed",
+                    flush=True,
+                )
+    differing = differences(runs)
+    print("\n| file | ours, s | upstream's, s | ratio |\n| --- | --- | --- | --- |")
+    for file, of_file in [*by_file.items(), (f"{len(files)} files, whole command", whole)]:
+        ours, others = (median(of_file[side]) for side in SIDES)
+        print(f"| {file.removeprefix(FOLDER + '/')} | {ours:.1f} | {others:.1f} | {ours / others:.2f} |")
+    for line in differing:
+        print(f"other outcomes: {line}")
+    ratio = median(whole["ours"]) / median(whole["upstream's"])
+    print(f"ratio {ratio:.3f}, at most {GOAL}: {'reached' if ratio <= GOAL else 'not reached'}")
+    record = {
+        "machine": machine(),
+        "environment": options.env,
+        "commit": tree.commit.id,
+        "whole_s": whole,
+        "files_s": by_file,
+        "ratio": ratio,
+        "differing": differing,
+    }
+    options.record.write_text(json.dumps(record, indent=1) + "\n")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
