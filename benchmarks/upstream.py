@@ -88,7 +88,16 @@ def main() -> int:
                 folder.mkdir()
                 arguments = (f"--junitxml={folder / 'report.xml'}",)
                 done, seconds = run(
-                    Request(tree, files, target, replaced, pytest_args=arguments, listed=listed_tests(files)), folder
+                    Request(
+                        tree,
+                        files,
+                        target,
+                        folder / "dossiers",
+                        replaced,
+                        pytest_args=arguments,
+                        listed=listed_tests(files),
+                    ),
+                    folder,
                 )
                 runs.append(done)
                 whole[side].append(done.seconds)

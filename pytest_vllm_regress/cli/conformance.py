@@ -145,6 +145,9 @@ def upstream(
         Path | None, typer.Option("--out", metavar="FILE", help="Also write the results to FILE as JSON.")
     ] = None,
     log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Append pytest's output to FILE.")] = None,
+    dossiers: Annotated[
+        Path, typer.Option("--dossiers", metavar="DIR", help="Folder for the dossiers of servers that do not start.")
+    ] = Path("vllm-regress-dossiers"),
 ) -> None:
     """Run vLLM's own tests, unmodified, on the simulated device. Arguments after -- go to pytest."""
     from ..engines.standalone import bare_session
@@ -168,6 +171,7 @@ def upstream(
             tree,
             files,
             target,
+            dossiers,
             classes,
             Limits(test_timeout, run_s=run_timeout),
             invocation(context).pytest_args,

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _REQUEST_S = 600
 _GENERATION = "VLLM_USE_V1"
 _GENERATIONS = {"0": "V0", "1": "V1"}
+DOSSIER = "; dossier: "
+"""Stands before the path of a dossier in an error."""
 _PORT = ("-p", "--port", "--host")
 
 
@@ -62,14 +64,15 @@ class RemoteOpenAIServer:
         spec = EngineSpec.create(model=model, env=variables, command_line=words, generation=generation)
         self._server: Server | None = None
         try:
-            self._server = self._engines(spec, front="serve", timeout=max_wait_seconds or settings.START_S)
+            self._server = self._engines(spec, front="serve", timeout=settings.start_limit(max_wait_seconds))
         except LimitExceeded:
             raise
         except DeadlineExceeded as error:
-            raise RuntimeError(f"Server failed to start in time.\n{error}") from error
+            raise _start_error("Server failed to start in time", error) from error
+        except ChildDied as error:
+            raise _start_error("Server exited unexpectedly", error) from error
         except ChildError as error:
-            how = "Server exited unexpectedly." if isinstance(error, ChildDied) else "Server failed."
-            raise RuntimeError(f"{how}\n{error}") from error
+            raise _start_error("Server failed", error) from error
         self.port = int(self._server.root_url.rpartition(":")[2])
 
     def __enter__(self) -> RemoteOpenAIServer:
@@ -134,6 +137,12 @@ class RemoteOpenAIServer:
             "timeout": _REQUEST_S,
         }
         return {**own, **given}
+
+
+def _start_error(how: str, error: ChildError) -> RuntimeError:
+    """Return upstream's error for a server that did not start: with the dossier, or in one line where that is in a file."""
+    dossier = settings.save_dossier(str(error))
+    return RuntimeError(f"{how}.\n{error}" if dossier is None else f"{how}: {error.args[0]}{DOSSIER}{dossier}")
 
 
 def _arguments(

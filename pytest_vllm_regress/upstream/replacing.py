@@ -10,6 +10,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -99,8 +100,13 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
         _append(event="end", test=report.nodeid, outcome=report.outcome, reason=reason, seconds=0.0)
 
 
-def pytest_runtest_logstart(nodeid: str) -> None:
-    _append(event="start", test=nodeid)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Record the start of a test, and let no server that does not start use up the test's time."""
+    from pytest_vllm_regress.upstream import settings
+
+    settings.begin_test(item.config.getoption("timeout") or math.inf)
+    _append(event="start", test=item.nodeid)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -118,12 +124,13 @@ def pytest_sessionfinish() -> None:
 
 
 def _reason(longrepr: Any) -> str:
-    """Return the exceptions of a failure, root first, and the place of the last one."""
+    """Return the exceptions of a failure, root first, each with its place if that is in the tests."""
     chain: Iterable[Any] = getattr(longrepr, "chain", None) or ()
     parts = []
     for _, crash, _ in chain:
         if crash is not None:
-            parts.append(f"{crash.message} ({os.path.relpath(crash.path)}:{crash.lineno})")
+            place = os.path.relpath(crash.path)
+            parts.append(crash.message + ("" if place.startswith("..") else f" ({place}:{crash.lineno})"))
     text = "\n".join(parts) or str(longrepr or "")
     return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON // 2]} ... {text[-_MAX_REASON // 2 :]}"
 

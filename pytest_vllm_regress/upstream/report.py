@@ -24,6 +24,8 @@ def lines(run: UpstreamRun) -> Iterator[str]:
     yield f"{len(reached)} of {len(run.files)} files in {run.seconds:.0f} s; passed of the tests that were not skipped: {words}"
     if missed := [file for file in run.files if file not in reached]:
         yield f"without a result, because the run ended before or they have no tests here: {_some(missed)}"
+    if run.dossiers:
+        yield f"dossiers of servers that did not start: {_some([str(path) for path in run.dossiers])}"
     if run.without_stand_in:
         yield f"no stand-in for {_some(run.without_stand_in)}"
 

@@ -19,7 +19,7 @@ from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED
-from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
+from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .tree import TestTree
 from .triage import Listed, TestResult, read_results
 
@@ -48,21 +48,24 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class UpstreamRun:
-    """Results of a run, the files that were run, and the names of the hub without a stand-in."""
+    """Results of a run, the files that were run, the names of the hub without a stand-in, and the dossiers of servers that did not start."""
 
     results: tuple[TestResult, ...]
     files: tuple[str, ...]
     without_stand_in: tuple[str, ...]
     seconds: float
+    dossiers: tuple[Path, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What to run: the tree and its files, in which environment. ``replaced``: classes of upstream's that ours replace (server, runner)."""
+    """What to run: the tree and its files, in which environment. ``dossiers``: folder for those of servers that do not start. ``replaced``: classes
+    of upstream's that ours replace (server, runner)."""
 
     tree: TestTree
     files: tuple[str, ...]
     target: Target
+    dossiers: Path
     replaced: tuple[str, ...] = ("server",)
     limits: Limits = Limits()
     pytest_args: tuple[str, ...] = ()
@@ -71,7 +74,7 @@ class Request:
 
 def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lambda line: None) -> UpstreamRun:
     """Run the files and return the results. ``log`` gets pytest's output. Every process that the tests leave behind is ended."""
-    begun = time.monotonic()
+    begun, earlier = time.monotonic(), set(request.dossiers.glob("*"))
     missing = make_aliases(request.tree.hub_names(request.files))
     beside = ensure_beside(request.target.python, progress)
     run = RunDir.create()
@@ -85,9 +88,10 @@ def run_tests(request: Request, log: Path, progress: Callable[[str], None] = lam
             progress("pytest ended before its last test; going on with the rest")
         results = read_results(peek(record, _MAX_RECORD), request.listed)
     finally:
-        process_tree.terminate(process_tree.with_tag(run.tag), grace_s=_GRACE_S)
+        _end_all(run)
         run.remove()
-    return UpstreamRun(results, request.files, missing, time.monotonic() - begun)
+    dossiers = tuple(sorted(set(request.dossiers.glob("*")) - earlier))
+    return UpstreamRun(results, request.files, missing, time.monotonic() - begun, dossiers)
 
 
 def make_aliases(names: Sequence[str]) -> tuple[str, ...]:
@@ -117,9 +121,18 @@ def _pytest(request: Request, run: RunDir, record: Path, paths: Sequence[Path], 
                 return False
         return watch.finished()
     finally:
-        process_tree.terminate(process_tree.with_tag(run.tag), grace_s=_GRACE_S)
+        _end_all(run)
         process.wait()
         drop_torn_line(record)
+
+
+def _end_all(run: RunDir) -> None:
+    """End every process of a run and remove its shared memory."""
+    processes = process_tree.with_tag(run.tag)
+    segments = process_tree.shared_memory(processes)
+    process_tree.terminate(processes, grace_s=_GRACE_S)
+    for segment in segments:
+        Path(segment).unlink(missing_ok=True)
 
 
 def drop_torn_line(record: Path) -> None:
@@ -183,4 +196,5 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
         DEVICE: request.target.device,
         RECORD: str(record),
         REPLACED: ",".join(request.replaced),
+        DOSSIERS: str(request.dossiers.absolute()),
     }
