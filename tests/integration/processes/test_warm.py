@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.engines.resources.agents import Agents
+from pytest_vllm_regress.engines.resources.placement import Placement
+from pytest_vllm_regress.engines.settings import Limits
+from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.cache import bytecode_folder
+from pytest_vllm_regress.environments.installed import read_installed
 from pytest_vllm_regress.errors import ChildDied, UsageError
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.processes.child_handle import Child
@@ -247,3 +252,51 @@ def test_a_changed_probe_file_is_read_again(target: Path, run_dir: RunDir, probe
         answers.append(ask(agent, probe, "answer"))
     agent.stop()
     assert answers == [0, 1]
+
+
+@pytest.fixture
+def agents(target: Path, run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Agents, Target]]:
+    """The agents of a session, and the target with the stand-in for vLLM."""
+    monkeypatch.setenv("VLLM_OTHER", "changed later")
+    deadline_for = lambda phase, seconds: Deadline.after(phase, seconds or 60)  # noqa: E731
+    made = Agents(
+        *(lambda: run_dir, Placement(lambda line: None), Limits(), None, deadline_for, lambda line: None),
+        inherited={name: value for name, value in os.environ.items() if name != "VLLM_OTHER"},
+    )
+    yield made, Target("stand-in", target, "cpu", read_installed(target))
+    made.stop()
+
+
+def fork_with(agents: Agents, target: Target, variables: dict[str, str]) -> tuple[Agent, Child]:
+    agent = agents.forking(target, variables)
+    return agent, agent.start_child("probe", Deadline.after("start", 60), environment=variables)
+
+
+def test_children_with_a_variable_that_the_import_reads_are_forked_from_an_agent_with_it(
+    agents: tuple[Agents, Target], probe: Path
+) -> None:
+    warm = agents[0].warm(agents[1])
+    for patience in ("3", "3", "4"):
+        agent, child = fork_with(*agents, {"VLLM_PATIENCE": patience, "VLLM_ANY": "1"})
+        assert agent is not warm
+        assert child.start_method == "fork"
+        assert ask_child(child, probe, "patience") == patience
+    assert len(agents[0].started) == 3
+    agent, child = fork_with(*agents, {"VLLM_ANY": "1"})
+    assert agent is warm
+    assert ask_child(child, probe, "variable", name="VLLM_OTHER") is None  # set after the session began
+
+
+def test_an_agent_with_variables_ends_for_another_one_unless_it_has_a_child(
+    agents: tuple[Agents, Target], probe: Path
+) -> None:
+    first, child = fork_with(*agents, {"VLLM_PATIENCE": "1"})
+    second, ended = fork_with(*agents, {"VLLM_PATIENCE": "2"})
+    ended.stop(Deadline.after("stop", 60))
+    third, other = fork_with(*agents, {"VLLM_PATIENCE": "3"})
+    assert [agent.alive for agent in (first, second, third)] == [True, False, True]
+    agent, spawned = fork_with(*agents, {"VLLM_PATIENCE": "4"})  # both have a child
+    assert agent is agents[0].warm(agents[1])
+    assert spawned.start_method == "spawn"
+    for patience, of in (("1", child), ("3", other), ("4", spawned)):
+        assert ask_child(of, probe, "patience") == patience
