@@ -54,14 +54,18 @@ _BY_WORDS = (
     (re.compile(r"audio|ultravox|bart|\bt5\b", re.I), None),
     (re.compile(r"moe|mixtral|deepseek-v", re.I), "experts"),
 )
-"""Words of a name and the kind that they mean, the first match first; None: there is no stand-in."""
+"""Words of a name without its owner and the kind that they mean, the first match first; None: there is no stand-in."""
+_OWNERS_WITH_ONE_KIND = ("cross-encoder", "sentence-transformers")
+"""Owners that count as words of the name. Others mislead: distilbert/distilgpt2."""
 
 
 def kind_of(name: str) -> str | None:
     """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one can: quantized files, encoder-decoders, sounds."""
     if name in _NAMED:
         return _NAMED[name]
-    return next((kind for words, kind in _BY_WORDS if words.search(name.replace("_", "-"))), "text")
+    owner, _, own_name = name.rpartition("/")
+    text = (name if owner in _OWNERS_WITH_ONE_KIND else own_name).replace("_", "-")
+    return next((kind for words, kind in _BY_WORDS if words.search(text)), "text")
 
 
 def ensure_alias(name: str, hub: Path, checkpoints: Path) -> Path | None:

@@ -279,7 +279,7 @@ class Session:
             raise agent.import_error.with_traceback(None)
         if agent.refusal is not None:
             raise Unsupported(agent.refusal, since="0.7", device=target.device)
-        if self.settings.start_method == "fork":
+        if spec.env and self.settings.start_method == "fork":
             agent = self._agents.forking(target, spec.env)
         model_path = self.model_path(spec.model, target.device)
         files = snapshot_of(model_path, self.settings.hub_cache) or model_path

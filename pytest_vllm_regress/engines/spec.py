@@ -34,8 +34,9 @@ class EngineSpec:
     ignored, then removed, then the thread pool ``renderer_num_workers``. ``extra``: further engine arguments. ``server_options``: options of
     ``vllm serve`` that are not engine arguments, e.g. ``{"tool_call_parser": "hermes"}``. ``env``: environment variables of the engine's process.
     ``import_path``: folders from which each of its processes imports modules, after our own and before those of the environment. In the marker
-    they are relative to the test file, elsewhere absolute. ``command_line``: the words after ``vllm serve MODEL``, as they are. Such a server has no
-    API key of ours, and of the other fields only ``model``, ``env`` and ``import_path`` count.
+    they are relative to the test file, elsewhere absolute. ``command_line``: the words after ``vllm serve MODEL``, as they are; ``launch`` and
+    ``render`` before them stand for that command. Such a server has no API key of ours, and of the other fields only ``model``, ``env``,
+    ``import_path`` and ``generation`` count.
     Values are checked, and mappings frozen, when the spec is made. Raises ``UsageError`` for a value that is not allowed.
     """
 

@@ -38,6 +38,7 @@ class RemoteOpenAIServer:
     """
 
     DUMMY_API_KEY = "token-abc123"  # the server has no key unless its arguments set one
+    _command: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -61,7 +62,9 @@ class RemoteOpenAIServer:
         generation = _GENERATIONS.get(variables.get(_GENERATION, ""), "auto")
         if generation != "auto":
             del variables[_GENERATION]  # the import of vLLM reads it, but what that decides can be decided again
-        spec = EngineSpec.create(model=model, env=variables, command_line=words, generation=generation)
+        spec = EngineSpec.create(
+            model=model, env=variables, command_line=(*self._command, *words), generation=generation
+        )
         self._server: Server | None = None
         try:
             self._server = self._engines(spec, front="serve", timeout=settings.start_limit(max_wait_seconds))
@@ -137,6 +140,12 @@ class RemoteOpenAIServer:
             "timeout": _REQUEST_S,
         }
         return {**own, **given}
+
+
+class RemoteLaunchRenderServer(RemoteOpenAIServer):
+    """``vllm launch render`` for a test: a server without an engine. As ``RemoteOpenAIServer`` in all else."""
+
+    _command = ("launch", "render")
 
 
 def _start_error(how: str, error: ChildError) -> RuntimeError:

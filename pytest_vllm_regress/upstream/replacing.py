@@ -29,7 +29,7 @@ _MAX_REASON = 4000
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds upstream's utilities as usual, and replaces the server's class once they are executed."""
+    """Finds upstream's utilities as usual, and replaces the classes of servers once they are executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -56,9 +56,11 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        from pytest_vllm_regress.upstream.remote_server import RemoteOpenAIServer
+        from pytest_vllm_regress.upstream.remote_server import RemoteLaunchRenderServer, RemoteOpenAIServer
 
-        vars(module)["RemoteOpenAIServer"] = RemoteOpenAIServer
+        for ours in (RemoteOpenAIServer, RemoteLaunchRenderServer):
+            if hasattr(module, ours.__name__):
+                setattr(module, ours.__name__, ours)
 
 
 def _replaced() -> set[str]:

@@ -70,7 +70,7 @@ class Agents:
         """Return an agent that can fork a child with ``variables``: the warm agent of the target, or one that has imported vLLM with those of them
         that the import reads. Where none can be kept, it is the warm agent, which spawns the child."""
         agent = self.warm(target)
-        names = () if agent.spawns or not variables else agent.read_at_import(self._deadline("start", None), variables)
+        names = () if agent.spawns else agent.read_at_import(self._deadline("start", None), variables)
         if not names:
             return agent
         own = {name: variables[name] for name in names}

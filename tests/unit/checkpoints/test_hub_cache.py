@@ -25,6 +25,11 @@ from pytest_vllm_regress.errors import UsageError
         ("Qwen/Qwen2-VL-2B-Instruct", "vision"),
         ("jason9693/Qwen2.5-1.5B-apeach", "classifier"),
         ("mistralai/Mamba-Codestral-7B-v0.1", "mamba"),
+        ("distilbert/distilgpt2", "text"),  # the owner of models of another kind
+        ("robertgshaw2/zephyr-7b-beta-channelwise-gptq", "text"),
+        ("distilbert/distilbert-base-uncased", "encoder"),
+        ("sentence-transformers/stsb-roberta-base-v2", "encoder"),
+        ("cross-encoder/ms-marco-MiniLM-L-6-v2", "reranker"),
         ("facebook/bart-large-cnn", None),
         ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", None),
     ],

@@ -77,6 +77,10 @@ class FakeAgent:
     refusal: str | None = None
     stopped: bool = False
     alive: bool = True
+    spawns: str = ""
+
+    def read_at_import(self, deadline: Deadline, variables: Mapping[str, str]) -> tuple[str, ...]:
+        return ()
 
     def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
         pass

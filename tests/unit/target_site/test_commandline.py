@@ -11,6 +11,7 @@ import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, WrongRequest
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandline
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan import Plan
 
 
 def parser(*flags: str) -> argparse.ArgumentParser:
@@ -95,3 +96,30 @@ def test_the_parser_is_imported_from_the_command_s_module(
     monkeypatch.syspath_prepend(tmp_path)
     with mock.patch.dict(sys.modules):
         assert "here" in [action.dest for action in commandline.serve_parser()._actions]
+
+
+@pytest.mark.parametrize(
+    ("words", "argv"),
+    [
+        (["--seed", "0"], ["vllm", "serve", "/m", "--seed", "0"]),
+        (["launch", "render", "--seed", "0"], ["vllm", "launch", "render", "/m", "--seed", "0"]),
+    ],
+)
+def test_given_words_follow_the_command_that_they_name(
+    words: list[str], argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commandline, "console_script", lambda name: sys.exit)
+    monkeypatch.setattr(commandline, "_has_distribution", lambda name: True)
+    assert commandline.serve_command(Plan({"model": "/m"}, {}, []), words)[0] == argv
+
+
+def test_a_given_command_line_gets_the_generation_that_the_spec_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan.known_environment", dict)
+    spec = {"model": "text", "model_path": "/m", "env": {}, "generation": "V0", "device": "sim"}
+    assert "VLLM_USE_V1" not in commandline.given(spec).env
+    monkeypatch.setattr(
+        "pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan.known_environment",
+        lambda: {"VLLM_USE_V1": True},
+    )
+    assert commandline.given(spec).env["VLLM_USE_V1"] == "0"
+    assert "VLLM_USE_V1" not in commandline.given({**spec, "generation": "auto"}).env

