@@ -31,7 +31,8 @@ HEAD = """# Upstream's own tests
 <!-- written by docs/build_upstream.py; do not edit -->
 
 What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
-the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says.
+the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says. Where vLLM
+has V0 and V1, it chooses as on CUDA: V1, unless a test or the features that it asks for choose V0.
 
 """
 
