@@ -22,6 +22,7 @@ RUN = UpstreamRun(
     ("tests/a.py", "tests/b.py"),
     ("owner/gguf",),
     12.3,
+    (Path("/d/one.txt"),),
 )
 
 
@@ -30,6 +31,7 @@ def test_failures_have_their_reason_and_files_without_results_are_named() -> Non
         "failed: tests/a.py::two: E: why",
         "1 of 2 files in 12 s; passed of the tests that were not skipped: 50%",
         "without a result, because the run ended before or they have no tests here: tests/b.py",
+        "dossiers of servers that did not start: /d/one.txt",
         "no stand-in for owner/gguf",
     ]
     assert report.count_rows(RUN.results) == [("passed", "1"), ("failed", "1")]
