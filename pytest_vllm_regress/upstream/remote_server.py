@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..engines.resources.ports import HOST
 from ..engines.server import Server
 from ..engines.spec import EngineSpec
-from ..errors import ChildDied, ChildError, DeadlineExceeded, LimitExceeded, UsageError
-from . import settings
+from ..errors import ChildError, LimitExceeded, UsageError
+from . import settings, starts
 
 if TYPE_CHECKING:
     from anthropic import Anthropic, AsyncAnthropic
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 _REQUEST_S = 600
 _GENERATION = "VLLM_USE_V1"
 _GENERATIONS = {"0": "V0", "1": "V1"}
-DOSSIER = "; dossier: "
-"""Stands before the path of a dossier in an error."""
 _PORT = ("-p", "--port", "--host")
 
 
@@ -67,15 +65,11 @@ class RemoteOpenAIServer:
         )
         self._server: Server | None = None
         try:
-            self._server = self._engines(spec, front="serve", timeout=settings.start_limit(max_wait_seconds))
+            self._server = self._engines(spec, front="serve", timeout=starts.start_limit(max_wait_seconds))
         except LimitExceeded:
             raise
-        except DeadlineExceeded as error:
-            raise _start_error("Server failed to start in time", error) from error
-        except ChildDied as error:
-            raise _start_error("Server exited unexpectedly", error) from error
         except ChildError as error:
-            raise _start_error("Server failed", error) from error
+            raise starts.start_error(error) from error
         self.port = int(self._server.root_url.rpartition(":")[2])
 
     def __enter__(self) -> RemoteOpenAIServer:
@@ -146,12 +140,6 @@ class RemoteLaunchRenderServer(RemoteOpenAIServer):
     """``vllm launch render`` for a test: a server without an engine. As ``RemoteOpenAIServer`` in all else."""
 
     _command = ("launch", "render")
-
-
-def _start_error(how: str, error: ChildError) -> RuntimeError:
-    """Return upstream's error for a server that did not start: with the dossier, or in one line where that is in a file."""
-    dossier = settings.save_dossier(str(error))
-    return RuntimeError(f"{how}.\n{error}" if dossier is None else f"{how}: {error.args[0]}{DOSSIER}{dossier}")
 
 
 def _arguments(

@@ -105,9 +105,9 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> None:
     """Record the start of a test, and let no server that does not start use up the test's time."""
-    from pytest_vllm_regress.upstream import settings
+    from pytest_vllm_regress.upstream import starts
 
-    settings.begin_test(item.config.getoption("timeout") or math.inf)
+    starts.begin_test(item.config.getoption("timeout") or math.inf)
     _append(event="start", test=item.nodeid)
 
 

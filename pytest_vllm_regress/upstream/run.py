@@ -19,7 +19,8 @@ from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .beside import ensure_beside, link_own_package
 from .replacing import RECORD, REPLACED
-from .settings import DEVICE, DOSSIERS, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
+from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
+from .starts import DOSSIERS
 from .tree import TestTree
 from .triage import Listed, TestResult, read_results
 

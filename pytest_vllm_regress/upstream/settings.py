@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
-import re
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,21 +19,13 @@ ENVIRONMENT = "VLLM_REGRESS_ENVIRONMENT"
 DEVICE = "VLLM_REGRESS_DROP_IN_DEVICE"
 REUSE = "VLLM_REGRESS_DROP_IN_REUSE"
 """``0``: each server ends with its block, so that no test sees what another one has loaded into it or counted."""
-DOSSIERS = "VLLM_REGRESS_DROP_IN_DOSSIERS"
-"""Folder for the dossiers of servers that do not start. Without it, the errors have them whole."""
 MAX_ENGINES = 3
 PREFERS_V1 = "VLLM_REGRESS_SIM_PREFERS_V1"
 """Variable of the simulated device: vLLM chooses V1 wherever it does on CUDA, not V0 as on devices that it does not know (0.8 to 0.10)."""
-START_S = 240.0
-"""Seconds that a server may take to start, where the test sets no limit. As upstream's."""
 _INHERITED = dict(os.environ)
 """The variables of this process before a test changed any."""
 _OF_RUNNER = ("PYTEST_", "PYTHON")
 """Prefixes of variables that concern this process alone."""
-_MAX_NAME = 100
-_DOSSIER_S = 15.0
-"""Seconds that are kept of a test for the dossier of a server and the end of its processes."""
-_test_ends = math.inf
 
 
 @functools.cache
@@ -64,30 +52,6 @@ def changed_variables(given: Mapping[str, str]) -> dict[str, str]:
         for name, value in {**os.environ, **given}.items()
         if _INHERITED.get(name) != value and not (name.startswith(_OF_RUNNER) and os.environ.get(name) == value)
     }
-
-
-def begin_test(seconds: float) -> None:
-    """Note that a test begins which is interrupted after ``seconds``."""
-    global _test_ends
-    _test_ends = time.monotonic() + seconds
-
-
-def start_limit(wanted: float | None) -> float:
-    """Return the seconds that a server may take to start: as ``wanted``, but no longer than the test leaves for it and its dossier."""
-    return max(1.0, min(wanted or START_S, _test_ends - _DOSSIER_S - time.monotonic()))
-
-
-def save_dossier(dossier: str) -> Path | None:
-    """Write a dossier to a new file named after the running test. Return its path; None without a folder for dossiers."""
-    folder = os.environ.get(DOSSIERS)
-    if not folder:
-        return None
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    test = re.sub(r"[^\w.]+", "-", os.environ.get("PYTEST_CURRENT_TEST", "server").rpartition(" ")[0])[-_MAX_NAME:]
-    handle, path = tempfile.mkstemp(prefix=f"{test.strip('-')}-", suffix=".txt", dir=folder)
-    with open(handle, "w", encoding="utf-8") as file:
-        file.write(dossier + "\n")
-    return Path(path)
 
 
 def reuses_servers() -> bool:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import RemoteOpenAIServer, VllmRunner
-from pytest_vllm_regress.errors import ChildDied, UsageError
+from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.upstream.engine_runner import _sampling
-from pytest_vllm_regress.upstream.remote_server import _arguments, _start_error
-from pytest_vllm_regress.upstream.settings import DOSSIERS
+from pytest_vllm_regress.upstream.remote_server import _arguments
 
 
 @pytest.mark.parametrize("flags", [["--port", "8000"], ["-p", "8000"], ["--port=8000"]])
@@ -41,18 +40,6 @@ def test_paths_below_the_working_directory_become_absolute(tmp_path: Path, monke
     assert _arguments(words, None, True, None) == (
         *("--chat-template", str(tmp_path / "examples" / "a.jinja"), "--tokenizer", "owner/name"),
     )
-
-
-def test_the_error_of_a_start_has_the_dossier_or_names_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    died = ChildDied("server 1 died", phase="ready", detail="== dossier ==")
-    assert str(_start_error("Server failed", died)) == "Server failed.\n[ready] server 1 died\n== dossier =="
-    monkeypatch.setenv(DOSSIERS, str(tmp_path))
-    error = str(_start_error("Server failed", died))
-    (file,) = tmp_path.iterdir()
-    assert error == f"Server failed: server 1 died; dossier: {file}"
-    assert "== dossier ==" in file.read_text()
 
 
 @pytest.mark.parametrize("words", [["--uds", "/tmp/x"], ["--ssl-keyfile", "x"], ["--ssl-keyfile=x"]])
