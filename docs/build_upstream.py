@@ -9,6 +9,7 @@ The results of a file of tests replace earlier ones, unless the record is of ano
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -23,6 +24,8 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "upstream"
 PAGE = HERE / "generated" / "upstream.md"
 _REASON = 160
+_OF_MACHINE = re.compile(r"; dossier: \S+| \(\.\./.*")
+"""What a reason has after its sentence: paths outside the tests."""
 _OWN_LINE = (UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
 """Outcomes of which the record and the page name each test; of the others, they count equal reasons."""
 
@@ -43,7 +46,7 @@ def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
     own: dict[str, list[str]] = {}
     others: Counter[tuple[str, str]] = Counter()
     for result in results:
-        outcome, reason = result["outcome"], result["reason"][:_REASON]
+        outcome, reason = result["outcome"], _OF_MACHINE.sub("", result["reason"])[:_REASON]
         if outcome in _OWN_LINE:
             own[result["test"].partition("::")[2] or "(import)"] = [outcome, reason]
         elif outcome != UpstreamOutcome.PASSED:
@@ -62,10 +65,7 @@ def add(path: Path) -> None:
     if record.get("commit") != run["commit"]:
         record = {"vllm": run["vllm"], "commit": run["commit"], "files": {}}
     results = defaultdict(list)
-    listed = listed_tests(run["files"])
     for result in run["results"]:
-        if result["outcome"] == UpstreamOutcome.FAILED and (entry := entry_for(result["test"], listed)):
-            result.update(outcome=entry.outcome.value, reason=entry.why)  # listed after the run
         results[result["test"].partition("::")[0]].append(result)
     record["files"].update({file: entry_of(of_file) for file, of_file in results.items()})
     record["files"] = dict(sorted(record["files"].items()))
@@ -73,9 +73,26 @@ def add(path: Path) -> None:
     place.write_text(json.dumps(record, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def apply_list(record: dict[str, Any]) -> None:
+    """Give failures that were listed after the run their outcome and reason."""
+    listed = listed_tests(record["files"])
+    for file, of_file in record["files"].items():
+        for test, (outcome, _) in list(of_file["failed"].items()):
+            entry = entry_for(f"{file}::{test}", listed)
+            if outcome != UpstreamOutcome.FAILED or entry is None:
+                continue
+            if entry.outcome in _OWN_LINE:
+                of_file["failed"][test] = [entry.outcome.value, entry.why]
+            else:
+                del of_file["failed"][test]
+                of_file["skipped"].setdefault(entry.outcome.value, [0, entry.why])[0] += 1
+
+
 def records() -> list[dict[str, Any]]:
     """Return the records by release."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS.glob("*.json")]
+    for record in found:
+        apply_list(record)
     return sorted(found, key=lambda record: [int(part) for part in record["vllm"].split(".")[:3]])
 
 
