@@ -11,11 +11,12 @@ otherwise on one side than on the other.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import json
+import os
 import sys
-import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -24,9 +25,9 @@ from engines import machine
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.upstream.listed import listed_tests
 from pytest_vllm_regress.upstream.run import Request, UpstreamRun, run_tests
 from pytest_vllm_regress.upstream.tree import write_tree
+from pytest_vllm_regress.util.rundir import scratch
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "records" / "upstream-benchmark.json"
 GOAL = 0.15
@@ -43,16 +44,37 @@ SIDES: Mapping[str, tuple[str, ...]] = {"ours": ("server",), "upstream's": ()}
 """Classes of upstream's that ours replace, by side."""
 
 
+@dataclasses.dataclass
+class Times:
+    """Seconds of each round by side: of the whole command, and of the tests of each file with their fixtures."""
+
+    whole: dict[str, list[float]]
+    files: dict[str, dict[str, list[float]]]
+
+    def table(self) -> list[str]:
+        """Return the medians and their ratios as Markdown."""
+        lines = ["| file | ours, s | upstream's, s | ratio |", "| --- | --- | --- | --- |"]
+        for name, of_sides in [*self.files.items(), (f"{len(self.files)} files, whole command", self.whole)]:
+            ours, others = (median(of_sides[side]) for side in SIDES)
+            lines.append(f"| {name.removeprefix(FOLDER + '/')} | {ours:.1f} | {others:.1f} | {ours / others:.2f} |")
+        return lines
+
+    @property
+    def ratio(self) -> float:
+        """Our median of the whole command divided by upstream's."""
+        return median(self.whole["ours"]) / median(self.whole["upstream's"])
+
+
 def run(request: Request, folder: Path) -> tuple[UpstreamRun, dict[str, float]]:
     """Run the files once. Return the results, and the seconds of each file by its path."""
     done = run_tests(request, folder / "pytest.log", lambda line: print(line, file=sys.stderr, flush=True))
-    seconds: Counter[str] = Counter()
+    seconds = dict.fromkeys(request.files, 0.0)
     for case in ElementTree.parse(folder / "report.xml").iter("testcase"):
-        name = case.get("classname", "").replace(".", "/")
-        seconds[next(file for file in request.files if name.startswith(file.removesuffix(".py")))] += float(
-            case.get("time", "0")
-        )
-    return done, dict(seconds)
+        module = case.get("classname", "").replace(".", "/") + "/"
+        for file in request.files:
+            if module.startswith(file.removesuffix(".py") + "/"):
+                seconds[file] += float(case.get("time", "0"))
+    return done, seconds
 
 
 def differences(runs: Sequence[UpstreamRun]) -> list[str]:
@@ -73,60 +95,46 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="number of rounds; each runs both sides (default 1)")
     parser.add_argument("--record", type=Path, default=RECORD)
     options = parser.parse_args()
-    whole: dict[str, list[float]] = {side: [] for side in SIDES}
-    by_file: dict[str, dict[str, list[float]]] = {}
     runs: list[UpstreamRun] = []
-    with bare_session(device="sim") as session, tempfile.TemporaryDirectory() as temporary:
-        tree_folder = Path(temporary, "tree")
-        tree_folder.mkdir()
-        tree = write_tree(Repository.at(options.source), options.ref, tree_folder)
+    with bare_session(device="sim") as session, scratch() as temporary:
+        (temporary / "tree").mkdir()
+        tree = write_tree(Repository.at(options.source), options.ref, temporary / "tree")
         files = tree.select(options.files)
         target = session.target(options.env)
-        for number in range(options.rounds):
-            for side, replaced in SIDES.items():
-                folder = Path(temporary, f"{side}-{number}")
-                folder.mkdir()
-                arguments = (f"--junitxml={folder / 'report.xml'}",)
-                done, seconds = run(
-                    Request(
-                        tree,
-                        files,
-                        target,
-                        folder / "dossiers",
-                        replaced,
-                        pytest_args=arguments,
-                        listed=listed_tests(files),
-                    ),
-                    folder,
-                )
-                runs.append(done)
-                whole[side].append(done.seconds)
-                for file in files:
-                    by_file.setdefault(file, {}).setdefault(side, []).append(seconds.get(file, 0.0))
-                passed = sum(result.outcome == "passed" for result in done.results)
-                print(
-                    f"round {number + 1}, {side}: {done.seconds:.0f} s, {passed} of {len(done.results)} passed",
-                    flush=True,
-                )
+        times = Times({side: [] for side in SIDES}, {file: {side: [] for side in SIDES} for file in files})
+        for number, (side, replaced) in itertools.product(range(options.rounds), SIDES.items()):
+            folder = temporary / f"{side}-{number}"
+            folder.mkdir()
+            load = os.getloadavg()[0]
+            arguments = (f"--junitxml={folder / 'report.xml'}",)
+            done, seconds = run(
+                Request(tree, files, target, folder / "dossiers", replaced, pytest_args=arguments), folder
+            )
+            runs.append(done)
+            times.whole[side].append(done.seconds)
+            for file in files:
+                times.files[file][side].append(seconds[file])
+            passed = sum(result.outcome == "passed" for result in done.results)
+            print(
+                f"round {number + 1}, {side}: {done.seconds:.0f} s, {passed} of {len(done.results)} passed; "
+                f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after",
+                flush=True,
+            )
     differing = differences(runs)
-    print("\n| file | ours, s | upstream's, s | ratio |\n| --- | --- | --- | --- |")
-    for file, of_file in [*by_file.items(), (f"{len(files)} files, whole command", whole)]:
-        ours, others = (median(of_file[side]) for side in SIDES)
-        print(f"| {file.removeprefix(FOLDER + '/')} | {ours:.1f} | {others:.1f} | {ours / others:.2f} |")
-    for line in differing:
-        print(f"other outcomes: {line}")
-    ratio = median(whole["ours"]) / median(whole["upstream's"])
-    print(f"ratio {ratio:.3f}, at most {GOAL}: {'reached' if ratio <= GOAL else 'not reached'}")
     record = {
         "machine": machine(),
         "environment": options.env,
         "commit": tree.commit.id,
-        "whole_s": whole,
-        "files_s": by_file,
-        "ratio": ratio,
+        "whole_s": times.whole,
+        "files_s": times.files,
+        "ratio": times.ratio,
         "differing": differing,
     }
     options.record.write_text(json.dumps(record, indent=1) + "\n")
+    print("", *times.table(), sep="\n")
+    for line in differing:
+        print(f"other outcomes: {line}")
+    print(f"ratio {times.ratio:.3f}, at most {GOAL}: {'reached' if times.ratio <= GOAL else 'not reached'}")
     return 1 if differing else 0
 
 
