@@ -96,6 +96,9 @@ def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = No
 
     ``at``: number of actions after which the problem was noticed. What came later is left out first, and everything before the last one of them.
     """
+    alone = dataclasses.replace(story, workers=1)
+    if story.workers > 1 and Action.KILL_WORKER not in story.actions and is_wrong(alone):
+        story = alone
     for actions in dict.fromkeys((story.actions[:at], story.actions[:at][-1:])):
         shorter = dataclasses.replace(story, actions=actions)
         if shorter != story and is_wrong(shorter):
@@ -104,5 +107,4 @@ def reduced(story: Story, is_wrong: Callable[[Story], bool], at: int | None = No
         simpler = dataclasses.replace(story, actions=story.actions[:number] + story.actions[number + 1 :])
         if simpler.actions and is_wrong(simpler):
             story = simpler
-    alone = dataclasses.replace(story, workers=1)
-    return alone if story.workers > 1 and Action.KILL_WORKER not in story.actions and is_wrong(alone) else story
+    return story
