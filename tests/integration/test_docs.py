@@ -72,6 +72,15 @@ def test_the_page_of_findings_about_engines_is_up_to_date_and_each_was_looked_up
     assert [one.name for one in findings if pages.with_upstream(one) != one] == []
 
 
+def test_the_page_of_what_was_found_again_is_up_to_date() -> None:
+    pages = builder("build_found_again")
+    assert pages.PAGE.read_text() == pages.page(), "run `python docs/build_found_again.py`"
+    listed = pages.found_again()
+    assert {path.name for path in pages.PLACE.glob("*.json")} == {entry.finding.name for entry in listed}
+    cases = {entry.report for entry in listed if not entry.report.startswith("https://")}
+    assert [case for case in cases if not (ROOT / "cases" / case).is_dir()] == []
+
+
 def keys_of(value: object, prefix: str = "") -> set[str]:
     """Return the keys of a result file as the reference writes them, without those of tables by name."""
     if isinstance(value, list):
