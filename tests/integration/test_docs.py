@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,14 @@ def test_the_page_of_what_was_found_again_is_up_to_date() -> None:
     assert [case for case in cases if not (ROOT / "cases" / case).is_dir()] == []
 
 
+def test_every_unreported_finding_has_one_cause() -> None:
+    pages = builder("build_unreported")
+    named = [name for cause in pages.causes() for name in cause.findings]
+    assert sorted(named) == sorted(pages.unreported())
+    assert len({cause.what for cause in pages.causes()}) == len(pages.causes())
+    assert pages.PAGE.read_text() == pages.page(), "run `python docs/build_unreported.py`"
+
+
 def keys_of(value: object, prefix: str = "") -> set[str]:
     """Return the keys of a result file as the reference writes them, without those of tables by name."""
     if isinstance(value, list):
@@ -133,6 +142,7 @@ def builder(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs")
+        patch.setitem(sys.modules, name, module)  # dataclasses look for their module
         spec.loader.exec_module(module)
     return module
 
