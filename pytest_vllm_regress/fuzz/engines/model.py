@@ -42,6 +42,8 @@ def _choice(request: Request, said: str) -> Choice | None:
         generated.append(token)
         if len(generated) <= options.get("min_tokens", 0):
             continue
+        if len(_stopped(generated, stop)) > 1:
+            return None  # which of several stop strings counts, is not documented
         if token in options.get("stop_token_ids", ()):
             shown = generated if options.get("include_stop_str_in_output") else generated[:-1]
             return None if _stopped(generated, stop) else Choice(_text(shown), "stop", token)
@@ -53,12 +55,12 @@ def _choice(request: Request, said: str) -> Choice | None:
 
 
 def _at_stop(request: Request, generated: bytearray) -> Choice | None:
-    """Return the choice that a stop string ends; the one that begins first counts."""
+    """Return the choice that a stop string ends."""
     text = _text(generated)
     stopped = _stopped(generated, request.options["stop"])
     if not stopped:
         return None
-    start, string = min(stopped)
+    ((start, string),) = stopped
     end = start + len(string) if request.options.get("include_stop_str_in_output") else start
     return Choice(text[:end], "stop", string)
 

@@ -103,6 +103,12 @@ def test_a_script_determines_the_answer(
     ]
 
 
+def test_nothing_is_expected_where_a_token_completes_two_stop_strings() -> None:
+    options = {"max_tokens": 3, "stop": ["o", "to"]}
+    assert expected(Request("Hi", ("to",), False, options)) is None
+    assert expected(Request("Hi", ("ta",), False, options)) is not None
+
+
 def test_nothing_is_expected_of_a_request_without_a_script_or_with_a_penalty() -> None:
     assert expected(Request("Hi", (), True, {"max_tokens": 2})) is None
     assert expected(Request("Hi", ("a",), True, {"max_tokens": 2, "presence_penalty": 1.0})) is None
