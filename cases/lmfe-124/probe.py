@@ -19,6 +19,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import types
 
 CLOSERS = frozenset('"}],')
 """Closing characters. A walk that prefers them usually ends before its step limit."""
@@ -68,7 +69,7 @@ class _Grammar:
 
 
 class _Enforcer:
-    """lm-format-enforcer alone, for a vLLM that cannot build its own state."""
+    """lm-format-enforcer's integration with transformers, for a vLLM that cannot build its own state."""
 
     def __init__(self, carrier, vocab_size):
         self._enforcer = carrier
@@ -107,50 +108,48 @@ class _NoSpeculation:
 
 def _v1_carrier(tokenizer, schema, vocab_size):
     backend = importlib.import_module("vllm.v1.structured_output.backend_lm_format_enforcer")
-    types = importlib.import_module("vllm.v1.structured_output.backend_types")
+    options = importlib.import_module("vllm.v1.structured_output.backend_types").StructuredOutputOptions
     built = backend.LMFormatEnforcerBackend(vllm_config=_NoSpeculation(), tokenizer=tokenizer, vocab_size=vocab_size)
-    return built.compile_grammar(types.StructuredOutputOptions.JSON, json.dumps(schema))
+    return built.compile_grammar(options.JSON, json.dumps(schema))
 
 
-class _Decoder:
-    """Decoder like that of lm-format-enforcer's own integrations: strips the mark of an unfinished character."""
-
-    def __init__(self, tokenizer):
-        self._tokenizer = tokenizer
-
-    def __call__(self, tokens):
-        return self._tokenizer.decode(tokens).rstrip("\ufffd")
+_REMOVED = (
+    ("transformers.generation.logits_process", "LogitsWarper"),  # until transformers 4.48
+    ("transformers.tokenization_utils", "PreTrainedTokenizerBase"),  # the module was there until transformers 4
+)
+"""Names that lm-format-enforcer's integration imports for annotations and base classes, and that transformers removed."""
 
 
-def _neutral_carrier(tokenizer, schema, vocab_size):
-    import inspect
+def _supply_removed_names():
+    """Give transformers the names of ``_REMOVED`` that it lacks, so that the integration can be imported with any version."""
+    import transformers
 
-    from lmformatenforcer import JsonSchemaParser, TokenEnforcer, TokenEnforcerTokenizerData
+    for module_name, name in _REMOVED:
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError:
+            module = sys.modules[module_name] = types.ModuleType(module_name)
+        if not hasattr(module, name):
+            setattr(module, name, getattr(transformers, name, object))
 
-    zero = tokenizer.encode("0")[-1]
-    special = set(tokenizer.all_special_ids)
-    regular = []
-    for token in range(vocab_size):
-        if token not in special:
-            after_zero = tokenizer.decode([zero, token])[1:]
-            regular.append((token, after_zero, len(after_zero) > len(tokenizer.decode([token]))))
-    extra = {"use_bitmask": False, "vocab_size": vocab_size}
-    known = inspect.signature(TokenEnforcerTokenizerData.__init__).parameters
-    data = TokenEnforcerTokenizerData(
-        regular, _Decoder(tokenizer), tokenizer.eos_token_id, **{k: v for k, v in extra.items() if k in known}
-    )
-    return TokenEnforcer(data, JsonSchemaParser(schema))
+
+def _enforcer_carrier(tokenizer, schema, vocab_size):
+    from lmformatenforcer import JsonSchemaParser, TokenEnforcer
+
+    integration = importlib.import_module("lmformatenforcer.integrations.transformers")
+    return TokenEnforcer(integration.build_token_enforcer_tokenizer_data(tokenizer), JsonSchemaParser(schema))
 
 
 _WAYS = (
     ("vllm.model_executor.guided_decoding.lm_format_enforcer_decoding", "processor", _v0_carrier),
     ("vllm.v1.structured_output.backend_lm_format_enforcer", "grammar", _v1_carrier),
-    ("lmformatenforcer.tokenenforcer", "enforcer", _neutral_carrier),
+    ("lmformatenforcer.integrations.transformers", "enforcer", _enforcer_carrier),
 )
 
 
 def _build(tokenizer, schema, vocab_size):
     """Build the state in the first way that the installed packages support. Only a failed import leads to the next."""
+    _supply_removed_names()
     skipped = []
     for name, view, carrier in _WAYS:
         try:
@@ -366,6 +365,7 @@ def _close_receivers():
 
 
 def _follow(request, pickled):
+    _supply_removed_names()
     view = _VIEWS[request["kind"]](pickle.loads(pickled), request["vocab_size"])
     start, tokens = request["start"], request["tokens"]
     for compared, expected in enumerate(request["digests"]):
