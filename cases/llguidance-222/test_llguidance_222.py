@@ -10,6 +10,7 @@ from pytest_vllm_regress import AtWork, Probe
 
 
 @pytest.mark.vllm_case("llguidance-222")
+@pytest.mark.vllm_requires(llguidance=">=0.7.1")  # the first release with LLMatcher
 @pytest.mark.parametrize(("kind", "divisor"), [("integer", 2), ("integer", 5), ("number", 3)])
 def test_negative_multiple(
     vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str, kind: str, divisor: int

@@ -14,6 +14,7 @@ TEXT = '{"yes":"a"}'
 
 
 @pytest.mark.vllm_case("outlines-core-149")
+@pytest.mark.vllm_requires(outlines_core=">=0.2.2")  # earlier releases have another interface
 def test_no_other_properties(vllm_probe: Probe, vllm_at_work: AtWork, vllm_model_path: str) -> None:
     def accepts(schema: dict[str, Any], *, others: bool) -> bool:
         closed = {**schema, "additionalProperties": others}

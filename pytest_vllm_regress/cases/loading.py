@@ -131,7 +131,7 @@ def select_cases(cases: Iterable[Case], ids: Iterable[str]) -> tuple[Case, ...]:
     unknown = [name for name in selected if name not in by_id]
     if unknown:
         names = "; ".join(f"{format_value(name)}.{did_you_mean(name, by_id)}" for name in unknown)
-        raise UsageError(f"no such case: {names} Known: {', '.join(by_id) or 'none'}")
+        raise UsageError(f"no such case: {names} `vllm-regress list` shows the {len(by_id)} known ones")
     return tuple(by_id[name] for name in selected)
 
 

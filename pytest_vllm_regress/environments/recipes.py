@@ -182,6 +182,7 @@ class EnvironmentFile:
         cut_offs = dict(recipe.exclude_newer_package) | days if recipe.exclude_newer else {}
         return recipe.variant(
             name=name,
+            requirements=(*recipe.requirements, *pins),  # nothing in the base may depend on the other package
             overrides=(*overrides, *pins),
             stand_ins=tuple(module for module in recipe.stand_ins if module not in days),
             exclude_newer_package=tuple(sorted(cut_offs.items())),

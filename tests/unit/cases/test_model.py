@@ -285,7 +285,7 @@ def test_all_cases_are_loaded_in_order_of_their_ids(write, tmp_path: Path) -> No
     write(GOOD.replace("vllm-17173", "b"), "one")
     write(GOOD.replace("vllm-17173", "a"), "two")
     assert [case.id for case in load_all_cases(tmp_path / "cases")] == ["a", "b"]
-    with pytest.raises(UsageError, match=r"no such case: 'c'. Known: a, b"):
+    with pytest.raises(UsageError, match=r"no such case: 'c'. `vllm-regress list` shows the 2 known ones"):
         select_cases(load_all_cases(tmp_path / "cases"), ["c"])
 
 

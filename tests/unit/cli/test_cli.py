@@ -72,7 +72,7 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["show", "demi"], "no such case: 'demi'. Did you mean demo? Known: demo"),
+        (["show", "demi"], "no such case: 'demi'. Did you mean demo?"),
         (["run", "demi"], "no such case: 'demi'"),
         (["run", "--env", "/nowhere/python"], "--env /nowhere/python: no such interpreter"),
         (["run", "--env", "vllm"], "vllm"),

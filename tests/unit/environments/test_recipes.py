@@ -88,6 +88,7 @@ class TestResolve:
 
     def test_another_package_replaces_an_override_and_has_its_own_cut_off(self, good: EnvironmentFile) -> None:
         recipe = good.resolve("vllm-0.8.4+Lm_Format.Enforcer==0.10.5")
+        assert recipe.requirements == ("vllm==0.8.4", "Lm_Format.Enforcer==0.10.5")
         assert recipe.overrides == ("Lm_Format.Enforcer==0.10.5",)
         assert dict(recipe.exclude_newer_package) == {"torch": "2025-05-01", "lm-format-enforcer": RELEASE}
         assert recipe.exclude_newer == "2025-04-20"

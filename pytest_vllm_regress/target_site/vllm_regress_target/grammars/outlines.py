@@ -9,6 +9,9 @@ from outlines_core import json_schema
 
 from . import Backend, Grammar, Vocabulary, Walk
 
+# Without it, advance() returns the next tokens, which costs time. outlines-core before 0.2.9 always returns them.
+_NO_TOKENS = {"return_tokens": False} if "return_tokens" in (outlines_core.Guide.advance.__text_signature__ or "") else {}
+
 
 class _Walk(Walk):
     def __init__(self, eos: int, guide: Any) -> None:
@@ -22,7 +25,7 @@ class _Walk(Walk):
         if token == self._eos:
             self._ended = True
         else:
-            self._guide.advance(token, return_tokens=False)
+            self._guide.advance(token, **_NO_TOKENS)
 
     def transferred(self) -> Walk:
         return _Walk(self._eos, pickle.loads(pickle.dumps(self._guide)))
