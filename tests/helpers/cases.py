@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_vllm_regress.cases.loading import CASE_FILE, load_case
+from pytest_vllm_regress.cases.loading import CASE_FILE, load_all_cases, load_case
 from pytest_vllm_regress.cases.model import Case
+from tests.helpers import ROOT
+
+
+@functools.cache
+def project_cases() -> tuple[Case, ...]:
+    """Return this project's cases. They are loaded once in each process, because many test modules need them when they are collected."""
+    return tuple(load_all_cases(ROOT / "cases"))
 
 
 @dataclasses.dataclass(frozen=True)

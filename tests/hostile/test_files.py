@@ -19,7 +19,7 @@ from pytest_vllm_regress.audit.matching import find, notes, relevant
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.audit.sarif import to_sarif
 from pytest_vllm_regress.audit.target import audit
-from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult, merge_results, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
@@ -29,8 +29,9 @@ from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
 from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 CASE = tomllib.loads((ROOT / "cases" / "vllm-16140" / "case.toml").read_text())
 MAX_MESSAGE = 20_000
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

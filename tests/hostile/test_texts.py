@@ -26,7 +26,6 @@ from pytest_vllm_regress.audit.preflight import Concern
 from pytest_vllm_regress.audit.sarif import to_sarif
 from pytest_vllm_regress.audit.target import audit
 from pytest_vllm_regress.cases import results
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.context import print_columns, say, warn
@@ -37,9 +36,9 @@ from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines, print_table
 from pytest_vllm_regress.util.masking import mask
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASE = next(case for case in load_all_cases(ROOT / "cases") if case.id == "vllm-17173")
+CASE = next(case for case in project_cases() if case.id == "vllm-17173")
 SECRET = "Tr0ub4dor"
 cheap = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=40

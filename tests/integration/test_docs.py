@@ -17,10 +17,10 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit import verdict_table
 from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.conformance.record_file import read_record
 from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
 OPTIONS_BEFORE_A_COMMAND = {"--cases": 2, "--log-file": 2, "-v": 1, "-vv": 1}
 """With the number of words that each takes."""
@@ -109,14 +109,14 @@ def test_every_key_of_a_result_file_is_explained() -> None:
 
 
 def test_traced_commits_are_the_ones_that_the_cases_name() -> None:
-    cases = {case.id: case for case in load_all_cases(ROOT / "cases")}
+    cases = {case.id: case for case in project_cases()}
     traced = list(builder("build_bisections").traced())
     assert traced
     assert {case_id: problem for case_id, commit in traced if (problem := commit.problem(cases[case_id]))} == {}
 
 
 def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
-    cases = load_all_cases(ROOT / "cases")
+    cases = project_cases()
     recorded = verdict_table.read_file(ROOT / "cases" / verdict_table.FILE)
     assert set(recorded) <= {case.id for case in cases}
     for case in cases:
@@ -128,7 +128,7 @@ def test_recorded_verdicts_contradict_no_proof_and_no_range() -> None:
 
 
 def test_no_end_of_a_range_is_contradicted_by_a_run() -> None:
-    cases = load_all_cases(ROOT / "cases")
+    cases = project_cases()
     table = verdict_table.read_table(cases)
     ends = [end for case in cases for end in boundaries(case, table)]
     assert len(ends) > len(cases)

@@ -11,7 +11,7 @@ from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from tests.helpers import ROOT
-from tests.helpers.cases import CaseFile
+from tests.helpers.cases import CaseFile, project_cases
 
 CASE = CaseFile(
     title="it breaks",
@@ -74,7 +74,7 @@ def test_what_cannot_be_decided_is_noted(cases: tuple[Case, ...], content: bytes
 
 def test_locks_of_the_evidence_environments_agree_with_the_cases() -> None:
     """Locks named as affected evidence have the failure, and those named as fixed do not."""
-    for case in load_all_cases(ROOT / "cases"):
+    for case in project_cases():
         for names, affected in ((case.evidence.affected, True), (case.evidence.fixed, False)):
             for name in names:
                 lock = ROOT / "locks" / f"{name}.txt"

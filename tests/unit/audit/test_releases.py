@@ -16,6 +16,7 @@ from pytest_vllm_regress.audit.severity import Severity, severity
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
 CASE = """
 id = "{id}"
@@ -78,7 +79,7 @@ def test_severity_follows_from_the_case(make: Make, family: str, kind: str, expe
 
 
 def test_every_case_of_the_project_has_a_severity_and_the_gravest_comes_first(make: Make) -> None:
-    cases = load_all_cases(ROOT / "cases")
+    cases = project_cases()
     findings = by_severity(find(parse_list(b"vllm==0.8.4\nray==2.43.0\n", "list"), cases))
     ranks = [severity(finding.case).rank for finding in findings]
     assert ranks == sorted(ranks)

@@ -9,12 +9,11 @@ import pytest
 
 from pytest_vllm_regress.cases import impostors
 from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 PATTERNS = ("a+b?c{2,3}", "(?:x|y)[0-9][^q]\\w\\s", '^File "[^"]*", line \\d+$', "(?i:abc)|d", "(?P<a>.)z")
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import lint, proof
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import Kind, Part
 from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 BY_ID = {case.id: case for case in CASES}
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 

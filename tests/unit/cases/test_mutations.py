@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import rejudge
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proof import evidence_roles
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
-from tests.helpers import ROOT, mutants
+from tests.helpers import mutants
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
 

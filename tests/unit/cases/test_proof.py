@@ -12,7 +12,7 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
-from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
 from pytest_vllm_regress.cases.results import RunResult, TestResult
@@ -20,8 +20,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
 from pytest_vllm_regress.runner.batch import RunOutcome
 from pytest_vllm_regress.runner.run import RunRequest
-from tests.helpers import ROOT
-from tests.helpers.cases import CaseFile
+from tests.helpers.cases import CaseFile, project_cases
 
 TEST = """
 import pytest
@@ -35,7 +34,7 @@ def test_demo(vllm_probe):
 PROBE = 'def count(n):\n    import vllm\n    return 1 if vllm.__version__ == "0.8.4" else n\n'
 
 
-@pytest.mark.parametrize("case", load_all_cases(ROOT / "cases"), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", project_cases(), ids=lambda case: case.id)
 def test_every_case_of_the_project_has_a_current_proof(case: Case) -> None:
     assert proof.check_proof(case) == []
 

@@ -10,14 +10,14 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import lint
-from pytest_vllm_regress.cases.loading import load_all_cases, load_case
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import Kind
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
 FRONTS = tuple(name for name in TEMPLATES if name not in ("finding", "request"))  # these need a finding
 every_template = pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_templates_follow_the_rules_of_validate(
     assert cli.main(["--cases", str(tmp_path), *new, "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5"]) == 0
     assert "warning" not in capsys.readouterr().err
     case = load_case(tmp_path / "vllm-17173" / "case.toml")
-    assert lint.lint_case(case, (case, *load_all_cases(ROOT / "cases"))) == []
+    assert lint.lint_case(case, (case, *project_cases())) == []
     assert case.symptom.phases == (("probe",) if front == "probe" else ("request",))
     assert case.control.declared == (kind in NEEDS_CONTROL_LEG)
     test = (case.directory / "test_vllm_17173.py").read_text()

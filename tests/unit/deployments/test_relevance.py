@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.deployments.configuration import read_deployments
 from pytest_vllm_regress.deployments.needs import needs_of
 from pytest_vllm_regress.deployments.relevance import Reach, relevance
-from tests.helpers import ROOT
-from tests.helpers.cases import CaseFile
+from tests.helpers.cases import CaseFile, project_cases
 
-CASES = {case.id: case for case in load_all_cases(ROOT / "cases")}
+CASES = {case.id: case for case in project_cases()}
 REACHABLE, UNKNOWN, NOT = Reach.REACHABLE, Reach.UNKNOWN, Reach.NOT_REACHABLE
 
 

@@ -7,14 +7,13 @@ import io
 import pytest
 
 from pytest_vllm_regress.cases.lint import SOUND_LOGS
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.explain.explanation import Explanation
 from pytest_vllm_regress.explain.log import explain
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 from tests.unit.explain.recorded_reports import pytest_output, recorded
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 
 
 def explained(content: bytes) -> Explanation:

@@ -9,12 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.export.osv import events, osv_record
-from tests.helpers import ROOT
-from tests.helpers.cases import CaseFile
+from tests.helpers.cases import CaseFile, project_cases
 
 
 @pytest.mark.parametrize(
@@ -62,7 +60,7 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize("case", load_all_cases(ROOT / "cases"), ids=lambda case: case.id)
+@pytest.mark.parametrize("case", project_cases(), ids=lambda case: case.id)
 def test_records_have_the_fields_that_the_schema_requires(case: Case) -> None:
     """A part of the schema https://ossf.github.io/osv-schema/ 1.7.5: names, types and allowed values of the fields that records use."""
     try:

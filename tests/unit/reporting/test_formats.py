@@ -16,16 +16,16 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.pages.run_page import page
 from pytest_vllm_regress.reporting.junit import junit_xml
 from pytest_vllm_regress.reporting.markdown import markdown_text
 from pytest_vllm_regress.reporting.table import lines
-from tests.helpers import ROOT, hostile
+from tests.helpers import hostile
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 
 
 def result(environment: str, verdict: Verdict, **more: object) -> TestResult:

@@ -9,15 +9,14 @@ import pytest
 
 from pytest_vllm_regress.cases import impostors
 from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.impostors import try_impostors
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASES = tuple(case for case in load_all_cases(ROOT / "cases") if case.id in ("vllm-17173", "lmfe-124"))
+CASES = tuple(case for case in project_cases() if case.id in ("vllm-17173", "lmfe-124"))
 
 
 class FakeRun:

@@ -11,16 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import shards
 from pytest_vllm_regress.runner.batch import Batch
 from pytest_vllm_regress.runner.plan import ENVIRONMENT_S, assign_workers, plan_batches, recorded_seconds
 from pytest_vllm_regress.runner.shards import CiSystem, Shard
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
-CASES = load_all_cases(ROOT / "cases")
+CASES = project_cases()
 durations = st.dictionaries(
     st.tuples(st.sampled_from([c.id for c in CASES]), st.sampled_from("abcd")), st.floats(0, 900)
 )

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.util.patterns import MAX_TEXT, PatternError, PatternTooSlow, search
-from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
 
 def span(pattern: str, text: str) -> tuple[int, int] | None:
@@ -80,7 +79,7 @@ def test_a_pattern_means_what_it_means_to_re(pattern: str, text: str) -> None:
 
 
 def test_every_pattern_of_the_project_finds_the_same_text_as_with_re() -> None:
-    cases = load_all_cases(ROOT / "cases")
+    cases = project_cases()
     texts = {f"first line\n{case.symptom.pattern}\n" for case in cases}
     for case in cases:
         observations = case.directory / "observations.json"

@@ -10,7 +10,9 @@ from outlines_core import json_schema
 from . import Backend, Grammar, Vocabulary, Walk
 
 # Without it, advance() returns the next tokens, which costs time. outlines-core before 0.2.9 always returns them.
-_NO_TOKENS = {"return_tokens": False} if "return_tokens" in (outlines_core.Guide.advance.__text_signature__ or "") else {}
+_NO_TOKENS = (
+    {"return_tokens": False} if "return_tokens" in (outlines_core.Guide.advance.__text_signature__ or "") else {}
+)
 
 
 class _Walk(Walk):
