@@ -67,6 +67,10 @@ class Range:
         name, installed = _installed(versions, self.package)
         if installed is None:
             return Affectedness(False, f"not affected: {self.package} is not installed (affected are {self})")
+        return self._compare(name, installed)
+
+    @functools.lru_cache(maxsize=16384)  # noqa: B019 (bounded; pages and advice compare every range with every release)
+    def _compare(self, name: str, installed: str) -> Affectedness:
         version = version_of(installed)
         if version is None:
             reason = f"{name} has version {format_value(installed)}, which is not a PEP 440 version"
@@ -192,9 +196,12 @@ def _alternatives(text: str) -> tuple[SpecifierSet, ...]:
 
 
 def _installed(versions: Mapping[str, str], package: str) -> tuple[str, str | None]:
-    normalized: dict[str, str] = {canonicalize_name(name): version for name, version in versions.items()}
     names = VLLM if package == "vllm" else (package,)
-    return next(((name, normalized[name]) for name in names if name in normalized), (package, None))
+    for mapping in (versions, {str(canonicalize_name(name)): version for name, version in versions.items()}):
+        for name in names:
+            if name in mapping:
+                return name, mapping[name]
+    return package, None
 
 
 def _because(reason: str) -> str:
