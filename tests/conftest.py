@@ -14,6 +14,7 @@ from hypothesis import settings
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
+from tests.helpers import FEWER_PLUGINS
 
 pytest_plugins = ["pytester"]
 SLOW_FOLDERS = ("hostile", "cluster")
@@ -42,7 +43,7 @@ def few_plugins_in_pytester(request: pytest.FixtureRequest, monkeypatch: pytest.
     """Runs of pytester do without two plugins: schemathesis's adds a warning to each error of collection, and anyio's doubles the start-up time."""
     if "pytester" in request.fixturenames:
         request.getfixturevalue("pytester")  # which removes PYTEST_ADDOPTS
-        monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:schemathesis -p no:anyio")
+        monkeypatch.setenv("PYTEST_ADDOPTS", f"-p no:schemathesis {FEWER_PLUGINS}")
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ def planted(question: Question) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
-def search(ask: Any = planted, profile: str = "full", examples: int = 200, **options: Any) -> Search:
+def search(ask: Any = planted, profile: str = "full", examples: int = 120, **options: Any) -> Search:
     return Search(ask, SearchPlan(PROFILES[profile], Budget(), examples, seed=1), **options)
 
 
@@ -61,8 +61,8 @@ def test_planted_faults_are_found_and_shrunk_to_their_minimum(result: SearchResu
     assert minima["ValueError pattern"] == {"type": "string", "pattern": "^[a-z]*$"}
     assert minima["maxItems"] == {"type": "array", "maxItems": 0}
     assert minima["both ways"] == {"type": "integer"}
-    assert result.counts[Outcome.PASSING] > 60
-    assert result.checks > result.schemas > 200
+    assert result.counts[Outcome.PASSING] > 30
+    assert result.checks > result.schemas > 120
 
 
 def test_known_findings_are_not_reported_again(result: SearchResult) -> None:

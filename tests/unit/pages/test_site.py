@@ -89,7 +89,8 @@ def test_a_releases_page_lists_failures_by_severity(site: dict[str, str], knowle
 
 def test_the_overview_shows_recorded_verdicts_and_ranges(knowledge: Knowledge) -> None:
     grid = overview(knowledge)
-    recorded = sum(len(latest(read_table(CASES).of_case(case.id))) for case in CASES)
+    table = read_table(CASES)
+    recorded = sum(len(latest(table.of_case(case.id))) for case in CASES)
     assert grid.verdicts_of_runs() == recorded
     assert any(mark.verdict == "IN_RANGE" for mark in grid.marks)
 
