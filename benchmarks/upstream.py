@@ -39,7 +39,7 @@ FILES = tuple(
         *("pooling", "rerank", "return_tokens_as_ids", "score", "sleep", "tokenization"),
     )
 )
-"""The files of this folder at v0.8.5 that start one or two servers with a model of text and have a test that passes: 18 servers. Three more start 22."""
+"""The files of this folder at v0.8.5 that start one or two servers with a model of text and have a test that passes: 18 servers."""
 SIDES: Mapping[str, tuple[str, ...]] = {"ours": ("server",), "upstream's": ()}
 """Classes of upstream's that ours replace, by side."""
 
