@@ -35,7 +35,8 @@ HEAD = """# Upstream's own tests
 
 What became of vLLM's own tests, unmodified, on the simulated device. [How to run them](../how-to/run-upstreams-tests.md) explains
 the outcomes. *Passed* is also given as the share of those that passed, failed or assert what a trained model says. Where vLLM
-has V0 and V1, it chooses as on CUDA: V1, unless a test or the features that it asks for choose V0.
+has V0 and V1, it chooses as on CUDA: V1, unless a test or the features that it asks for choose V0. Files marked (V0) were run when V0 was
+the default of the simulated device.
 
 """
 
@@ -74,12 +75,12 @@ def add(path: Path) -> None:
 
 
 def apply_list(record: dict[str, Any]) -> None:
-    """Give failures that were listed after the run their outcome and reason."""
+    """Give failures the outcomes and reasons of the list as it is now."""
     listed = listed_tests(record["files"])
     for file, of_file in record["files"].items():
-        for test, (outcome, _) in list(of_file["failed"].items()):
+        for test in list(of_file["failed"]):
             entry = entry_for(f"{file}::{test}", listed)
-            if outcome != UpstreamOutcome.FAILED or entry is None:
+            if entry is None:
                 continue
             if entry.outcome in _OWN_LINE:
                 of_file["failed"][test] = [entry.outcome.value, entry.why]
@@ -136,8 +137,9 @@ def section(record: dict[str, Any]) -> list[str]:
     for file, entry in record["files"].items():
         number = counts_of(entry)
         skipped = "; ".join(f"{count} {kind}: {code(why, 90)}" for kind, (count, why) in entry["skipped"].items())
+        mark = " (V0)" if entry.get("default") == "V0" else ""
         cells = (number[kind] or "" for kind in ("passed", "failed", "meaning"))
-        lines.append(f"| {file} | {' | '.join(map(str, cells))} | {skipped} |")
+        lines.append(f"| {file}{mark} | {' | '.join(map(str, cells))} | {skipped} |")
     lines += ["", "| test | outcome | why |", "| --- | --- | --- |"]
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for file, entry in record["files"].items():
