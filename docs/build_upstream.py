@@ -18,7 +18,7 @@ from typing import Any
 from page_parts import code
 
 from pytest_vllm_regress.upstream.listed import listed_tests
-from pytest_vllm_regress.upstream.triage import NOT_SKIPPED, UpstreamOutcome, entry_for
+from pytest_vllm_regress.upstream.triage import NOT_SKIPPED, Listed, UpstreamOutcome, entry_for, outcome_of
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "upstream"
@@ -74,14 +74,13 @@ def add(path: Path) -> None:
     place.write_text(json.dumps(record, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def apply_list(record: dict[str, Any]) -> None:
-    """Give failures the outcomes and reasons of the list as it is now."""
+def triage_again(record: dict[str, Any]) -> None:
+    """Give failures the outcomes and reasons that the list and the patterns of errors have now."""
     listed = listed_tests(record["files"])
     for file, of_file in record["files"].items():
-        for test in list(of_file["failed"]):
-            entry = entry_for(f"{file}::{test}", listed)
-            if entry is None:
-                continue
+        for test, (outcome, why) in list(of_file["failed"].items()):
+            by_error = outcome_of("failed", why) if outcome == UpstreamOutcome.FAILED else UpstreamOutcome(outcome)
+            entry = entry_for(f"{file}::{test}", listed) or Listed(by_error, why)
             if entry.outcome in _OWN_LINE:
                 of_file["failed"][test] = [entry.outcome.value, entry.why]
             else:
@@ -93,7 +92,7 @@ def records() -> list[dict[str, Any]]:
     """Return the records by release."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in RECORDS.glob("*.json")]
     for record in found:
-        apply_list(record)
+        triage_again(record)
     return sorted(found, key=lambda record: [int(part) for part in record["vllm"].split(".")[:3]])
 
 

@@ -60,6 +60,15 @@ def test_equal_arguments_share_a_server(server):
         assert other.port == server.port
 
 
+@pytest.mark.parametrize(("chosen", "engine"), [(None, "V1"), ("0", "V0"), ("1", "V1")])
+def test_v1_is_the_default_as_on_cuda_and_what_a_test_sets_counts(chosen, engine, monkeypatch):
+    if chosen is not None:
+        monkeypatch.setenv("VLLM_USE_V1", chosen)
+    with RemoteOpenAIServer(MODEL, [*ARGUMENTS, "--max-num-seqs", "8"], max_wait_seconds=170) as other:
+        assert f"Initializing a {engine} LLM engine" in other.server.log()
+        assert other.server.child.start_method == "fork"
+
+
 def test_a_wrong_argument_ends_the_start_with_the_log():
     with pytest.raises(RuntimeError, match="Server exited unexpectedly(.|\\n)*unrecognized arguments: --colour"):
         RemoteOpenAIServer(MODEL, ["--colour", "red"])
@@ -92,7 +101,7 @@ def test_one_import_line_moves_a_suite(tmp_path: Path) -> None:
         timeout=600,
         cwd=tmp_path,
     )
-    assert "7 passed" in done.stdout, done.stdout + done.stderr
+    assert "10 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_upstream_s_form_of_a_suite_runs_unmodified_in_the_target(tmp_path: Path) -> None:
