@@ -65,7 +65,7 @@ def test_v1_is_the_default_as_on_cuda_and_what_a_test_sets_counts(chosen, engine
     if chosen is not None:
         monkeypatch.setenv("VLLM_USE_V1", chosen)
     with RemoteOpenAIServer(MODEL, [*ARGUMENTS, "--max-num-seqs", "8"], max_wait_seconds=170) as other:
-        assert f"Initializing a {engine} LLM engine" in other.server.log()
+        assert f"Initializing a {engine} LLM engine" in other.server.child.log.read_text()
         assert other.server.child.start_method == "fork"
 
 
