@@ -66,6 +66,7 @@ _NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
             r"CUDA driver version is insufficient|libcuda\.so"
             r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
             r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
+            r"|the simulated device of pytest-vllm-regress cannot"
             r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
             re.I,
         ),
