@@ -144,7 +144,10 @@ class History:
         if self._runs:
             self._repeat(self.server.model, "the model")
             if self._loaded:
-                self._repeat(ADAPTER.name, f"the adapter with weights {self._weights}")
+                self._repeat_adapter()
+
+    def _repeat_adapter(self) -> None:
+        self._repeat(ADAPTER.name, f"the adapter with weights {self._weights}")
 
     def _repeat(self, model: str, owner: str) -> None:
         status, wrong = self._prefixes.ask(model, owner, REQUEST_S)
@@ -270,7 +273,7 @@ class History:
         folder = self._folder / ADAPTER.name
         self._maintain("load of an adapter", lambda: self.server.load_adapter(adapter, folder=folder))
         self._loaded = True
-        self._expect_answer(self._ask_adapter(), "a request with an adapter")
+        self._repeat_adapter()
 
     def unload(self) -> None:
         if self._runs and self._loaded:
@@ -364,9 +367,10 @@ class History:
             time.sleep(0.1)
             with contextlib.suppress(UsageError):  # it has ended
                 self.server.signal(signal.SIGTERM)
-        wait_for_end(self.server.child, END_S)
+        limit = 3 * END_S if self._rest.holds else END_S  # what is paused cannot drain, and is given up after the drain
+        wait_for_end(self.server.child, limit)
         if self.server.child.alive:
-            self._note(f"the server does not end {when}", f"within {END_S:g} s")
+            self._note(f"the server does not end {when}", f"within {limit:g} s")
             return
         for sent in self._sent:
             outcome = sent.stream.outcome(REQUEST_S)

@@ -70,8 +70,12 @@ class Rest:
         return True
 
     def lies(self) -> str:
-        """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right. A sleeping engine may count as paused."""
-        if (sleeping := self.reported("sleeping")) not in (None, self.asleep):
+        """Return in which way /is_sleeping or /is_paused is wrong; empty if it is right.
+
+        A sleeping engine may count as paused, and a paused one as asleep: a pause is vLLM's sleep of level 0.
+        """
+        sleeping = self.reported("sleeping")
+        if sleeping is not None and sleeping != self.asleep and not self.paused:
             return f"/is_sleeping says {str(sleeping).lower()} {self._state}"
         paused = self.reported("paused")
         if paused is not None and paused != bool(self.paused) and not self.asleep:
