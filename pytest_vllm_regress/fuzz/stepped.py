@@ -97,11 +97,12 @@ class SteppedCampaign(Generic[F]):
             self._spent = self._clock() - began
             if self.minutes is not None and self._spent >= self.minutes * 60:
                 return
-            self._run_step(step)
+            entry, findings = self._run_step(step)
             self._spent = self._clock() - began
             self._write_journal()
+            self.report(entry, findings)  # afterwards: what was reported is not run again
 
-    def _run_step(self, step: Step[F]) -> None:
+    def _run_step(self, step: Step[F]) -> tuple[dict[str, Any], list[F]]:
         began = self._clock()
         facts, findings = step.run()
         self.findings += findings
@@ -115,7 +116,7 @@ class SteppedCampaign(Generic[F]):
         self.steps.append(entry)
         for finding in findings:
             finding.save(self.folder)
-        self.report(entry, findings)
+        return entry, findings
 
     def _resume(self, load: Callable[[Path], F]) -> None:
         """Take over the journal in the folder, if it has the same key. A larger budget is the same campaign."""

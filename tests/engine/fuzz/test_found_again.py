@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow]
 FILES = sorted((ROOT / "docs" / "records" / "found-again").glob("*.json"))
 
 
-@pytest.mark.parametrize("environment", ["vllm-0.8.5", "vllm-0.11.2"])
+@pytest.mark.parametrize("environment", ["vllm-0.8.5", "vllm-0.11.2", "vllm-0.33.0"])
 def test_what_was_found_again_still_fails(environment: str, capsys: pytest.CaptureFixture[str]) -> None:
     require_environment(environment)
     files = [path for path in FILES if f'"environment": "{environment}"' in path.read_text()]
