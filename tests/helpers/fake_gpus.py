@@ -5,6 +5,7 @@ The descriptions follow the documentation of such machines. None was recorded on
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import shutil
@@ -27,6 +28,7 @@ def build(name: str, soname: str) -> Path:
     if compiler is None:
         pytest.skip(f"{soname}: no C compiler (cc, gcc) to build the fake with")
     folder = Path(tempfile.mkdtemp(prefix="fake-gpus-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     others = folder / "others.h"
     others.write_text("".join(f"REFUSED({function})\n" for function in _CUDA_FUNCTIONS))
     command = [compiler, "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}", f'-DOTHERS="{others}"']
