@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import fnmatch
 import itertools
@@ -47,8 +48,10 @@ Speak = Callable[[fake_gpus.Machine], None]
 
 @pytest.fixture
 def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
-    """Make a driver for the machine visible to processes started from now on."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_gpus.nvml_folder()))
+    """Make a driver for the machine visible to this process and to those that it starts from now on."""
+    folder = fake_gpus.nvml_folder()
+    ctypes.CDLL(str(folder / "libnvidia-ml.so.1"))  # whoever loads it by its name in this process gets this one
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "nvml"))
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
