@@ -14,7 +14,7 @@ from hypothesis import settings
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.helpers import FEWER_PLUGINS
+from tests.helpers import FEWER_PLUGINS, fake_gpus
 
 pytest_plugins = ["pytester"]
 SLOW_FOLDERS = ("hostile", "cluster")
@@ -27,6 +27,10 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # a job in the background of a shell: what tests start must be interruptible
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure() -> None:
+    fake_gpus.remove_built()  # not at the exit of the interpreter, which pytest-xdist's workers skip
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -5,7 +5,6 @@ The descriptions follow the documentation of such machines. None was recorded on
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import functools
 import shutil
@@ -21,6 +20,15 @@ GIB = 2**30
 NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, GPU_IS_LOST = 3, 4, 6, 15
 
 
+_folders: list[Path] = []
+
+
+def remove_built() -> None:
+    """Remove the libraries that this process has built."""
+    for folder in _folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @functools.cache
 def build(name: str, soname: str) -> Path:
     """Build the library ``soname`` from ``name``.c and return its folder. Skip the test if there is no C compiler."""
@@ -28,7 +36,7 @@ def build(name: str, soname: str) -> Path:
     if compiler is None:
         pytest.skip(f"{soname}: no C compiler (cc, gcc) to build the fake with")
     folder = Path(tempfile.mkdtemp(prefix="fake-gpus-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _folders.append(folder)
     others = folder / "others.h"
     others.write_text("".join(f"REFUSED({function})\n" for function in _CUDA_FUNCTIONS))
     command = [compiler, "-shared", "-fPIC", "-w", f"-Wl,-soname,{soname}", f'-DOTHERS="{others}"']
