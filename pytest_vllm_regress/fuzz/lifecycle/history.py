@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import signal
 import tempfile
 import time
@@ -18,33 +17,24 @@ from pathlib import Path
 import httpx
 
 from ...checkpoints.adapters import Adapter
-from ...dialogue.script import Script
 from ...engines.http import listeners
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
 from ...processes import process_tree
-from ...states.requests import BROKEN, COMPLETE, CUT, OPEN, SILENT, Stream, ask
+from ...states.requests import BROKEN, SILENT, ask
 from ...states.servers import wait_for_end
 from .prefixes import Prefixes
 from .rest import ABORT, KEEP, WAIT, Rest, RestError
 from .story import Action, Story
+from .streams import GONE_S, QUIET_S, REQUEST_S, Streams
 
 HEALTH_S = 2
 """``VLLM_HEALTH_CHECK_TIMEOUT`` of the server, in seconds."""
 WATCH_S = HEALTH_S + 4.0
 """Time in which /health must notice that the core is stopped or gone."""
-REQUEST_S = 30.0
-"""Time in which a request must begin or end while the server works."""
-GONE_S = 8.0
-"""Time in which a request must end once the engine behind it is gone."""
 END_S = 45.0
 """Time in which a server must end after SIGTERM; it may drain for 30 s."""
 LEAVE_S = 10.0
-SETTLE_S = 0.3
-"""Time in which tokens that were on their way when a rest began may arrive."""
-QUIET_S = 0.5
-"""Time afterwards in which none may arrive; ten steps of the engine."""
-TOKENS = 24
 ADAPTER = Adapter("mine", rank=4)
 _SUCCESS = "vllm:request_success_total"
 _ANSWERED = ("stop", "length")
@@ -65,30 +55,13 @@ class Problem:
     at: int | None = dataclasses.field(default=None, compare=False)
 
 
-@dataclasses.dataclass
-class _Sent:
-    """A streamed request.
-
-    Attributes:
-        text: the answer it must get.
-        aborted: whether the story aborted it.
-        interrupted: whether a sleep or a pause may have ended it or rejected it.
-    """
-
-    stream: Stream
-    text: str
-    aborted: bool = False
-    interrupted: bool = False
-
-
 class History:
     """One server, and what happened to it in a story."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.problems: list[Problem] = []
-        self._sent: list[_Sent] = []
-        self._numbers = itertools.count()
+        self._streams = Streams(server, self._note)
         self._complete = 0
         self._loaded = self._stopped = False
         self._weights = self._done = 0
@@ -120,19 +93,8 @@ class History:
         return not (self._rest.holds or self._stopped)
 
     def stream(self) -> None:
-        if not self._runs:
-            return
-        sent = self._send_stream()
-        if not sent.stream.wait_for_first(REQUEST_S):
-            self._sent.remove(sent)
-            self._note("a stream does not begin", sent.stream.outcome(0))
-
-    def _send_stream(self) -> _Sent:
-        text = f"answer {next(self._numbers)} of its own. "
-        said = Script.text(text, end=False).prompt("Hello")
-        sent = _Sent(Stream(self.server, TOKENS, prompt=said, temperature=0), (text * TOKENS)[:TOKENS])
-        self._sent.append(sent)
-        return sent
+        if self._runs:
+            self._streams.begin()
 
     def ask(self) -> None:
         if self._runs:
@@ -162,16 +124,12 @@ class History:
             self._note(f"{what} is not answered", f"{status} instead of 200")
 
     def abort(self) -> None:
-        for sent in self._sent:
-            if not sent.aborted:
-                sent.stream.abort()
-                sent.aborted = True
-                return
+        self._streams.abort_one()
 
     def reset(self) -> None:
         """Reset the prefix cache. Blocks of running requests stay, so the cache counts as empty only if there are none."""
         if not (self._stopped or self._rest.asleep):
-            idle = all(sent.stream.outcome(0) != OPEN for sent in self._sent)
+            idle = not self._streams.any_open()
             if self._maintain("reset of the prefix cache", self.server.reset_prefix_cache) and idle:
                 self._prefixes.clear("a reset")
 
@@ -179,7 +137,7 @@ class History:
         """Put an idle engine to sleep."""
         if self._can_sleep:
             if self._runs:
-                self._await_streams()
+                self._complete += self._streams.finish()
             self._rest_by("sleep", self._rest.sleep, "a sleep")
 
     def sleep_busy(self) -> None:
@@ -211,8 +169,7 @@ class History:
         ``clears``: words for what empties the prefix cache. ``keeps``: running requests are not ended.
         """
         if not keeps:
-            for sent in self._sent:
-                sent.interrupted = True
+            self._streams.interrupt()
         if self._change(what, call):
             if clears:
                 self._prefixes.clear(clears)
@@ -232,14 +189,8 @@ class History:
 
     def _expect_rest(self) -> None:
         """No request gets a token: neither those that were running nor a new one."""
-        sent = self._send_stream()
-        sent.interrupted = True
-        time.sleep(SETTLE_S)
-        before = [one.stream.received for one in self._sent]
-        time.sleep(QUIET_S)
-        more = sum(one.stream.received for one in self._sent) - sum(before)
-        if more or sent.stream.received:
-            self._note(f"requests run {self._rest.words}", f"{max(more, sent.stream.received)} tokens in {QUIET_S:g} s")
+        if more := self._streams.tokens_at_rest():
+            self._note(f"requests run {self._rest.words}", f"{more} tokens in {QUIET_S:g} s")
 
     def wake_weights(self) -> None:
         asleep = self._rest.asleep and not (self._rest.partly or self._stopped)
@@ -334,18 +285,7 @@ class History:
         self._watch_health(when)
         if ask(self.server, "/v1/completions", tokens=1, wait_s=GONE_S) == SILENT:
             self._note(f"a request has no answer {when}", f"within {GONE_S:g} s")
-        self._expect_ends(when)
-
-    def _expect_ends(self, when: str) -> None:
-        """Every stream ends, with an error or cut, and what it said is its own."""
-        for sent in self._sent:
-            if sent.stream.outcome(GONE_S) == OPEN:
-                self._note(f"a stream does not end {when}", f"within {GONE_S:g} s")
-            self._check_text(sent)
-
-    def _check_text(self, sent: _Sent) -> None:
-        if not sent.text.startswith(sent.stream.text):
-            self._note("a stream has another text than its own", f"{sent.stream.text!r} instead of {sent.text!r}")
+        self._streams.expect_ends(when)
 
     def kill_server(self) -> None:
         self._begin_end(Action.KILL_SERVER)
@@ -372,12 +312,7 @@ class History:
         if self.server.child.alive:
             self._note(f"the server does not end {when}", f"within {limit:g} s")
             return
-        for sent in self._sent:
-            outcome = sent.stream.outcome(REQUEST_S)
-            ended = sent.aborted or sent.interrupted or self._rest.holds
-            if outcome == CUT and not ended and action is Action.TERM:
-                self._note(f"a stream is cut {when}", f"after {sent.stream.received} of {TOKENS} tokens")
-            self._check_text(sent)
+        self._streams.expect_drained(when, cut=self._rest.holds or action is not Action.TERM)
         self._expect_nothing_left(when)
 
     def _begin_end(self, action: Action) -> None:
@@ -396,30 +331,13 @@ class History:
         if any(Path(segment).exists() for segment in self._segments):
             self._note(f"shared memory left {when}", ", ".join(sorted(self._segments)))
 
-    def _await_streams(self) -> None:
-        """Every stream ends, with all of its own text unless something ended it."""
-        for sent in self._sent:
-            outcome = sent.stream.outcome(REQUEST_S)
-            self._complete += outcome == COMPLETE
-            ended = sent.interrupted or (sent.aborted and outcome == CUT)
-            if outcome == OPEN and sent.interrupted:
-                self._note(
-                    "a stream does not end after a sleep or a pause", f"{sent.stream.received} of {TOKENS} tokens"
-                )
-            elif outcome != COMPLETE and not ended:
-                self._note(f"a stream is not complete: {outcome}", f"{sent.stream.received} of {TOKENS} tokens")
-            if outcome == COMPLETE and sent.stream.text != sent.text:
-                self._note("a stream has another text than its own", f"{sent.stream.text!r}, not {sent.text!r}")
-            self._check_text(sent)
-        self._sent = []
-
     def _finish(self) -> None:
         """End a story in which the server still works, and compare its metrics with what was asked."""
         self.continue_core()
         self.wake()
         if self._rest.holds:
             self.resume()
-        self._await_streams()
+        self._complete += self._streams.finish()
         self.unload()
         if (health := ask(self.server, "/health")) != "200":
             self._note("/health is not 200 though nothing is wrong", health)

@@ -10,6 +10,8 @@ from pytest_vllm_regress.upstream import settings
 
 
 def test_a_server_gets_what_tests_have_set_and_nothing_of_the_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("VLLM_")]:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("VLLM_USE_V1", "0")
     monkeypatch.setenv("PYTEST_CURRENT_TEST", "one")
     monkeypatch.setenv("PYTHONPATH", "/x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_vllm_regress.fuzz.lifecycle import history
+from pytest_vllm_regress.fuzz.lifecycle import history, streams
 from pytest_vllm_regress.fuzz.lifecycle.history import History
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn
 from tests.unit.fuzz.lifecycle.stand_in import StandIn
@@ -15,7 +15,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WATCH_S", "LEAVE_S"):
         monkeypatch.setattr(history, name, 0.3)
     for name in ("SETTLE_S", "QUIET_S"):
-        monkeypatch.setattr(history, name, 0.02)
+        monkeypatch.setattr(streams, name, 0.02)
 
 
 def kinds(story: Story, *faults: str) -> set[str]:
