@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +20,9 @@ def lifecycle(
     minutes: Minutes = None,
     rounds: Rounds = None,
     examples: Annotated[int, typer.Option(min=1, help="Stories drawn in each round.")] = 30,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Servers at the same time (default: one for two cores).")
+    ] = None,
     out: Annotated[Path, OUT] = Path("lifecycle-findings"),
     as_json: AsJson = False,
 ) -> None:
@@ -29,21 +33,26 @@ def lifecycle(
     from ...engines.standalone import bare_session
     from ...fuzz.lifecycle.campaign import CampaignPlan, StoryCampaign
     from ...fuzz.lifecycle.checker import StoryChecker
+    from ...fuzz.lifecycle.lanes import Lanes
 
     os.makedirs(out, exist_ok=True)
     plan = CampaignPlan(seed, rounds if rounds or minutes else 1, minutes, examples)
     write_line = warn if as_json else say
-    with bare_session(warn, max_engines=3) as session:
+    size = jobs or max(1, len(os.sched_getaffinity(0)) // 2)
+    with contextlib.ExitStack() as stack:
+        sessions = [stack.enter_context(bare_session(warn, max_engines=3)) for _ in range(size)]
         try:
-            checker = StoryChecker(session, environment)
+            lanes = Lanes([StoryChecker(session, environment) for session in sessions])
         except Unsupported as error:
             raise UsageError(f"fuzz lifecycle: {error.args[0]}") from None
+        write_line(f"vLLM {lanes.first.version} in {lanes.first.environment}: seed {plan.seed}")
         try:
-            write_line(f"vLLM {checker.version} in {checker.environment}: seed {plan.seed}")
-            campaign = StoryCampaign(checker, plan, out, write_line)
+            campaign = StoryCampaign(lanes, plan, out, write_line)
             campaign.run()
-        finally:
-            checker.close()
+        except BaseException:
+            lanes.close(wait=False)  # the end of the sessions ends their servers
+            raise
+        lanes.close()
     write_line(f"{len(campaign.steps)} stories in {campaign.seconds:.0f} s; {len(campaign.findings)} findings in {out}")
     if as_json:
         print_json(campaign.to_json())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..stepped import Step, SteppedCampaign
-from .checker import StoryChecker
 from .finding import StoryFinding, load
 from .history import Problem
+from .lanes import Lanes
 from .story import Story, drawn, reduced
 
 
@@ -34,10 +34,9 @@ class CampaignPlan:
 class StoryCampaign(SteppedCampaign[StoryFinding]):
     """Runs the steps of a plan against one environment."""
 
-    def __init__(
-        self, checker: StoryChecker, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]
-    ) -> None:
-        self.checker, self.plan = checker, plan
+    def __init__(self, lanes: Lanes, plan: CampaignPlan, folder: Path, write_line: Callable[[str], None]) -> None:
+        self._lanes, self.plan = lanes, plan
+        self.checker = checker = lanes.first
         key = {
             "hunter": "lifecycle",
             "environment": checker.environment,
@@ -50,13 +49,15 @@ class StoryCampaign(SteppedCampaign[StoryFinding]):
     def all_steps(self) -> Iterator[Step[StoryFinding]]:
         number = 0
         while self.plan.rounds is None or number < self.plan.rounds:
-            for at, story in enumerate(drawn(self.plan.examples, self.plan.seed * 1000 + number)):
-                yield Step(number, f"{at + 1}: {story.to_text()}", functools.partial(self._step, story))
+            stories = drawn(self.plan.examples, self.plan.seed * 1000 + number)
+            for at, story in enumerate(stories):
+                yield Step(number, f"{at + 1}: {story.to_text()}", functools.partial(self._step, stories[at:]))
             number += 1
 
-    def _step(self, story: Story) -> tuple[dict[str, Any], list[StoryFinding]]:
-        run = functools.cache(self.checker.run)  # the reductions of several kinds try the same stories
-        problems = {problem.kind: problem for problem in run(story)}
+    def _step(self, stories: Sequence[Story]) -> tuple[dict[str, Any], list[StoryFinding]]:
+        story = stories[0]
+        problems = {problem.kind: problem for problem in self._lanes.run_ahead(stories)}
+        run = functools.cache(self._lanes.run)  # the reductions of several kinds try the same stories
         known = {finding.problem.kind for finding in self.findings}
         findings = [self._reduced(story, problem, run) for kind, problem in problems.items() if kind not in known]
         return {"wrong": sorted(problems)}, findings

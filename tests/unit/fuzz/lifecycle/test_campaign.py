@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.fuzz.lifecycle.campaign import CampaignPlan, StoryCampaign
 from pytest_vllm_regress.fuzz.lifecycle.finding import load, replay
 from pytest_vllm_regress.fuzz.lifecycle.history import Problem
+from pytest_vllm_regress.fuzz.lifecycle.lanes import Lanes
 from pytest_vllm_regress.fuzz.lifecycle.story import Action, Story, drawn, reduced
 
 PLAN = CampaignPlan(seed=2, examples=40)
@@ -19,52 +21,73 @@ WRONG = {Action.LOAD, Action.TERM}
 
 
 class Checker:
-    """Stands in for ``StoryChecker``: stories with these actions are wrong. ``dies_after``: number of stories after which it is killed."""
+    """Stands in for ``StoryChecker``: stories with these actions are wrong.
+
+    Args:
+        dies_after: number of stories after which it is killed.
+        meets: where its first story waits for that of another checker.
+    """
 
     environment, version = "vllm-0.33.0", "0.33.0"
 
-    def __init__(self, wrong: set[Action], dies_after: int = 10**9) -> None:
+    def __init__(self, wrong: set[Action], dies_after: int = 10**9, meets: Barrier | None = None) -> None:
         self.versions = {"vllm": "0.33.0"}
         self.stories = 0
-        self._wrong, self._dies_after = wrong, dies_after
+        self._wrong, self._dies_after, self._meets = wrong, dies_after, meets
 
     def run(self, story: Story) -> list[Problem]:
         self.stories += 1
+        if self.stories == 1 and self._meets:
+            self._meets.wait(timeout=60)
         if self.stories > self._dies_after:
             raise KeyboardInterrupt
         return [Problem("something left", "a core")] if self._wrong and self._wrong <= set(story.actions) else []
 
 
-def run(checker: Checker, folder: Path, plan: CampaignPlan = PLAN) -> StoryCampaign:
+def run(*checkers: Checker, folder: Path, plan: CampaignPlan = PLAN) -> StoryCampaign:
     folder.mkdir(exist_ok=True)
-    campaign = StoryCampaign(checker, plan, folder, lambda line: None)  # type: ignore[arg-type]
-    campaign.run()
+    lanes = Lanes(checkers)  # type: ignore[arg-type]
+    campaign = StoryCampaign(lanes, plan, folder, lambda line: None)
+    try:
+        campaign.run()
+    finally:
+        lanes.close(wait=False)
     return campaign
 
 
+def test_several_servers_find_the_same_and_share_the_stories(tmp_path: Path) -> None:
+    alone = run(Checker(WRONG), folder=tmp_path / "alone")
+    both = Barrier(2)  # passes only if two stories happen at the same time
+    checkers = [Checker(WRONG, meets=both) for _ in range(2)]
+    shared = run(*checkers, folder=tmp_path / "shared")
+    assert [finding.to_json() for finding in shared.findings] == [finding.to_json() for finding in alone.findings]
+    assert [step["label"] for step in shared.steps] == [step["label"] for step in alone.steps]
+    assert all(checker.stories for checker in checkers)
+
+
 def test_nothing_is_found_where_nothing_is_wrong(tmp_path: Path) -> None:
-    campaign = run(Checker(set()), tmp_path)
+    campaign = run(Checker(set()), folder=tmp_path)
     assert campaign.findings == []
     assert len(campaign.steps) == len(drawn(PLAN.examples, PLAN.seed * 1000))
 
 
 def test_what_is_wrong_is_shrunk_to_the_actions_that_it_needs(tmp_path: Path) -> None:
-    (finding,) = run(Checker(WRONG), tmp_path).findings
+    (finding,) = run(Checker(WRONG), folder=tmp_path).findings
     assert set(finding.story.actions) == WRONG
     assert finding.story.workers == 1
 
 
 def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Path) -> None:
-    whole = run(Checker(WRONG), tmp_path / "whole")
+    whole = run(Checker(WRONG), folder=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run(Checker(WRONG, dies_after=9), tmp_path / "killed")
-    resumed = run(Checker(WRONG), tmp_path / "killed")
+        run(Checker(WRONG, dies_after=9), folder=tmp_path / "killed")
+    resumed = run(Checker(WRONG), folder=tmp_path / "killed")
     assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
     assert [step["label"] for step in resumed.steps] == [step["label"] for step in whole.steps]
 
 
 def test_a_finding_is_a_file_that_replays(tmp_path: Path) -> None:
-    (finding,) = run(Checker(WRONG), tmp_path).findings
+    (finding,) = run(Checker(WRONG), folder=tmp_path).findings
     read = load(tmp_path / finding.name)
     assert read == finding
     assert replay(read, Checker(WRONG))[0] == "STILL FAILS"  # type: ignore[arg-type]
@@ -75,7 +98,7 @@ def test_a_finding_is_a_file_that_replays(tmp_path: Path) -> None:
     "change", [{"story": {"actions": ["rm"], "workers": 1}}, {"problem": {"kind": 1, "words": ""}}]
 )
 def test_a_file_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    (finding,) = run(Checker(WRONG), tmp_path).findings
+    (finding,) = run(Checker(WRONG), folder=tmp_path).findings
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps({**finding.to_json(), **change}))
     with pytest.raises(UsageError, match=r"wrong\.json"):
