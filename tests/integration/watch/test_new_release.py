@@ -15,7 +15,6 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
-from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
 from tests.helpers.package_index import package_index, rebuild_wheel
 
@@ -28,6 +27,17 @@ FIX = (
     "        return self.parsed_string[-1:].isdigit() and (limit is None or float(self.parsed_string) <= float(limit))\n",
 )
 """A number may not exceed its maximum."""
+PROBE = """
+def accepts(schema, text):
+    from lmformatenforcer import JsonSchemaParser
+
+    parser = JsonSchemaParser(schema)
+    for character in text:
+        if character not in parser.get_allowed_characters():
+            return False
+        parser = parser.add_character(character)
+    return parser.can_end()
+"""
 TEST = """
 import pytest
 
@@ -51,7 +61,7 @@ def write_case(folder: Path, name: str, affected: str, schema: str, text: str) -
         folder,
         {
             f"test_{name}.py": TEST.format(id=name, schema=schema, text=text),
-            "probe.py": (ROOT / "cases" / "lmfe-178" / "probe.py").read_text(),
+            "probe.py": PROBE,
         },
     )
 
