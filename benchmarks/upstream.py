@@ -61,7 +61,7 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """Our median of the whole command divided by upstream's."""
+        """Median time of the whole command with our servers, divided by that with upstream's."""
         return median(self.whole["ours"]) / median(self.whole["upstream's"])
 
 

@@ -100,7 +100,7 @@ def looked_up(finding: ApiFinding) -> dict[str, Any]:
 
 
 def with_upstream(finding: ApiFinding) -> ApiFinding:
-    """Return a finding with what was looked up."""
+    """Return the finding with the result of the search for upstream reports."""
     entry = looked_up(finding)
     return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
 

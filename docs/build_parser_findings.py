@@ -185,7 +185,7 @@ def looked_up(finding: ParserFinding) -> dict[str, Any]:
 
 
 def with_upstream(finding: ParserFinding) -> ParserFinding:
-    """Return a finding with what was looked up."""
+    """Return the finding with the result of the search for upstream reports."""
     entry = looked_up(finding)
     return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
 

@@ -107,7 +107,7 @@ class Stream:
 
 
 def _chunk(line: str) -> dict[str, Any] | None:
-    """Return the chunk of a line of the stream; None for an empty line. What is no JSON object counts as a chunk without choices."""
+    """Return the chunk of a line of the stream; None for an empty line. Anything but a JSON object counts as a chunk without choices."""
     if not line.startswith("data: "):
         return None
     try:

@@ -74,7 +74,7 @@ class EngineFinding:
         }
 
     def save(self, folder: Path) -> Path:
-        """Write the file and return its path. A prompt that is no UTF-8 is written with escapes."""
+        """Write the file and return its path. A prompt that is not valid UTF-8 is written with escapes."""
         path = folder / self.name
         write_atomically(path, json.dumps(self.to_json(), indent=1) + "\n")
         return path

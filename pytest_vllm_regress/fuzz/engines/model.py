@@ -26,7 +26,7 @@ def expected(request: Request) -> Answer | None:
 
 
 def _choice(request: Request, said: str) -> Choice | None:
-    """Return the expected choice; None if the text is no UTF-8 or contains a marker, so that it is not one token for each byte."""
+    """Return the expected choice; None if the text is not valid UTF-8 or contains a marker, so that it is not one token for each byte."""
     if "<" in said or any("\udc80" <= letter <= "\udcff" for letter in said):
         return None
     options = request.options

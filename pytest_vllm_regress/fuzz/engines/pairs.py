@@ -89,7 +89,7 @@ _MANY_BLOCKS = {"num_gpu_blocks_override": 4000, "enable_prefix_caching": False}
 _SERVED_DROPS = frozenset({"detokenize", "truncate_prompt_tokens"})
 """Options of requests that mean something else over HTTP: there, truncation belongs to the tokenizer."""
 _RELEASE = frozenset({"structured_outputs"})
-"""Releases bring other grammar libraries, which may allow other spaces."""
+"""Another release may come with another grammar library, which allows whitespace in other places."""
 
 
 def _extra(**arguments: Any) -> dict[str, Any]:

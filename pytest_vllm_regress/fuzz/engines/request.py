@@ -19,7 +19,7 @@ class Request:
     """A request for text.
 
     Attributes:
-        prompt: text. Lone surrogates (``surrogateescape``) are bytes that are no UTF-8; such a prompt is sent as token ids.
+        prompt: text. Lone surrogates (``surrogateescape``) stand for bytes that are not valid UTF-8; such a prompt is sent as token ids.
         said: what the simulated model says, one text for each choice, in the same encoding; empty if it draws its answer.
         ends: the model ends its answer after ``said``, else it repeats it.
         options: vLLM's SamplingParams by name.
@@ -53,12 +53,12 @@ class Request:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the prompt is no UTF-8."""
+        """Whether the prompt is not valid UTF-8."""
         return is_broken(self.prompt)
 
     @property
     def tokens(self) -> list[int] | None:
-        """The prompt as token ids, for one that is no UTF-8. Its bytes are the tokens of the forged tokenizer."""
+        """The prompt as token ids, for one that is not valid UTF-8. Its bytes are the tokens of the forged tokenizer."""
         return list(_bytes(self.prompt)) if self.is_broken else None
 
     @property
@@ -141,7 +141,7 @@ class Question:
 
 
 def is_broken(text: str) -> bool:
-    """Return whether a text is no UTF-8."""
+    """Return whether a text is not valid UTF-8."""
     return any("\udc80" <= letter <= "\udcff" for letter in text)
 
 

@@ -68,7 +68,7 @@ class Story:
 def stories(draw: st.DrawFn) -> Story:
     """Draw gentle actions, in one of three stories a stop of the core, and in five of seven an end.
 
-    Half the stories are about all kinds of actions, a quarter about adapters, a quarter about rests.
+    Half of the stories mix all kinds of actions; a quarter concentrate on adapters, and a quarter on sleep and pauses.
     """
     themes = (
         GENTLE,

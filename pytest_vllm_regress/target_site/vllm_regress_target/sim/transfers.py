@@ -26,7 +26,7 @@ class Transfers:
         self._output: Any = None
 
     def handshake(self) -> Any:
-        """Return what the connector tells those of other workers, or None."""
+        """Return the metadata that the connector shares with those of other workers, or None."""
         return worker_v1.connector_handshake(get_kv_transfer_group()) if has_kv_transfer_group() else None
 
     def step(self, scheduled: Any) -> None:

@@ -272,7 +272,7 @@ class SimWorker(AdapterMixin, WorkerBase):
     reset_mm_cache = reset_encoder_cache
 
     def get_kv_connector_handshake_metadata(self) -> Any:
-        """Return what the KV connector tells those of other workers, or None."""
+        """Return the metadata that the KV connector shares with the connectors of other workers, or None."""
         return None if self._transfers is None else self._transfers.handshake()
 
     def profile(self, *args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""A campaign finds planted differences and shrinks them, finds nothing between equal sides, and goes on where it was killed."""
+"""A campaign finds planted differences and shrinks them, finds nothing where both sides are equal, and resumes after it was killed."""
 
 from __future__ import annotations
 

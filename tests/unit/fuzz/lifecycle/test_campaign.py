@@ -1,4 +1,4 @@
-"""A campaign of stories finds and shrinks what is wrong, goes on where it was killed, and its files replay."""
+"""A campaign of stories finds and shrinks problems, resumes after it was killed, and its findings can be replayed."""
 
 from __future__ import annotations
 
