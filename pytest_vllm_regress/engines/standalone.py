@@ -90,6 +90,10 @@ class Engines:
             engine.child.listen(self._on_reply)
         return engine
 
+    def warm(self) -> None:
+        """Import vLLM now, so that the first engine need not wait for it."""
+        self._session.warm_agent(self.target)
+
     def release(self, engine: Engine | AsyncEngine | Server) -> None:
         """Release an engine, once for each call that returned it. It is reused until it is stopped to make room for another one."""
         front: Front = "serve" if isinstance(engine, Server) else engine.front

@@ -57,10 +57,12 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         from pytest_vllm_regress.upstream.remote_server import RemoteLaunchRenderServer, RemoteOpenAIServer
+        from pytest_vllm_regress.upstream.settings import begin_warming
 
         for ours in (RemoteOpenAIServer, RemoteLaunchRenderServer):
             if hasattr(module, ours.__name__):
                 setattr(module, ours.__name__, ours)
+        begin_warming()
 
 
 def _replaced() -> set[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from ..checkpoints.hub_cache import NAME, ensure_alias, kind_of
 from ..checkpoints.kinds import KINDS
 from ..engines.settings import Limits, Settings
 from ..engines.standalone import Engines, engines_until_exit
-from ..errors import UsageError
+from ..errors import RegressError, UsageError
 from ..util.paths import writable_root
 
 ENVIRONMENT = "VLLM_REGRESS_ENVIRONMENT"
@@ -28,9 +30,31 @@ _OF_RUNNER = ("PYTEST_", "PYTHON")
 """Prefixes of variables that concern this process alone."""
 
 
-@functools.cache
+_warming: threading.Thread | None = None
+
+
 def engines() -> Engines:
     """Return the engines that all drop-ins of this process share. They end with the process."""
+    if _warming is not None:
+        _warming.join()
+    return _shared()
+
+
+def begin_warming() -> None:
+    """Begin to import vLLM for the first engine, beside what this process does until it needs one."""
+    global _warming
+    if _warming is None:
+        _warming = threading.Thread(target=_warm, args=(_shared(),))
+        _warming.start()
+
+
+def _warm(shared: Engines) -> None:
+    with contextlib.suppress(RegressError):  # the first engine meets the same error and reports it
+        shared.warm()
+
+
+@functools.cache
+def _shared() -> Engines:
     given = os.environ.get(ENVIRONMENT)
     settings = Settings(
         environments=(given,) if given else (),
