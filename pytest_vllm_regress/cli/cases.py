@@ -21,6 +21,10 @@ ERROR_STATUS = (
     "methods of the server (chat, stream_chat, answers, embed, ...) raise it: an exception, or an engine-death if the engine is dead. For a test "
     "with `post` use --kind wrong-result"
 )
+NOT_READY = (
+    "a server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang or "
+    "engine-death"
+)
 app = typer.Typer(context_settings=HELP)
 
 
@@ -131,7 +135,10 @@ def new(
     ] = "wrong-result",
     phase: Annotated[
         str,
-        typer.Option(help="Phase of the failure: import, start, ready, request, stop or probe (default: by --front)."),
+        typer.Option(
+            help="Phase of the failure: import, start, ready, request, stop or probe (default: by --front). With --front serve, "
+            "ready writes a test of a server that does not start, and stop one of signals and exit codes."
+        ),
     ] = "",
     pattern: Annotated[
         str,
@@ -163,6 +170,7 @@ def new(
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases import lint
     from ..cases.loading import load_valid_cases
+    from ..cases.model import NEEDS_AT_WORK
     from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
     from ..cases.new.templates import PLACEHOLDER, TEMPLATES
 
@@ -170,6 +178,8 @@ def new(
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
+    if front == "serve" and (phase == "start" or (phase == "ready" and kind in NEEDS_AT_WORK)):
+        raise UsageError(f"--front serve --phase {phase} --kind {kind}: {NOT_READY}")
 
     draft = Draft(
         title=title,

@@ -63,7 +63,11 @@ def validate(
         ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Run nothing: list the evidence files that are missing or out of date.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Run nothing: list the evidence files that are missing or out of date, and count the others.",
+        ),
     ] = False,
     trials: Annotated[
         int | None,
@@ -129,6 +133,8 @@ def validate(
         for line in (line for lines in problems.values() for line in lines):
             (say if check else warn)(line)
         if check:
+            proven = sum(not lines for lines in problems.values())
+            say(f"{proven} of {len(cases)} cases have a proof that is up to date")
             raise typer.Exit(UNEXPECTED if any(problems.values()) else OK)
         cases = tuple(case for case in cases if problems[case.id])
     for line in (line for case in cases for line in lint.lint_case(case, command.loaded.cases)):

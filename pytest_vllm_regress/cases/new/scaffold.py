@@ -19,12 +19,14 @@ from ...util.validation import format_value
 from ..case_format import FORMAT
 from ..loading import CASE_FILE, load_case
 from ..model import NEEDS_CONTROL_LEG, Case
-from .templates import TEMPLATES, Template, probe_code
+from .templates import Template, probe_code, template_for
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 DEVICES = ("sim", "cpu", "gpu")
 WITHOUT_ENGINE = ("probe", "finding")
 """Fronts whose tests start no engine."""
+PUBLIC_NAMES = ("AsyncEngine", "AtWork", "Engine", "EngineSpec", "Probe", "Server")
+"""Names of the package that a test template may use."""
 _SHORT = {"vllm-project/vllm": "vllm", "noamgat/lm-format-enforcer": "lmfe"}
 _REPOSITORY = r"(?P<repository>[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100})"
 _URL = re.compile(rf"https://github\.com/{_REPOSITORY}/(?P<page>issues|pull)/(?P<number>[0-9]{{1,9}})(?:[/?#].*)?")
@@ -125,8 +127,8 @@ class Draft:
 
     @property
     def template(self) -> Template:
-        """Return the test template of its front."""
-        return TEMPLATES[self.front]
+        """Return the test template of its front and phase."""
+        return template_for(self.front, self.phase)
 
     @property
     def component(self) -> str:
@@ -251,11 +253,12 @@ def _text(value: str) -> str:
 def _test(case: Case, upstream: Upstream | Unreported, name: str, draft: Draft) -> str:
     title = re.sub(r'["\\\\]', "'", case.title)
     test = draft.template.test(name, leg=draft.needs_leg)
-    names = ", ".join(name for name in ("AsyncEngine", "AtWork", "Engine", "Probe", "Server") if f": {name}" in test)
+    names = ", ".join(name for name in PUBLIC_NAMES if re.search(rf": {name}\b", test))
     uses = {
         "Callable[": "from collections.abc import Callable",
         "json.": "import json",
         "Path(": "from pathlib import Path",
+        "signal.": "import signal",
     }
     standard = sorted((line for word, line in uses.items() if word in test), key=lambda line: (line[0] == "f", line))
     first = "".join(f"{line}\n" for line in standard) + ("\n" if standard else "")
@@ -273,15 +276,18 @@ from __future__ import annotations
 
 
 def _story(case: Case, upstream: Upstream | Unreported) -> str:
-    shown_in = markdown_inline(", ".join(case.evidence.affected) or "no environment yet")
-    absent_in = markdown_inline(", ".join(case.evidence.fixed) or "no environment yet")
     return f"""# {case.id}: {markdown_inline(case.title)}
 
 Report: [{upstream}]({upstream.url})
 
-**Affected versions.** {markdown_inline(case.affected_text())}
+**What a user sees.** Describe the request or the configuration, and what goes wrong.
 
-**Evidence.** The failure shows in: {shown_in}. It does not show in: {absent_in}.
+**Why.** Describe the defect in the code, with a link.
 
-**Reproduce.** `vllm-regress run {case.id}`, or `vllm-regress run {case.id} --env NAME` in another environment.
+**Affected versions.** `case.toml` has the range; `vllm-regress show {case.id}` lists it with its ends. Describe what differs
+between versions.
+
+**What fixed it.** Name the change and its release, or write that there is none yet.
+
+**Workaround.** Describe what avoids the failure, or write that nothing does.
 """

@@ -152,8 +152,57 @@ def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
     }
 )
 """Templates by what a test needs: the front of an engine, or only a probe."""
+_READY = Template(
+    '''@pytest.fixture
+def engine_spec(engine_spec: EngineSpec, LEG) -> EngineSpec:
+    """Return the engine with the reported arguments."""
+    max_num_seqs = VALUE
+    return engine_spec.merged_with({"extra": {"max_num_seqs": max_num_seqs}})
+
+
+@pytest.mark.vllm_engine(front="serve")
+def test_NAME(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    """Start a server with these arguments. A correct one starts and answers."""
+    answer = vllm_server.post("/v1/completions", {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4})
+    vllm_at_work("the server answers", answer.status_code == 200 and any(c["text"] for c in answer.json()["choices"]))
+    vllm_server.check()  # the server still works
+''',
+    trigger="max_num_seqs",
+    subject=2,
+    control=1,
+    pattern=PLACEHOLDER,
+    phase="ready",
+)
+_STOP = Template(
+    '''@pytest.mark.vllm_engine(front="serve")
+def test_NAME(vllm_server: Server, vllm_at_work: AtWork, LEG) -> None:
+    """Send the reported signal and assert how a correct server ends."""
+    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+    requests = VALUE
+    for _ in range(requests):
+        answer = vllm_server.post("/v1/completions", body)
+        answered = answer.status_code == 200 and any(choice["text"] for choice in answer.json()["choices"])
+        vllm_at_work("a request is answered", answered)
+    vllm_server.signal(signal.SIGTERM)
+    status = vllm_server.wait_for_exit(60, all_processes=True)
+    assert status == 0, f"expected exit status 0 after {requests} requests, got {status}"
+''',
+    trigger="requests",
+    subject=2,
+    control=1,
+    pattern=r"expected exit status 0 after 2 requests, got -?\d+",
+    phase="stop",
+)
+OUTSIDE_REQUESTS: Mapping[str, Template] = MappingProxyType({"ready": _READY, "stop": _STOP})
+"""Templates of the front serve for a server that does not start, and for its end, by phase."""
 _IMPORT_NAMES = MappingProxyType({"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"})
 """Import names of structured-output packages whose distribution has another name."""
+
+
+def template_for(front: str, phase: str) -> Template:
+    """Return the template of a front; for a server that of the phase, if the failure belongs to its start or its end."""
+    outside = OUTSIDE_REQUESTS.get(phase) if front == "serve" else None
+    return outside or TEMPLATES[front]
 
 
 def probe_code(component: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
-from pytest_vllm_regress.cases.new.templates import TEMPLATES
+from pytest_vllm_regress.cases.new.templates import OUTSIDE_REQUESTS, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -18,11 +18,13 @@ FRONTS = tuple(name for name in TEMPLATES if name != "finding")
 
 def test_every_template_is_collected(pytester: pytest.Pytester, affected_target: Path) -> None:
     root = pytester.mkdir("cases")
-    for number, (front, kind) in enumerate([(front, kind) for front in FRONTS for kind in FAILURES]):
-        create_case(root, Upstream("a/b", number), Draft(front=front, kind=kind))
+    phases = [*((front, "") for front in FRONTS), *(("serve", phase) for phase in OUTSIDE_REQUESTS)]
+    drafts = [Draft(front=front, phase=phase, kind=kind) for front, phase in phases for kind in FAILURES]
+    for number, draft in enumerate(drafts):
+        create_case(root, Upstream("a/b", number), draft)
     result = pytester.runpytest_subprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
     assert result.ret == 0
-    result.stdout.fnmatch_lines([f"*{len(FRONTS) * len(FAILURES)} tests collected*"])
+    result.stdout.fnmatch_lines([f"*{len(drafts)} tests collected*"])
 
 
 @pytest.mark.parametrize("kind", FAILURES)

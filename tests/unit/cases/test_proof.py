@@ -278,14 +278,17 @@ def test_validate_proves_and_skips_proven_cases(
         return cli.main(["--cases", str(case.directory.parent), "validate", *arguments])
 
     assert validate("--check") == 1
-    assert "evidence.json: missing" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "evidence.json: missing" in output and output.endswith("\n0 of 1 cases have a proof that is up to date\n")
     assert validate("--stale", "--trials", "2") == 0
     document = json.loads((case.directory / proof.FILE).read_text())
     assert [(environment["verdict"], environment["trials"]) for environment in document["environments"]] == [
         ("REPRODUCED", 2),
         ("FIXED", 2),
     ]
+    capsys.readouterr()
     assert validate("--check") == 0
+    assert capsys.readouterr().out == "1 of 1 cases have a proof that is up to date\n"
     assert validate("--stale") == 0
     assert runner.asked == [("old", "new")] * 2
     assert offered == [["demo"], []]  # proven cases are not run again

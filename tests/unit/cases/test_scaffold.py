@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import CaseFileError, UsageError
+from tests.helpers import ROOT
 
 VLLM = "vllm-project/vllm"
 
@@ -46,6 +52,59 @@ def test_the_directory_is_complete(tmp_path: Path) -> None:
     assert case.title == '"quoted" \\ '
     assert case.directory.stat().st_mode & 0o777 == 0o755
     assert [path.name for path in case.directory.parent.iterdir()] == ["vllm-17173"]
+
+
+def test_the_readme_asks_for_its_sections_and_copies_no_claim_of_the_case_file(tmp_path: Path) -> None:
+    draft = Draft(affected=">=0.7,<0.8.5", affected_env=("vllm-0.8.4",), fixed_env=("vllm-0.8.5",), fixed_by=("16863",))
+    case = create_case(tmp_path, Upstream("o/r", 1), draft)
+    readme = (case.directory / "README.md").read_text()
+    headings = ["What a user sees", "Why", "Affected versions", "What fixed it", "Workaround"]
+    assert re.findall(r"^\*\*(.*)\.\*\*", readme, re.MULTILINE) == headings
+    listed = re.search(r"`README\.md` \| in your own words: (.*) \|", (ROOT / "CONTRIBUTING.md").read_text())
+    assert listed is not None and listed[1].split(", ") == [heading[0].lower() + heading[1:] for heading in headings]
+    assert [claim for claim in ("0.7", "0.8.4", "0.8.5", "16863") if claim in readme] == []
+    assert "`vllm-regress show r-1`" in readme
+
+
+@pytest.mark.parametrize(("phase", "fixtures"), [("ready", 1), ("stop", 0)])
+@pytest.mark.parametrize("kind", ["hang", "crash", "engine-death"])
+def test_a_phase_outside_requests_chooses_the_test_of_a_server(
+    tmp_path: Path, phase: str, fixtures: int, kind: str
+) -> None:
+    case = create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", phase=phase, kind=kind))
+    test = (case.directory / "test_r_1.py").read_text()
+    functions = [node for node in ast.parse(test).body if isinstance(node, ast.FunctionDef)]
+    assert [function.name for function in functions] == ["engine_spec"] * fixtures + ["test_r_1"]
+    assert "vllm_leg" in {argument.arg for argument in functions[0].args.args}
+    assert ("wait_for_exit" in test, "import signal" in test) == (phase == "stop",) * 2
+    assert (case.symptom.phases, case.control.declared) == ((phase,), True)
+    assert ("EngineSpec" in test) == (phase == "ready") and all(len(line) <= 120 for line in test.splitlines())
+
+
+def test_an_exit_code_is_asserted_and_described(tmp_path: Path) -> None:
+    case = create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", phase="stop"))
+    test = (case.directory / "test_r_1.py").read_text()
+    assert "requests = 2\n" in test and "vllm_leg" not in test and not case.control.declared
+    assert search(case.symptom.pattern, "expected exit status 0 after 2 requests, got -15") is not None
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("start", "crash"), ("ready", "wrong-result"), ("ready", "exception")])
+def test_what_a_server_that_does_not_start_never_shows_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], phase: str, kind: str
+) -> None:
+    new = ["--cases", str(tmp_path), "new", "1", "--front", "serve", "--phase", phase, "--kind", kind]
+    assert cli.main(new) == 2
+    assert "use --phase ready with --kind crash" in " ".join(capsys.readouterr().err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["separate", "joined"])
+@pytest.mark.parametrize("title", ["--max-logprobs -1 is rejected", "--kind", "-x", "--", "--title=y"])
+def test_a_title_may_begin_with_dashes(tmp_path: Path, title: str, form: str) -> None:
+    option = ["--title", title] if form == "separate" else [f"--title={title}"]
+    assert cli.main(["--cases", str(tmp_path), "new", "1", *option, "--kind", "hang"]) == 0
+    case = load_case(tmp_path / "vllm-1" / "case.toml")
+    assert (case.title, case.symptom.kind) == (title, "hang")
 
 
 def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
