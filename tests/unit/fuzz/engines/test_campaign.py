@@ -24,6 +24,12 @@ def run(checker: StandIn, folder: Path, plan: CampaignPlan = PLAN, *others: Stan
     return campaign
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> EngineCampaign:
+    """A campaign from beginning to end, in a folder of its own, that has found lost results."""
+    return run(StandIn(loses_results), tmp_path_factory.mktemp("whole"))
+
+
 def test_nothing_is_found_between_equal_sides(tmp_path: Path) -> None:
     campaign = run(StandIn(), tmp_path)
     assert campaign.findings == []
@@ -49,19 +55,17 @@ def test_a_planted_difference_is_found_and_shrunk(tmp_path: Path, fault: Fault, 
     assert traits <= request.traits <= traits | {"max_tokens", "temperature", "seed", "script"}
 
 
-def test_a_campaign_that_was_killed_resumes_with_the_same_findings(tmp_path: Path) -> None:
-    whole = run(StandIn(loses_results), tmp_path / "whole")
+def test_a_campaign_that_was_killed_resumes_with_the_same_findings(whole: EngineCampaign, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(StandIn(loses_results, dies_after=whole.checker.questions - 20), tmp_path / "killed")  # type: ignore[attr-defined]
     resumed = run(StandIn(loses_results), tmp_path / "killed")
     assert [finding.to_json() for finding in resumed.findings] == [finding.to_json() for finding in whole.findings]
 
 
-def test_several_engines_at_a_time_find_the_same(tmp_path: Path) -> None:
-    alone = run(StandIn(loses_results), tmp_path / "alone")
+def test_several_engines_at_a_time_find_the_same(whole: EngineCampaign, tmp_path: Path) -> None:
     others = [StandIn(loses_results), StandIn(loses_results)]
     together = run(StandIn(loses_results), tmp_path / "together", PLAN, *others)
-    assert [finding.to_json() for finding in together.findings] == [finding.to_json() for finding in alone.findings]
+    assert [finding.to_json() for finding in together.findings] == [finding.to_json() for finding in whole.findings]
     assert [other.questions > 20 for other in others] == [True, True]
 
 
@@ -85,26 +89,24 @@ def test_an_unknown_pair_is_refused_with_all_names(tmp_path: Path) -> None:
         run(StandIn(), tmp_path, CampaignPlan(pairs=("release",)))
 
 
-def test_a_finding_is_a_file_that_replays(tmp_path: Path) -> None:
-    for finding in run(StandIn(loses_results), tmp_path).findings:
-        read = load(tmp_path / finding.name)
+def test_a_finding_is_a_file_that_replays(whole: EngineCampaign) -> None:
+    for finding in whole.findings:
+        read = load(whole.folder / finding.name)
         assert read == finding
         assert replay(read, StandIn(loses_results))[0] == "STILL FAILS"  # type: ignore[arg-type]
         assert replay(read, StandIn())[0] == "FIXED"  # type: ignore[arg-type]
 
 
-def test_a_finding_whose_pair_is_not_there_cannot_run(tmp_path: Path) -> None:
-    finding = run(StandIn(loses_results), tmp_path).findings[0]
-    document = {**finding.to_json(), "pair": "tensor-parallel"}
+def test_a_finding_whose_pair_is_not_there_cannot_run(whole: EngineCampaign, tmp_path: Path) -> None:
+    document = {**whole.findings[0].to_json(), "pair": "tensor-parallel"}
     path = tmp_path / "other.json"
     path.write_text(json.dumps(document))
     assert replay(load(path), StandIn()) == ("CANNOT RUN", "there is no TPU")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("change", [{"pair": "../x"}, {"question": []}, {"difference": {"kind": 1, "words": ""}}])
-def test_a_file_of_another_form_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    finding = run(StandIn(loses_results), tmp_path).findings[0]
+def test_a_file_of_another_form_is_refused(whole: EngineCampaign, tmp_path: Path, change: dict[str, Any]) -> None:
     path = tmp_path / "wrong.json"
-    path.write_text(json.dumps({**finding.to_json(), **change}))
+    path.write_text(json.dumps({**whole.findings[0].to_json(), **change}))
     with pytest.raises(UsageError, match=r"wrong\.json"):
         load(path)
