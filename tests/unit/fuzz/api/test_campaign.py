@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,23 +165,26 @@ def test_an_unknown_kind_of_server_is_refused_with_the_kinds_that_there_are(tmp_
         run(tmp_path, StandInStarter(), CampaignPlan(servers=("tts",)))
 
 
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The document of a finding: a server that says nothing."""
+    (finding,) = run(tmp_path_factory.mktemp("silent"), StandInStarter(stand_in.says_nothing)).findings
+    return finding.to_json()
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("format", 2), ("surplus", 1), ("api", {"server": "x"}), ("releases", {"1": "maybe"}), ("question", {"body": 1})],
 )
-def test_a_damaged_finding_is_refused_by_name(tmp_path: Path, key: str, value: object) -> None:
-    (finding,) = run(tmp_path, StandInStarter(stand_in.says_nothing)).findings
-    path = tmp_path / finding.name
-    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+def test_a_damaged_finding_is_refused_by_name(silent: dict[str, Any], tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_text(json.dumps({**silent, key: value}))
     with pytest.raises(UsageError, match=path.name):
         load(path)
 
 
-def test_a_finding_about_an_unknown_server_is_refused(tmp_path: Path) -> None:
-    (finding,) = run(tmp_path, StandInStarter(stand_in.says_nothing)).findings
-    document = finding.to_json()
-    document["question"]["server"] = "other"
-    path = tmp_path / finding.name
-    path.write_text(json.dumps(document))
+def test_a_finding_about_an_unknown_server_is_refused(silent: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({**silent, "question": {**silent["question"], "server": "other"}}))
     with pytest.raises(UsageError, match="'other' is not one of text"):
         load(path)
