@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from finding_pages import listing, look_up, with_upstream
 from page_parts import code
 
 from pytest_vllm_regress.engines.standalone import bare_session
@@ -22,7 +22,6 @@ from pytest_vllm_regress.errors import ChildError, Unsupported
 from pytest_vllm_regress.fuzz.api.checker import ApiChecker
 from pytest_vllm_regress.fuzz.api.finding import ApiFinding, load, replay
 from pytest_vllm_regress.fuzz.api.starting import LIMITS, ServerStarter
-from pytest_vllm_regress.fuzz.upstream_search import Upstream
 
 HERE = Path(__file__).parent
 PLACE = HERE / "api-findings"
@@ -38,42 +37,33 @@ the server; `vllm-regress replay docs/api-findings/FILE` asks it again, `vllm-re
 prints the text of vLLM's bug-report form. *Upstream*: reports of the same failure, or the words with which none was found.
 
 """
+COLUMNS = ("route", "problem", "request", "what came", "cause")
 
 
-def row(finding: ApiFinding) -> str:
-    """Return a row of the table of findings."""
-    failing = [release for release, answer in finding.releases.items() if answer == "STILL FAILS"]
-    sound = [release for release, answer in finding.releases.items() if answer == "FIXED"]
-    upstream = ", ".join(finding.upstream.reports) or (
-        f"not found ({'; '.join(finding.upstream.words)})" if finding.upstream.words else "not looked up"
-    )
-    cells = (
+def cells(finding: ApiFinding) -> tuple[str, ...]:
+    """Return what a row says of a finding."""
+    return (
         f"[{finding.question.method} {finding.question.route}](../api-findings/{finding.name})",
         finding.problem.outcome,
         code(finding.question.body or finding.question.path),
         code(finding.problem.words),
         code(finding.problem.key),
-        ", ".join(failing),
-        ", ".join(sound) or "-",
-        upstream,
     )
-    return f"| {' | '.join(cells)} |"
 
 
-def page(everything: list[ApiFinding]) -> str:
-    """Return the page of findings. Those that are by design are listed apart, with the reason."""
-    findings = [finding for finding in everything if "by_design" not in looked_up(finding)]
-    designed = [finding for finding in everything if finding not in findings]
-    head = "| route | problem | request | what came | cause | fails in | right in | upstream |\n|" + " --- |" * 8
-    known = sum(bool(finding.upstream.reports) for finding in findings)
-    searched = sum(bool(finding.upstream.words) for finding in findings)
-    count = f"{len(findings)} findings; {searched} looked up, {known} of these reported upstream."
-    reasons = [
-        f"- [{one.question.method} {one.question.route}: {one.problem.key}](../api-findings/{one.name}): {looked_up(one)['by_design']}."
-        for one in designed
-    ]
-    section = "\n## By design\n\n" + "\n".join(reasons) + "\n" if reasons else ""
-    return HEAD + "\n".join([head, *map(row, findings)]) + f"\n\n{count}\n{section}"
+def looked_up(finding: ApiFinding) -> dict[str, Any]:
+    """Return what was looked up by hand for a finding."""
+    return look_up(UPSTREAM, (finding.problem.key,))
+
+
+def title(finding: ApiFinding) -> str:
+    """Return the name of a finding that is by design."""
+    return f"{finding.question.method} {finding.question.route}: {finding.problem.key}"
+
+
+def page(findings: list[ApiFinding]) -> str:
+    """Return the page of findings."""
+    return HEAD + listing(findings, COLUMNS, cells, looked_up, title, PLACE.name)
 
 
 def with_releases(findings: list[ApiFinding], environments: list[str]) -> list[ApiFinding]:
@@ -91,18 +81,6 @@ def with_releases(findings: list[ApiFinding], environments: list[str]) -> list[A
     return [
         dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]}) for finding in findings
     ]
-
-
-def looked_up(finding: ApiFinding) -> dict[str, Any]:
-    """Return what was looked up by hand for a finding."""
-    known: dict[str, dict[str, Any]] = tomllib.loads(UPSTREAM.read_text(encoding="utf-8"))
-    return known.get(finding.problem.key, {"words": [], "reports": []})
-
-
-def with_upstream(finding: ApiFinding) -> ApiFinding:
-    """Return the finding with the result of the search for upstream reports."""
-    entry = looked_up(finding)
-    return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
 
 
 def published() -> list[ApiFinding]:
@@ -133,7 +111,7 @@ def main() -> None:
         for old in PLACE.glob("*.json"):
             old.unlink()
     for finding in with_releases(findings or published(), arguments.ask):
-        with_upstream(finding).save(PLACE)
+        with_upstream(finding, looked_up(finding)).save(PLACE)
     PAGE.write_text(page(published()), encoding="utf-8")
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
+
+from finding_pages import listing, look_up, with_upstream
+from page_parts import code
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.fuzz.engines import finding as of_engines
@@ -22,13 +24,15 @@ from pytest_vllm_regress.fuzz.engines.finding import EngineFinding
 from pytest_vllm_regress.fuzz.lifecycle import finding as of_lifecycle
 from pytest_vllm_regress.fuzz.lifecycle.checker import StoryChecker
 from pytest_vllm_regress.fuzz.lifecycle.finding import StoryFinding
-from pytest_vllm_regress.fuzz.upstream_search import Upstream
 
 HERE = Path(__file__).parent
 PLACE = HERE / "engine-findings"
 UPSTREAM = PLACE / "upstream.toml"
 PAGE = HERE / "generated" / "engine-findings.md"
 Finding = EngineFinding | StoryFinding
+COLUMNS = ("hunter or pair", "what is wrong", "requests or story", "observed")
+LONG = 240
+"""Characters of a request or a story in a cell."""
 
 HEAD = """# Findings about engines and servers
 
@@ -52,40 +56,19 @@ def kind_of(finding: Finding) -> str:
     return finding.problem.kind if isinstance(finding, StoryFinding) else finding.difference.kind
 
 
-def code(text: str, limit: int = 240) -> str:
-    """Return text as code in a cell of a Markdown table."""
-    short = text if len(text) <= limit else text[: limit - 3] + "..."
-    plain = short.replace("\\", "\\\\").replace("\n", "\\n").replace("|", "\\|").replace("`", "'")
-    return f"`{plain}`"
-
-
-def row(finding: Finding) -> str:
-    """Return a row of the table."""
-    failing = [release for release, answer in finding.releases.items() if answer == "STILL FAILS"]
-    sound = [release for release, answer in finding.releases.items() if answer == "FIXED"]
-    upstream = ", ".join(finding.upstream.reports) or f"not found ({'; '.join(finding.upstream.words)})"
+def cells(finding: Finding) -> tuple[str, ...]:
+    """Return what a row says of a finding."""
     if isinstance(finding, StoryFinding):
-        where, what, words = "lifecycle", code(finding.story.to_text()), finding.problem.words
+        where, what, words = "lifecycle", code(finding.story.to_text(), LONG), finding.problem.words
     else:
         where, words = finding.pair, finding.difference.words
-        what = " ".join(code(json.dumps(request.to_json())) for request in finding.question.requests)
-    name = f"[{where}](../engine-findings/{finding.name})"
-    return f"| {name} | {kind_of(finding)} | {what} | {code(words)} | {', '.join(failing) or '-'} | {', '.join(sound) or '-'} | {upstream} |"
+        what = " ".join(code(json.dumps(request.to_json()), LONG) for request in finding.question.requests)
+    return f"[{where}](../engine-findings/{finding.name})", kind_of(finding), what, code(words, LONG)
 
 
 def looked_up(finding: Finding) -> dict[str, Any]:
     """Return what was looked up by hand for a finding: the entry of its file, or of its kind."""
-    known = tomllib.loads(UPSTREAM.read_text(encoding="utf-8"))
-    entry: dict[str, Any] = next(
-        (known[key] for key in (finding.name, kind_of(finding)) if key in known), {"words": [], "reports": []}
-    )
-    return entry
-
-
-def with_upstream(finding: Finding) -> Finding:
-    """Return the finding with the result of the search for upstream reports."""
-    entry = looked_up(finding)
-    return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
+    return look_up(UPSTREAM, (finding.name, kind_of(finding)))
 
 
 def published() -> list[Finding]:
@@ -93,19 +76,9 @@ def published() -> list[Finding]:
     return sorted((load(path) for path in PLACE.glob("*.json")), key=lambda finding: finding.name)
 
 
-def page(everything: list[Finding]) -> str:
-    """Return the page. Findings that are by design are listed apart, with the reason."""
-    findings = [finding for finding in everything if "by_design" not in looked_up(finding)]
-    designed = [finding for finding in everything if finding not in findings]
-    table = (
-        "| hunter or pair | what is wrong | requests or story | observed | fails in | right in | upstream |\n|"
-        + " --- |" * 7
-    )
-    known = sum(bool(finding.upstream.reports) for finding in findings)
-    count = f"{len(findings)} findings, all looked up, {known} of these reported upstream."
-    reasons = [f"- [{kind_of(one)}](../engine-findings/{one.name}): {looked_up(one)['by_design']}." for one in designed]
-    section = "\n## By design\n\n" + "\n".join(reasons) + "\n" if reasons else ""
-    return HEAD + "\n".join([table, *map(row, findings)]) + f"\n\n{count}\n{section}"
+def page(findings: list[Finding]) -> str:
+    """Return the page of findings."""
+    return HEAD + listing(findings, COLUMNS, cells, looked_up, kind_of, PLACE.name)
 
 
 def with_releases(findings: list[Finding], environments: list[str]) -> list[Finding]:
@@ -135,7 +108,7 @@ def main() -> None:
         finding.save(PLACE)
     everything = with_releases(published(), arguments.ask) if arguments.ask else published()
     for finding in everything:
-        with_upstream(finding).save(PLACE)
+        with_upstream(finding, looked_up(finding)).save(PLACE)
     PAGE.write_text(page(published()), encoding="utf-8")
 
 

@@ -6,7 +6,8 @@ import dataclasses
 import tomllib
 from pathlib import Path
 
-from build_engine_findings import Finding, code, kind_of, load
+from build_engine_findings import Finding, kind_of, load
+from page_parts import code
 
 from pytest_vllm_regress.fuzz.lifecycle.finding import StoryFinding
 
@@ -64,8 +65,8 @@ def row(entry: FoundAgain) -> str:
         report,
         finding.environment.removeprefix("vllm-"),
         kind_of(finding),
-        code(smallest),
-        code(f"vllm-regress {entry.campaign}"),
+        code(smallest, 240),
+        code(f"vllm-regress {entry.campaign}", 240),
         entry.seen,
     )
     return f"| {' | '.join(cells)} |"

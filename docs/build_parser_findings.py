@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import tomllib
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from finding_pages import listing, look_up, with_upstream
 from page_parts import code
 
 from pytest_vllm_regress.engines.standalone import bare_session
@@ -26,7 +27,6 @@ from pytest_vllm_regress.fuzz.parsers.cuts import CutKind
 from pytest_vllm_regress.fuzz.parsers.finding import ParserFinding, load, replay
 from pytest_vllm_regress.fuzz.parsers.oracle import WHOLE
 from pytest_vllm_regress.fuzz.stepped import JOURNAL
-from pytest_vllm_regress.fuzz.upstream_search import Upstream
 
 HERE = Path(__file__).parent
 PLACE = HERE / "parser-findings"
@@ -35,6 +35,7 @@ RECORD = HERE / "records" / "parsers.json"
 TABLE = HERE / "generated" / "parsers.md"
 PAGE = HERE / "generated" / "parser-findings.md"
 WAYS = (WHOLE, *CutKind)
+COLUMNS = ("parser", "problem", "pieces", "what came", "in")
 LETTERS = dict(zip(WAYS, "wctsmo", strict=True))
 
 TABLE_HEAD = """# Parsers by release and kind of cut
@@ -122,40 +123,32 @@ def table(record: dict[str, Any]) -> str:
     return TABLE_HEAD + "\n".join(lines) + f"\n\nSound parsers: {', '.join(sound)}.\n"
 
 
-def row(finding: ParserFinding) -> str:
-    """Return a row of the table of findings."""
+def cells(finding: ParserFinding) -> tuple[str, ...]:
+    """Return what a row says of a finding."""
     pieces = finding.question.cuts[0][1].pieces if finding.question.cuts else (finding.question.text,)
-    ways = ", ".join(finding.kinds) if finding.kinds else "whole"
-    failing = [release for release, answer in finding.releases.items() if answer == "STILL FAILS"]
-    sound = [release for release, answer in finding.releases.items() if answer == "FIXED"]
-    upstream = ", ".join(finding.upstream.reports) or (
-        f"not found ({'; '.join(finding.upstream.words)})" if finding.upstream.words else "not looked up"
-    )
-    cells = (
+    return (
         f"[{finding.parser}](../parser-findings/{finding.name})",
         finding.problem.kind,
         code(" / ".join(pieces)),
         code(finding.problem.words),
-        ways,
-        ", ".join(failing),
-        ", ".join(sound) or "-",
-        upstream,
+        ", ".join(finding.kinds) or "whole",
     )
-    return f"| {' | '.join(cells)} |"
 
 
-def page(everything: list[ParserFinding]) -> str:
-    """Return the page of findings. Those that are by design are listed apart, with the reason."""
-    findings = [finding for finding in everything if "by_design" not in looked_up(finding)]
-    designed = [finding for finding in everything if finding not in findings]
-    head = "| parser | problem | pieces | what came | in | fails in | right in | upstream |\n|" + " --- |" * 8
-    parsers = len({(finding.parser.kind, finding.parser.name) for finding in findings})
-    searched = sum(bool(finding.upstream.words) for finding in findings)
-    known = sum(bool(finding.upstream.reports) for finding in findings)
-    count = f"{len(findings)} findings in {parsers} parsers; {searched} looked up, {known} of these reported upstream."
-    reasons = [f"- [{one.parser}](../parser-findings/{one.name}): {looked_up(one)['by_design']}." for one in designed]
-    section = "\n## By design\n\n" + "\n".join(reasons) + "\n" if reasons else ""
-    return PAGE_HEAD + "\n".join([head, *map(row, findings)]) + f"\n\n{count}\n{section}"
+def looked_up(finding: ParserFinding) -> dict[str, Any]:
+    """Return what was looked up by hand for a finding: the entry of its file, of its parser and kind of problem, or of its parser."""
+    parser = f"{finding.parser.name} {finding.parser.kind}"
+    return look_up(UPSTREAM, (finding.name, f"{parser}: {finding.problem.kind}", parser))
+
+
+def in_parsers(findings: Sequence[ParserFinding]) -> str:
+    """Return in how many parsers the findings are."""
+    return f" in {len({(finding.parser.kind, finding.parser.name) for finding in findings})} parsers"
+
+
+def page(findings: list[ParserFinding]) -> str:
+    """Return the page of findings."""
+    return PAGE_HEAD + listing(findings, COLUMNS, cells, looked_up, lambda one: str(one.parser), PLACE.name, in_parsers)
 
 
 def with_releases(findings: list[ParserFinding], environments: list[str]) -> list[ParserFinding]:
@@ -173,21 +166,6 @@ def with_releases(findings: list[ParserFinding], environments: list[str]) -> lis
     return [
         dataclasses.replace(finding, releases={**finding.releases, **answers[finding.name]}) for finding in findings
     ]
-
-
-def looked_up(finding: ParserFinding) -> dict[str, Any]:
-    """Return what was looked up by hand for a finding: the entry of its file, of its parser and kind of problem, or of its parser."""
-    known = tomllib.loads(UPSTREAM.read_text(encoding="utf-8"))
-    parser = f"{finding.parser.name} {finding.parser.kind}"
-    keys = (finding.name, f"{parser}: {finding.problem.kind}", parser)
-    entry: dict[str, Any] = next((known[key] for key in keys if key in known), {"words": [], "reports": []})
-    return entry
-
-
-def with_upstream(finding: ParserFinding) -> ParserFinding:
-    """Return the finding with the result of the search for upstream reports."""
-    entry = looked_up(finding)
-    return dataclasses.replace(finding, upstream=Upstream(tuple(entry["words"]), tuple(entry["reports"])))
 
 
 def published() -> list[ParserFinding]:
@@ -219,7 +197,7 @@ def main() -> None:
             finding.save(PLACE)
     RECORD.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for finding in published():
-        with_upstream(finding).save(PLACE)
+        with_upstream(finding, looked_up(finding)).save(PLACE)
     TABLE.write_text(table(record), encoding="utf-8")
     PAGE.write_text(page(published()), encoding="utf-8")
 

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import UsageError
-from ...util.documents import load_json
-from ...util.files import write_atomically
 from ...util.masking import mask
-from ...util.validation import problems as schema_problems
-from ..upstream_search import Upstream
+from ..finding_file import FindingFile, Upstream, read
 from .cause import traceback_of
 from .checker import ApiChecker
 from .growth import REQUESTS, growth_problem
@@ -23,18 +20,15 @@ from .oracle import Outcome, Problem, problem
 from .question import Question
 from .servers import SERVERS
 
-FORMAT = 1
-MAX_BYTES = 1 << 20
 _SCHEMA = "api_finding_schema.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class ApiFinding:
+class ApiFinding(FindingFile):
     """A server's failure.
 
     Attributes:
         traceback: the exception that is its cause, with vLLM's own calls; empty if none was logged.
-        releases: answer of a replay by version of vLLM.
     """
 
     environment: str
@@ -58,32 +52,14 @@ class ApiFinding:
         route = re.sub(r"[^a-z0-9]+", "-", self.question.route.lower()).strip("-")
         return f"api-{route}-{self.problem.outcome.replace(' ', '-')}-{digest}.json"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the file's content as a JSON document (schema: ``api_finding_schema.json``)."""
+    def details(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
-            "command": f"vllm-regress replay {self.name}",
             "api": {"server": self.question.server, "options": SERVERS[self.question.server].options()},
-            "environment": self.environment,
-            "versions": dict(self.versions),
-            "seed": self.seed,
             "question": dataclasses.asdict(self.question),
             "curl": self.question.curl()[:8000],
             "problem": {**dataclasses.asdict(self.problem), "words": mask(self.problem.words)[:2000]},
             "traceback": mask(self.traceback)[-6000:],
-            "releases": dict(self.releases),
-            "upstream": dataclasses.asdict(self.upstream),
         }
-
-    def text(self) -> str:
-        """Return the file's content as text."""
-        return json.dumps(self.to_json(), indent=1) + "\n"
-
-    def save(self, folder: Path) -> Path:
-        """Write the file and return its path."""
-        path = folder / self.name
-        write_atomically(path, self.text())
-        return path
 
 
 def finding_of(question: Question, found: Problem, log: str, checker: ApiChecker, seed: int) -> ApiFinding:
@@ -102,23 +78,17 @@ def is_api_finding(document: object) -> bool:
 
 def load(path: Path) -> ApiFinding:
     """Read and validate a file. Raises ``UsageError`` that lists what is wrong with it."""
-    document = load_json(path, MAX_BYTES, what="a finding of `vllm-regress fuzz api`")
-    if errors := schema_problems(document, _SCHEMA):
-        raise UsageError("\n".join(f"{path}: {error}" for error in errors))
-    found, upstream = document["problem"], document["upstream"]
+    document, shared = read(path, "api", _SCHEMA)
+    found = document["problem"]
     if document["question"]["server"] not in SERVERS:
         raise UsageError(
             f"{path}: question.server: {document['question']['server']!r} is not one of {', '.join(SERVERS)}"
         )
     return ApiFinding(
-        document["environment"],
-        document["versions"],
-        Question(**document["question"]),
-        Problem(Outcome(found["outcome"]), found["key"], found["words"]),
-        document["seed"],
-        document["traceback"],
-        document["releases"],
-        Upstream(tuple(upstream["words"]), tuple(upstream["reports"])),
+        question=Question(**document["question"]),
+        problem=Problem(Outcome(found["outcome"]), found["key"], found["words"]),
+        traceback=document["traceback"],
+        **shared,
     )
 
 

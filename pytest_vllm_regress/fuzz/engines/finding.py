@@ -9,31 +9,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
-from ...util.documents import load_json
-from ...util.files import write_atomically
 from ...util.masking import mask
-from ...util.validation import problems as schema_problems
-from ..upstream_search import Upstream
+from ..finding_file import FindingFile, Upstream, hyphenated, read
 from .checker import PairChecker
 from .observed import Observed
 from .oracle import Difference
 from .pairs import pairs_named
 from .request import Question
 
-FORMAT = 1
-MAX_BYTES = 1 << 20
 _SCHEMA = "engine_finding_schema.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineFinding:
+class EngineFinding(FindingFile):
     """Two configurations that do not agree.
 
     Attributes:
         pair: name of the pair.
         against: the other environment of the pair ``release``.
-        releases: answer of a replay by version of vLLM.
     """
 
     pair: str
@@ -54,30 +47,16 @@ class EngineFinding:
     def name(self) -> str:
         """File name: pair, kind of difference and a short digest of the question."""
         key = json.dumps([self.pair, self.against, self.difference.kind, self.question.to_json()])
-        kind = "".join(letter if letter.isalnum() else "-" for letter in self.difference.kind)
+        kind = hyphenated(self.difference.kind)
         return f"engines-{self.pair}-{kind}-{hashlib.sha256(key.encode()).hexdigest()[:6]}.json".lower()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the file's content as a JSON document (schema: ``engine_finding_schema.json``)."""
+    def details(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
-            "command": f"vllm-regress replay {self.name}",
             "pair": self.pair,
             "against": self.against,
-            "environment": self.environment,
-            "versions": dict(self.versions),
-            "seed": self.seed,
             "question": self.question.to_json(),
             "difference": {"kind": self.difference.kind, "words": mask(self.difference.words)[:4000]},
-            "releases": dict(self.releases),
-            "upstream": dataclasses.asdict(self.upstream),
         }
-
-    def save(self, folder: Path) -> Path:
-        """Write the file and return its path. A prompt that is not valid UTF-8 is written with escapes."""
-        path = folder / self.name
-        write_atomically(path, json.dumps(self.to_json(), indent=1) + "\n")
-        return path
 
 
 def is_engine_finding(document: object) -> bool:
@@ -87,20 +66,13 @@ def is_engine_finding(document: object) -> bool:
 
 def load(path: Path) -> EngineFinding:
     """Read and validate a file. Raises ``UsageError`` that lists what is wrong with it."""
-    document = load_json(path, MAX_BYTES, what="a finding of `vllm-regress fuzz engines`")
-    if errors := schema_problems(document, _SCHEMA):
-        raise UsageError("\n".join(f"{path}: {error}" for error in errors))
-    upstream = document["upstream"]
+    document, shared = read(path, "engines", _SCHEMA)
     return EngineFinding(
-        document["pair"],
-        document["environment"],
-        document["versions"],
-        Question.of_json(document["question"]),
-        Difference(**document["difference"]),
-        document["against"],
-        document["seed"],
-        document["releases"],
-        Upstream(tuple(upstream["words"]), tuple(upstream["reports"])),
+        pair=document["pair"],
+        question=Question.of_json(document["question"]),
+        difference=Difference(**document["difference"]),
+        against=document["against"],
+        **shared,
     )
 
 

@@ -9,12 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError
-from ...util.documents import load_json
-from ...util.files import write_atomically
 from ...util.masking import mask
-from ...util.validation import problems as schema_problems
-from ..upstream_search import Upstream
+from ..finding_file import FindingFile, Upstream, hyphenated, read
 from .checker import ParserChecker, ParserName
 from .cuts import Cut, CutKind
 from .formats import Format
@@ -22,18 +18,15 @@ from .meaning import Meaning, features
 from .oracle import Problem
 from .question import Observed, Question, observations
 
-FORMAT = 1
-MAX_BYTES = 1 << 20
 _SCHEMA = "parser_finding_schema.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class ParserFinding:
+class ParserFinding(FindingFile):
     """A parser's failure.
 
     Attributes:
         kinds: kinds of cuts that show it; empty if the whole text does.
-        releases: answer of a replay by version of vLLM.
     """
 
     parser: ParserName
@@ -69,19 +62,13 @@ class ParserFinding:
         digest = hashlib.sha256(
             json.dumps([*key, [list(cut.pieces) for _, cut in self.question.cuts]]).encode()
         ).hexdigest()[:6]
-        kind = "".join(letter if letter.isalnum() else "-" for letter in self.problem.kind)
+        kind = hyphenated(self.problem.kind)
         return f"parser-{self.parser.name.replace('_', '-')}-{self.parser.kind}-{kind}-{digest}.json".lower()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the file's content as a JSON document (schema: ``parser_finding_schema.json``)."""
+    def details(self) -> dict[str, Any]:
         question = self.question
         return {
-            "format": FORMAT,
-            "command": f"vllm-regress replay {self.name}",
             "parser": dataclasses.asdict(self.parser),
-            "environment": self.environment,
-            "versions": dict(self.versions),
-            "seed": self.seed,
             "question": {
                 "meaning": question.meaning.to_json(),
                 "text": question.text,
@@ -95,15 +82,10 @@ class ParserFinding:
             },
             "problem": {**dataclasses.asdict(self.problem), "words": mask(self.problem.words)[:4000]},
             "kinds": list(self.kinds),
-            "releases": dict(self.releases),
-            "upstream": dataclasses.asdict(self.upstream),
         }
 
-    def save(self, folder: Path) -> Path:
-        """Write the file and return its path."""
-        path = folder / self.name
-        write_atomically(path, json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n")
-        return path
+    def text(self) -> str:
+        return json.dumps(self.to_json(), indent=1, ensure_ascii=False) + "\n"  # markers are easier to read as they are
 
 
 def is_parser_finding(document: object) -> bool:
@@ -113,16 +95,12 @@ def is_parser_finding(document: object) -> bool:
 
 def load(path: Path) -> ParserFinding:
     """Read and validate a file. Raises ``UsageError`` that lists what is wrong with it."""
-    document = load_json(path, MAX_BYTES, what="a finding of `vllm-regress fuzz parsers`")
-    if errors := schema_problems(document, _SCHEMA):
-        raise UsageError("\n".join(f"{path}: {error}" for error in errors))
-    question, parser, upstream = document["question"], document["parser"], document["upstream"]
+    document, shared = read(path, "parsers", _SCHEMA)
+    question, parser = document["question"], document["parser"]
     cuts = tuple((CutKind(cut["kind"]), Cut(tuple(cut["pieces"]), cut["end_alone"])) for cut in question["cuts"])
     return ParserFinding(
-        ParserName(parser["kind"], parser["name"], tuple(parser["aliases"])),
-        document["environment"],
-        document["versions"],
-        Question(
+        parser=ParserName(parser["kind"], parser["name"], tuple(parser["aliases"])),
+        question=Question(
             Meaning.of_json(question["meaning"]),
             question["text"],
             cuts,
@@ -130,11 +108,9 @@ def load(path: Path) -> ParserFinding:
             question["options"],
             question["prompt"],
         ),
-        Problem(**document["problem"]),
-        tuple(map(CutKind, document["kinds"])),
-        document["seed"],
-        document["releases"],
-        Upstream(tuple(upstream["words"]), tuple(upstream["reports"])),
+        problem=Problem(**document["problem"]),
+        kinds=tuple(map(CutKind, document["kinds"])),
+        **shared,
     )
 
 
