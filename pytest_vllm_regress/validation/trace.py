@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..bisection.documented import Trace, TraceOptions, release_pairs, trace
+from packaging.version import Version
+
+from ..audit.boundaries import Boundary, boundaries
+from ..audit.verdict_table import read_table
+from ..bisection.documented import ReleasePair, Trace, TraceOptions, release_pairs, trace
 from ..bisection.search import CandidateRunner
 from ..cases import proof
 from ..cases.model import Case
@@ -40,7 +44,9 @@ class TraceReport:
 def trace_case(
     case: Case, options: TraceOptions, runner: CandidateRunner, command: Callable[[str], str]
 ) -> TraceReport:
-    """Search the commits between the releases of the evidence. ``command``: from a case id to the command that validates the case.
+    """Search the commits between adjacent releases if runs of them are recorded, else between those of the evidence.
+
+    ``command``: from a case id to the command that validates the case.
 
     Raises ``KeyboardInterrupt`` when a run is interrupted; the results so far are kept.
     """
@@ -48,8 +54,9 @@ def trace_case(
         return TraceReport(case, problems=tuple(problems))
     evidence = proof.read_proof(case.directory / proof.FILE)
     traces: list[Trace] = []
-    for pair in release_pairs(case, evidence):
-        runner.say(f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to its evidence")
+    ends = boundaries(case, read_table([case]))
+    for pair in (narrowed(pair, ends) for pair in release_pairs(case, evidence)):
+        runner.say(f"{case.id}: {'fixed' if pair.is_fix else 'broken'} between {pair}, according to recorded runs")
         traces.append(trace(case, pair, options, runner))
     problems = [problem for case_trace in traces for problem in case_trace.problems]
     commits = tuple(commit for case_trace in traces for commit in case_trace.commits)
@@ -59,3 +66,17 @@ def trace_case(
     for case_trace in traces:
         case_trace.search_log.forget()
     return TraceReport(case, commits, path=path)
+
+
+def narrowed(pair: ReleasePair, ends: Sequence[Boundary]) -> ReleasePair:
+    """Return the adjacent releases between which the change of ``pair`` was observed, or ``pair`` itself.
+
+    ``ends``: those of the case's ranges.
+    """
+    for end in ends:
+        older, younger = sorted((end.inside, end.outside), key=Version)
+        narrow = ReleasePair(end.package, older, younger, older == end.inside)
+        within = Version(pair.older) <= Version(older) and Version(younger) <= Version(pair.younger)
+        if end.observed and within and (narrow.package, narrow.is_fix) == (pair.package, pair.is_fix):
+            return narrow
+    return pair

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
+from pytest_vllm_regress.audit.boundaries import Boundary
 from pytest_vllm_regress.bisection.documented import ReleasePair, release_pairs
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.impostors import MIN_REJECTED
@@ -19,6 +20,7 @@ from pytest_vllm_regress.cases.proof import EnvironmentEvidence, Proof
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.sources import set_clones
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.validation.trace import narrowed
 from tests.helpers.histories import StandIn
 from tests.helpers.repositories import RepositoryBuilder
 from tests.unit.bisection.test_bisect import CASE
@@ -197,3 +199,20 @@ def test_ends_are_neighbours_of_the_evidence(case: Case) -> None:
     ):
         with pytest.raises(UsageError, match="there is nothing to search between"):
             release_pairs(case, evidence(case, *useless))
+
+
+def test_a_change_that_was_observed_between_adjacent_releases_is_looked_for_there(case: Case) -> None:
+    def end(inside: str, outside: str, observed: bool = True, package: str = "vllm") -> Boundary:
+        return Boundary(case.id, package, "", inside, outside, observed, "")
+
+    fixed = ReleasePair("vllm", "0.11.2", "0.33.0", True)
+    assert narrowed(fixed, [end("0.12.0", "0.11.2"), end("0.23.0", "0.24.0")]) == ReleasePair(
+        "vllm", "0.23.0", "0.24.0", True
+    )
+    for useless in (
+        end("0.23.0", "0.24.0", observed=False),
+        end("0.24.0", "0.23.0"),
+        end("0.10.2", "0.11.0"),
+        end("0.23.0", "0.24.0", package="xgrammar"),
+    ):
+        assert narrowed(fixed, [useless]) == fixed
