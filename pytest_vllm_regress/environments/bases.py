@@ -16,7 +16,10 @@ from .locks import release_date
 from .recipes import parse_pin
 from .sources import Project, Source
 
-COMPILED_AGAINST = ("torch", "torchaudio", "torchvision", "xformers", "triton", "flashinfer-python", "vllm-flash-attn")
+COMPILED_AGAINST = (
+    *("torch", "torchaudio", "torchvision", "xformers", "triton", "vllm-flash-attn"),
+    *("flashinfer-python", "flashinfer-cubin"),  # the second has the kernels of the first, which refuses another version
+)
 """Packages that compiled parts need in exactly the wheel's version, whatever the commit requires."""
 
 

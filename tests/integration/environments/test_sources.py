@@ -227,6 +227,16 @@ def test_commits_with_equal_requirements_share_a_base(builder: RepositoryBuilder
     assert str(cache.place(completed)) in (first.parent.parent / pth).read_text()
 
 
+def test_packages_of_compiled_kernels_stay_as_the_wheel_needs_them(
+    builder: RepositoryBuilder, cache: EnvironmentCache
+) -> None:
+    pins = "torch==2.6.1\nflashinfer-python==0.6.16.post3\nflashinfer-cubin==0.6.16.post3\n"
+    builder.commit("kernels from an index of their own (#5)", {"requirements/cuda.txt": pins})
+    commit = resolve("vllm@main").overlay
+    assert commit is not None
+    assert overlay.base_with_requirements(commit, cache.ensure(commit.base)) is None
+
+
 def test_a_work_tree_is_identified_by_its_content(builder: RepositoryBuilder) -> None:
     clean = resolve(f"vllm@{builder.place}")
     assert clean.overlay is not None
