@@ -18,7 +18,10 @@ from .sources import Project, Source
 
 COMPILED_AGAINST = (
     *("torch", "torchaudio", "torchvision", "xformers", "triton", "vllm-flash-attn"),
-    *("flashinfer-python", "flashinfer-cubin"),  # the second has the kernels of the first, which refuses another version
+    *(
+        "flashinfer-python",
+        "flashinfer-cubin",
+    ),  # the second has the kernels of the first, which refuses another version
 )
 """Packages that compiled parts need in exactly the wheel's version, whatever the commit requires."""
 
