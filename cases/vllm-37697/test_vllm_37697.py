@@ -28,4 +28,10 @@ def input_tokens_of_two_turns(server: Server, **first_only: Any) -> tuple[int, i
     """Return the sizes of the prompts of a stored response and of one that continues it."""
     first = server.respond(Script.text("4").prompt("2 + 2?"), max_output_tokens=20, **first_only)
     second = server.respond("And 3 + 3?", max_output_tokens=20, previous_response_id=first["id"])
-    return first["usage"]["input_tokens"], second["usage"]["input_tokens"]
+    return prompt_tokens(first), prompt_tokens(second)
+
+
+def prompt_tokens(response: dict[str, Any]) -> int:
+    """Return the size of a response's prompt. 0.10.0 calls it as the older APIs do."""
+    usage: dict[str, int] = response["usage"]
+    return usage["input_tokens"] if "input_tokens" in usage else usage["prompt_tokens"]

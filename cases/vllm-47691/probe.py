@@ -1,10 +1,14 @@
 """Runs in the target interpreter. Import vllm inside functions and return JSON values."""
 
+from vllm_regress_target import Unsupported
+
 
 def hybrid_load_balancing(model, start_rank):
     """Return whether a node with two of four ranks, the first of them `start_rank`, balances its own load."""
     from vllm.engine.arg_utils import AsyncEngineArgs
 
+    if not hasattr(AsyncEngineArgs, "data_parallel_start_rank"):
+        raise Unsupported("this vLLM has no start rank of data parallelism", since="0.10.0")
     args = AsyncEngineArgs(
         model=model,
         max_model_len=256,
