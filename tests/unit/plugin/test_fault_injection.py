@@ -25,6 +25,7 @@ CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
         ("/detokenize", "tokens"),
         ("/v1/embeddings", "encoding_format"),
         ("/rerank", "truncate_prompt_tokens"),
+        ("/inference/v1/generate", "token_ids"),
     ],
 )
 def test_the_wrong_argument_is_known_to_the_address(address: str, refused: str) -> None:
