@@ -24,7 +24,9 @@ SHORT_S = 3.0
 LEFT_ALONE = ("/health", "/metrics")
 _NOBODY = "no_such_argument"
 _EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
-_WRONG = dict.fromkeys(("max_tokens", "tokens", "token_ids", "encoding_format", "truncate_prompt_tokens"), "many")
+_WRONG = dict.fromkeys(
+    ("max_tokens", "max_output_tokens", "tokens", "token_ids", "encoding_format", "truncate_prompt_tokens"), "many"
+)
 """Every address that takes a request rejects at least one of these, and ignores those of other addresses."""
 _ASKED_BY_TESTS = ("generate", "chat", "call")
 _BEFORE_REQUESTS = frozenset({"import", "start", "ready"})

@@ -26,6 +26,7 @@ CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
         ("/v1/embeddings", "encoding_format"),
         ("/rerank", "truncate_prompt_tokens"),
         ("/inference/v1/generate", "token_ids"),
+        ("/v1/responses", "max_output_tokens"),
     ],
 )
 def test_the_wrong_argument_is_known_to_the_address(address: str, refused: str) -> None:
