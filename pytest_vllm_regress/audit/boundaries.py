@@ -98,7 +98,8 @@ def _boundary(case: Case, affected: Range, inside: Version, outside: Version, ta
     showing = {entry.device for entry in ends[inside] if entry.shown}
     passing = {entry.device for entry in ends[outside] if entry.shown is False}
     lacking = {entry.device for entry in ends[outside] if entry.verdict is Verdict.NOT_APPLICABLE}
-    devices = showing & (passing or lacking)
+    failing = {entry.device for entry in ends[outside] if entry.shown}
+    devices = showing & (passing or lacking) - failing
     wrong = {
         inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside]) and not showing,
         outside: any(entry.shown for entry in ends[outside]),

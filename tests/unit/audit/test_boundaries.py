@@ -104,6 +104,17 @@ def test_a_run_with_a_sound_version_of_another_package_contradicts_nothing(case:
     assert upper.reason == "0.9.0 passes; 0.9.1 passes"
 
 
+def test_a_failure_outside_with_another_package_contradicts_the_range(case: Case) -> None:
+    pinned = [
+        result(Verdict.REPRODUCED, "0.8.5", environment="vllm-0.8.5+outlines==0.1.0"),
+        result(Verdict.REGRESSED, "0.8.4", environment="vllm-0.8.4+outlines==0.1.0"),
+    ]
+    record(case.directory.parent, [case], [result(Verdict.FIXED, "0.8.4"), *pinned])
+    lower, _ = boundaries(case, read_table([case]), releases)
+    assert (lower.observed, lower.contradicted) == (False, True)
+    assert "0.8.4 shows it, which contradicts the range" in lower.reason
+
+
 def test_an_inconclusive_run_is_repeated(case: Case) -> None:
     _, upper = recorded(case, {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.INCONCLUSIVE})
     assert upper.missing == ("0.9.1",)
