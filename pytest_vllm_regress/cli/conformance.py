@@ -196,7 +196,7 @@ def states(
         typer.Argument(metavar="ENVIRONMENT", help="Environments: vllm-0.11.2. None: only write the pages."),
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="health|shutdown", help="Measure only this table.")
+        list[str] | None, typer.Option("--only", metavar="health|shutdown|growth", help="Measure only this table.")
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure rows that the record has, too.")] = False,
     record: Annotated[
@@ -204,12 +204,13 @@ def states(
         typer.Option("--record", metavar="FILE.json", help="Read and save all results here, after each row."),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="DIR", help="Write health.md and shutdown.md there.")
+        Path | None, typer.Option("--write", metavar="DIR", help="Write health.md, shutdown.md and growth.md there.")
     ] = None,
     as_json: AsJson = False,
     yes: Yes = False,
 ) -> None:
-    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is dead, and how their servers end.
+    """Measure what the health addresses of releases say while the engine works, sleeps, hangs or is dead, how their servers end, and how
+    their memory grows.
 
     Servers run on the simulated device. Rows that --record has are not measured again, so that an interrupted command can be repeated.
     """

@@ -12,29 +12,38 @@ from ..engines.server import Server
 from ..engines.spec import EngineSpec
 from ..engines.standalone import Engines, bare_session
 from ..errors import ChildError, NotAtWork, Unsupported, UsageError
-from . import health, shutdown
+from . import health, memory, shutdown
 from .health import HealthRow, State
+from .memory import KINDS, MemoryRow
 from .shutdown import ROWS, ShutdownRow
 
-HEALTH, SHUTDOWN = "health", "shutdown"
-TABLES = (HEALTH, SHUTDOWN)
+HEALTH, SHUTDOWN, GROWTH = "health", "shutdown", "growth"
+TABLES = (HEALTH, SHUTDOWN, GROWTH)
 
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """What was measured of a release, by state and by ending. ``day``: of the last measurement. ``device``: on which it was made."""
+    """What was measured of a release, by state, by ending and by kind of request.
+
+    ``day``: of the last measurement. ``device``: on which it was made.
+    """
 
     vllm: str
     day: str = ""
     device: str = "sim"
     health: Mapping[str, HealthRow] = dataclasses.field(default_factory=dict)
     shutdown: Mapping[str, ShutdownRow] = dataclasses.field(default_factory=dict)
+    growth: Mapping[str, MemoryRow] = dataclasses.field(default_factory=dict)
 
     def missing(self, tables: Collection[str] = TABLES) -> list[tuple[str, str]]:
         """Return table and name of each row that was not measured."""
         return [
             (table, name)
-            for table, names, rows in ((HEALTH, [*State], self.health), (SHUTDOWN, [*ROWS], self.shutdown))
+            for table, names, rows in (
+                (HEALTH, [*State], self.health),
+                (SHUTDOWN, [*ROWS], self.shutdown),
+                (GROWTH, [*KINDS], self.growth),
+            )
             for name in names
             if table in tables and name not in rows
         ]
@@ -62,7 +71,7 @@ def measure(
     """Yield the release with one more row, until none is missing. A row that cannot be measured stays missing; ``progress`` gets the reason."""
     for table, name in release.missing(tables):
         try:
-            row: Any = _health(engines, State(name)) if table == HEALTH else _shutdown(engines, name)
+            row: Any = _ROWS[table](engines, name)
         except (ChildError, NotAtWork, UsageError) as error:
             progress(f"vllm {release.vllm}: {table}, {name}: {str(error).splitlines()[0]}")
             continue
@@ -72,7 +81,8 @@ def measure(
         yield release
 
 
-def _health(engines: Engines, state: State) -> HealthRow:
+def _health(engines: Engines, name: str) -> HealthRow:
+    state = State(name)
     try:
         with _server(engines, health.spec_of(state)) as server:
             return health.observe(server, state)
@@ -87,6 +97,17 @@ def _shutdown(engines: Engines, name: str) -> ShutdownRow:
             return shutdown.observe(server, ending, streaming=streaming)
     except Unsupported as refusal:
         return ShutdownRow(absent=str(refusal))
+
+
+def _growth(engines: Engines, kind: str) -> MemoryRow:
+    try:
+        with _server(engines, memory.SPEC) as server:
+            return memory.observe(server, kind)
+    except Unsupported as refusal:
+        return MemoryRow(absent=str(refusal))
+
+
+_ROWS: Mapping[str, Callable[[Engines, str], Any]] = {HEALTH: _health, SHUTDOWN: _shutdown, GROWTH: _growth}
 
 
 @contextlib.contextmanager

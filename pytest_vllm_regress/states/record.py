@@ -1,4 +1,4 @@
-"""The record of ``vllm-regress states`` as JSON, and its two pages: health per release and shutdown per release."""
+"""The record of ``vllm-regress states`` as JSON, and its pages: health, shutdown and growth of memory per release."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from ..reporting import record_file
 from ..reporting.record_file import markdown_table
 from ..target_site.vllm_regress_target.sim.pacing import STEP_S
 from ..util.text import markdown_inline
+from .growth import CONFIDENCE, LEAST, Slope
 from .health import FAILED, HEALTH, PROBES, TOKEN, HealthRow, State
 from .known import KNOWN
 from .measure import HEALTH as HEALTH_TABLE
 from .measure import SHUTDOWN, Release
+from .memory import KINDS, LONG, READINGS, REQUESTS, WARM_UP, MemoryRow, Run
+from .memory import TOKENS as MEMORY_TOKENS
 from .requests import WAIT_S
 from .servers import DRAIN_S
 from .shutdown import BETWEEN_S, END_S, LEAVE_S, ROWS, TOKENS, ShutdownRow
 
 COMMAND = "states"
-FILES = ("health.md", "shutdown.md")
+FILES = ("health.md", "shutdown.md", "growth.md")
 NOT_RUN, ABSENT = "not run", "n/a"
 
 
@@ -43,9 +46,9 @@ def to_json(release: Release) -> dict[str, Any]:
 
 
 def pages(releases: Iterable[Release]) -> dict[str, list[str]]:
-    """Return the lines of both pages by file name, newest release first."""
+    """Return the lines of each page by file name, newest release first."""
     ordered = sorted(releases, key=lambda release: Version(release.vllm), reverse=True)
-    return dict(zip(FILES, (_health_page(ordered), _shutdown_page(ordered)), strict=True))
+    return dict(zip(FILES, (_health_page(ordered), _shutdown_page(ordered), _growth_page(ordered)), strict=True))
 
 
 def _health_page(releases: Sequence[Release]) -> list[str]:
@@ -154,7 +157,65 @@ def _shutdown_cells(row: ShutdownRow | None, streaming: bool) -> tuple[str, ...]
     return (row.exit, seconds, *((row.stream, str(row.tokens)) if streaming else ()), ", ".join(row.left))
 
 
-def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | None]]) -> list[str]:
+def _growth_page(releases: Sequence[Release]) -> list[str]:
+    measured = [release for release in releases if release.growth]
+    lines = [
+        "# Growth of memory per release",
+        "",
+        "<!-- written by `vllm-regress states`; do not edit -->",
+        "",
+        "How much memory each process of a server gains with each request, in bytes.",
+        "",
+        "Each kind of request was sent to a V1 server of its own on the simulated device, one request after the other:",
+        f"{WARM_UP} to fill caches, then {REQUESTS}, during which the memory that a process shares with no other one was read",
+        f"{READINGS} times. The prompts differ, the schema does not. Answers have at most {MEMORY_TOKENS} tokens. An aborted stream",
+        f"has {LONG}, and the client closes the connection after the first chunk.",
+        "",
+        "A slope is the median of those between all pairs of readings, and after it the interval that holds it with",
+        f"{CONFIDENCE:.0%} confidence. If a whole interval was above {LEAST:g} bytes, about one object for each request, {REQUESTS} more",
+        "requests were sent to the same server. `grows`: so was the interval of the same process in this second run. Otherwise the",
+        "first growth was a cache that filled, or chance. A process that grows may still fill a cache whose limit is far above",
+        "these requests. The simulated device has no tensors: this is memory of vLLM's own Python code.",
+        "",
+        *markdown_table(
+            ("vLLM", *KINDS),
+            ((release.vllm, *(_growing(release.growth.get(k)) for k in KINDS)) for release in measured),
+        ),
+    ]
+    for kind in KINDS:
+        rows = [cells for release in measured for cells in _growth_cells(release.vllm, release.growth.get(kind))]
+        lines += ["", f"## {kind.capitalize()}", ""]
+        lines += markdown_table(("vLLM", "process", "bytes per request", "second run", "grows"), rows)
+        lines += _reasons((release.vllm, release.growth.get(kind)) for release in measured)
+    return lines
+
+
+def _growing(row: MemoryRow | None) -> str:
+    if row is None or row.absent:
+        return ABSENT if row else NOT_RUN
+    return f"{', '.join(sorted(row.growing))} grows" if row.growing else "no"
+
+
+def _growth_cells(vllm: str, row: MemoryRow | None) -> list[tuple[str, ...]]:
+    if row is None or row.absent:
+        return [(vllm, ABSENT if row else NOT_RUN, "", "", "")]
+    return [
+        (
+            vllm,
+            process,
+            _slope(row.runs[0].slopes[process]),
+            _slope(row.runs[1].slopes.get(process)) if len(row.runs) > 1 else "",
+            "yes" if process in row.growing else "no",
+        )
+        for process in row.runs[0].slopes
+    ]
+
+
+def _slope(slope: Slope | None) -> str:
+    return "" if slope is None else f"{slope.bytes_per_request:.0f}, {slope.low:.0f} to {slope.high:.0f}"
+
+
+def _reasons(rows: Iterable[tuple[str, HealthRow | ShutdownRow | MemoryRow | None]]) -> list[str]:
     """Return why releases have no such row, one line for each reason."""
     absent: dict[str, list[str]] = {}
     for vllm, row in rows:
@@ -181,4 +242,13 @@ def _release(entry: Mapping[str, Any]) -> Release:
         for name, row in entry["shutdown"].items()
         if name in ROWS
     }
-    return Release(**{**entry, "health": health_rows, "shutdown": rows})
+    growth = {
+        name: MemoryRow(tuple(_run(run) for run in row["runs"]), row["absent"])
+        for name, row in entry.get("growth", {}).items()
+        if name in KINDS
+    }
+    return Release(**{**entry, "health": health_rows, "shutdown": rows, "growth": growth})
+
+
+def _run(entry: Mapping[str, Any]) -> Run:
+    return Run({process: Slope(**slope) for process, slope in entry["slopes"].items()})

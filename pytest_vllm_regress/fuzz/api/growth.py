@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ...states.growth import Growth
+from ...states.growth import LEAST, Growth
 from .oracle import Outcome, Problem
 from .question import Question
 from .reply import Reply
 
 REQUESTS = 2000
 """Number of equal requests of a measurement, unless a campaign says another."""
-LEAST = 64.0
-"""Bytes per request, below which a slope is no finding: about one object that is kept for each request."""
 _STATEFUL = ("lora", "adapters")
 Measure = Callable[[Question], Mapping[str, Growth]]
 """Sends a question many times and returns the growth of each process."""

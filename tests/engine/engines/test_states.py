@@ -9,7 +9,8 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.states.health import HEALTH, TOKEN, HealthRow, State
-from pytest_vllm_regress.states.measure import TABLES, Release, measure_environment
+from pytest_vllm_regress.states.measure import HEALTH as HEALTH_TABLE
+from pytest_vllm_regress.states.measure import SHUTDOWN, Release, measure_environment
 from pytest_vllm_regress.states.shutdown import ROWS, ShutdownRow
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
 
@@ -34,8 +35,8 @@ def test_states_of_a_release_are_measured_and_leave_nothing_behind(user_caches: 
     )
     processes, segments = running(), shared_memory()
     lines: list[str] = []
-    *_, release = measure_environment(ENVIRONMENT, known, TABLES, lines.append)
-    assert release.missing() == [], lines
+    *_, release = measure_environment(ENVIRONMENT, known, (HEALTH_TABLE, SHUTDOWN), lines.append)
+    assert release.missing((HEALTH_TABLE, SHUTDOWN)) == [], lines
     stuck, dead = release.health[State.SCHEDULER_STUCK], release.health[State.CORE_DEAD]
     assert (stuck.answers[HEALTH], stuck.answers[TOKEN]) == ("200", "no answer")
     assert (dead.answers[HEALTH], dead.contradiction) == ("503", False)

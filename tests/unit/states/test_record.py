@@ -1,4 +1,4 @@
-"""The record of measured states, its two pages, and the choice of rows that are still to be measured."""
+"""The record of measured states, its pages, and the choice of rows that are still to be measured."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, Unsupported, UsageError
-from pytest_vllm_regress.states import health, measure, shutdown
+from pytest_vllm_regress.states import health, measure, memory, shutdown
+from pytest_vllm_regress.states.growth import Slope
 from pytest_vllm_regress.states.health import AFTER, HEALTH, PROBES, TOKEN, HealthRow, State
 from pytest_vllm_regress.states.known import KNOWN
 from pytest_vllm_regress.states.measure import Release
+from pytest_vllm_regress.states.memory import KINDS as LOADS
+from pytest_vllm_regress.states.memory import MemoryRow, Run
 from pytest_vllm_regress.states.record import pages, read_record, write_record
 from pytest_vllm_regress.states.shutdown import ENDINGS, ROWS, ShutdownRow
 from tests.helpers import ROOT
@@ -35,6 +38,7 @@ NEW = Release(
         "SIGKILL of the server, idle": ShutdownRow("killed by SIGKILL", 0.1, left=("core", "port")),
         "SIGTERM, time to drain, streaming": ShutdownRow("exit status 0", 4.5, "complete", 80),
     },
+    growth={"completion": MemoryRow((Run({"server": Slope(10, -5, 30), "core": Slope(900, 800, 1000)}),))},
 )
 OLD = Release(
     "0.9.2",
@@ -139,6 +143,7 @@ class FakeEngines:
 def observations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "observe", lambda server, state: WORKS)
     monkeypatch.setattr(shutdown, "observe", lambda server, ending, streaming: ShutdownRow("exit status 0", 0.1))
+    monkeypatch.setattr(memory, "observe", lambda server, kind: MemoryRow((Run({}),)))
 
 
 def measured(engines: FakeEngines, release: Release, *tables: str) -> list[Release]:
@@ -149,7 +154,7 @@ def measured(engines: FakeEngines, release: Release, *tables: str) -> list[Relea
 def test_only_missing_rows_are_measured_and_every_server_is_discarded() -> None:
     engines = FakeEngines()
     releases = measured(engines, NEW)
-    assert len(releases) == len(State) + len(ROWS) - 6 == engines.started == engines.discarded
+    assert len(releases) == len(State) + len(ROWS) + len(LOADS) - 7 == engines.started == engines.discarded
     assert releases[-1].missing() == []
     assert releases[-1].health[State.CORE_STOPPED] == LIES
     assert releases[-1].day == "2026-11-25"
@@ -166,7 +171,7 @@ def test_what_a_release_does_not_have_is_recorded_with_the_reason() -> None:
     def refuse(spec: EngineSpec) -> Exception | None:
         return Unsupported("no engine argument 'shutdown_timeout'") if "shutdown_timeout" in spec.extra else None
 
-    last = measured(FakeEngines(refuse), OLD.without(["health", "shutdown"]))[-1]
+    last = measured(FakeEngines(refuse), OLD.without(measure.TABLES))[-1]
     assert [state for state, row in last.health.items() if row.absent] == [State.DRAINING]
     assert [name for name, row in last.shutdown.items() if row.absent] == ["SIGTERM, time to drain, streaming"]
 
