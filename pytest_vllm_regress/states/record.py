@@ -46,9 +46,14 @@ def to_json(release: Release) -> dict[str, Any]:
 
 
 def pages(releases: Iterable[Release]) -> dict[str, list[str]]:
-    """Return the lines of each page by file name, newest release first."""
+    """Return the lines of each page by file name, newest release first. A page has the releases of which some of its rows were measured."""
     ordered = sorted(releases, key=lambda release: Version(release.vllm), reverse=True)
-    return dict(zip(FILES, (_health_page(ordered), _shutdown_page(ordered), _growth_page(ordered)), strict=True))
+    lines = (
+        _health_page([release for release in ordered if release.health]),
+        _shutdown_page([release for release in ordered if release.shutdown]),
+        _growth_page([release for release in ordered if release.growth]),
+    )
+    return dict(zip(FILES, lines, strict=True))
 
 
 def _health_page(releases: Sequence[Release]) -> list[str]:
@@ -158,7 +163,6 @@ def _shutdown_cells(row: ShutdownRow | None, streaming: bool) -> tuple[str, ...]
 
 
 def _growth_page(releases: Sequence[Release]) -> list[str]:
-    measured = [release for release in releases if release.growth]
     lines = [
         "# Growth of memory per release",
         "",
@@ -175,18 +179,19 @@ def _growth_page(releases: Sequence[Release]) -> list[str]:
         f"{CONFIDENCE:.0%} confidence. If a whole interval was above {LEAST:g} bytes, about one object for each request, {REQUESTS} more",
         "requests were sent to the same server. `grows`: so was the interval of the same process in this second run. Otherwise the",
         "first growth was a cache that filled, or chance. A process that grows may still fill a cache whose limit is far above",
-        "these requests. The simulated device has no tensors: this is memory of vLLM's own Python code.",
+        "these requests. The simulated device has no tensors: what grows are Python objects of vLLM or of the simulated worker,",
+        "which runs in the process of the core.",
         "",
         *markdown_table(
             ("vLLM", *KINDS),
-            ((release.vllm, *(_growing(release.growth.get(k)) for k in KINDS)) for release in measured),
+            ((release.vllm, *(_growing(release.growth.get(k)) for k in KINDS)) for release in releases),
         ),
     ]
     for kind in KINDS:
-        rows = [cells for release in measured for cells in _growth_cells(release.vllm, release.growth.get(kind))]
+        rows = [cells for release in releases for cells in _growth_cells(release.vllm, release.growth.get(kind))]
         lines += ["", f"## {kind.capitalize()}", ""]
         lines += markdown_table(("vLLM", "process", "bytes per request", "second run", "grows"), rows)
-        lines += _reasons((release.vllm, release.growth.get(kind)) for release in measured)
+        lines += _reasons((release.vllm, release.growth.get(kind)) for release in releases)
     return lines
 
 
