@@ -42,6 +42,7 @@ FLOORS = (
 )
 """The folders of the package in import order: each may import only folders before it."""
 FOREIGN = {
+    "connectors": {"vllm"},
     "sim": {"vllm", "torch", "numpy"},
     "grammars": {"numpy", "torch", "llguidance", "lmformatenforcer", "outlines_core", "xgrammar"},
 }
