@@ -35,11 +35,11 @@ FOLDER = "tests/entrypoints/openai"
 FILES = tuple(
     f"{FOLDER}/test_{name}.py"
     for name in (
-        *("async_tokenization", "chat", "chat_echo", "completion", "embedding", "lora_adapters", "models"),
-        *("pooling", "rerank", "return_tokens_as_ids", "score", "sleep", "tokenization"),
+        *("async_tokenization", "basic", "chat", "chat_echo", "completion", "embedding", "lora_adapters", "metrics"),
+        *("models", "pooling", "rerank", "return_tokens_as_ids", "root_path", "score", "sleep", "tokenization"),
     )
 )
-"""The files of this folder at v0.8.5 that start one or two servers with a model of text and have a test that passes: 18 servers."""
+"""The files of this folder at v0.8.5 that start servers with a model of text and have a test that passes."""
 SIDES: Mapping[str, tuple[str, ...]] = {"ours": ("server",), "upstream's": ()}
 """Classes of upstream's that ours replace, by side."""
 

@@ -23,6 +23,8 @@ RECORD = "VLLM_REGRESS_UPSTREAM_RECORD"
 """File to which each event is appended as a JSON line."""
 REPLACED = "VLLM_REGRESS_UPSTREAM_REPLACED"
 """What is replaced: ``server``, ``runner``, both separated by a comma, or nothing."""
+STARTS_SERVERS = "VLLM_REGRESS_UPSTREAM_STARTS_SERVERS"
+"""``1`` if a file of the run names ``RemoteOpenAIServer``."""
 _PLACE = os.environ.get(RECORD, os.devnull)  # read once: tests change the environment
 _UTILITIES = "tests.utils"
 _MAX_REASON = 4000
@@ -57,12 +59,10 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
         from pytest_vllm_regress.upstream.remote_server import RemoteLaunchRenderServer, RemoteOpenAIServer
-        from pytest_vllm_regress.upstream.settings import begin_warming
 
         for ours in (RemoteOpenAIServer, RemoteLaunchRenderServer):
             if hasattr(module, ours.__name__):
                 setattr(module, ours.__name__, ours)
-        begin_warming()
 
 
 def _replaced() -> set[str]:
@@ -70,9 +70,13 @@ def _replaced() -> set[str]:
 
 
 def pytest_addoption() -> None:
-    """Install the finder before upstream's first conftest is imported."""
+    """Install the finder before upstream's first conftest is imported, and import vLLM for the servers meanwhile."""
     if "server" in _replaced():
         sys.meta_path.insert(0, _Finder())
+        if os.environ.get(STARTS_SERVERS) == "1":
+            from pytest_vllm_regress.upstream.settings import begin_warming
+
+            begin_warming()
 
 
 def pytest_sessionstart() -> None:

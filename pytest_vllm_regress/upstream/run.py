@@ -18,7 +18,7 @@ from ..util.files import peek
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
 from .beside import ensure_beside, link_own_package
-from .replacing import RECORD, REPLACED
+from .replacing import RECORD, REPLACED, STARTS_SERVERS
 from .settings import DEVICE, ENVIRONMENT, PREFERS_V1, REUSE, hub_folder
 from .starts import DOSSIERS
 from .tree import TestTree
@@ -197,5 +197,6 @@ def _environment(request: Request, run: RunDir, record: Path) -> dict[str, str]:
         DEVICE: request.target.device,
         RECORD: str(record),
         REPLACED: ",".join(request.replaced),
+        STARTS_SERVERS: str(int(request.tree.mentions("RemoteOpenAIServer", request.files))),
         DOSSIERS: str(request.dossiers.absolute()),
     }

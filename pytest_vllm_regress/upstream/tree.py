@@ -58,6 +58,10 @@ class TestTree:
                     names[text] = None
         return tuple(names)
 
+    def mentions(self, name: str, files: Iterable[str]) -> bool:
+        """Return whether the text of one of the test files has this name."""
+        return any(name.encode() in (read_below(self.root, file, _MAX_TEST) or b"") for file in files)
+
     def _helpers(self, files: Iterable[str]) -> Iterator[str]:
         """Yield the other modules beside the test files, from which they import names."""
         for folder in {PurePosixPath(file).parent for file in files}:

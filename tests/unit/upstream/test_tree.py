@@ -53,6 +53,11 @@ def test_names_of_the_hub_are_texts_that_are_no_paths_and_no_media_types(tree: T
     assert tree.hub_names(["tests/entrypoints/test_one.py"]) == ("owner/shared", "owner/model", "gpt2")
 
 
+def test_a_name_is_looked_for_in_the_files_that_are_run(tree: TestTree) -> None:
+    assert tree.mentions("owner/model", ["tests/entrypoints/test_two.py", "tests/entrypoints/test_one.py"])
+    assert not tree.mentions("owner/model", ["tests/entrypoints/test_two.py"])
+
+
 @pytest.mark.parametrize("source", [b"def", b"\0", b"(" * 5000, b"\xff\xfe"])
 def test_source_that_cannot_be_parsed_has_no_texts(source: bytes) -> None:
     assert texts_in(source) == ()
