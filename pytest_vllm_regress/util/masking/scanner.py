@@ -46,7 +46,7 @@ _BEARER = re.compile(
 _NETRC = re.compile(rb"(?:login|account)[ \t\n]{1,8}\S{1,40}[ \t\n]{1,8}$")
 _NETRC_PASSWORD = re.compile(rb"[ \t\n]{1,8}(?P<value>\S++)")
 _KEY_BLOCK = re.compile(
-    rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]++|-(?!----END ))*+(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
+    rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]++|-(?!----END ))*(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?"
 )
 _KEY_SIGN = b"-----BEGIN "
 _BETWEEN = rb"(?:[ \t]|['\"],[ \t]{0,4}['\"])"
