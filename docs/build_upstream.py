@@ -47,7 +47,10 @@ def entry_of(results: list[dict[str, Any]]) -> dict[str, Any]:
     own: dict[str, list[str]] = {}
     others: Counter[tuple[str, str]] = Counter()
     for result in results:
-        outcome, reason = result["outcome"], _OF_MACHINE.sub("", result["reason"])[:_REASON]
+        outcome, reason = (
+            result["outcome"],
+            _OF_MACHINE.sub("", result["reason"]).replace(str(Path.home()), "~")[:_REASON],
+        )
         if outcome in _OWN_LINE:
             own[result["test"].partition("::")[2] or "(import)"] = [outcome, reason]
         elif outcome != UpstreamOutcome.PASSED:
