@@ -32,7 +32,7 @@ PAGE = HERE / "generated" / "engine-findings.md"
 Finding = EngineFinding | StoryFinding
 COLUMNS = ("hunter or pair", "what is wrong", "requests or story", "observed")
 LONG = 240
-"""Characters of a request or a story in a cell."""
+"""Maximum length of a request or story in a table cell, in characters."""
 
 HEAD = """# Findings about engines and servers
 

@@ -1,4 +1,4 @@
-"""What the pages of findings have in common: cells of their tables, what was looked up upstream, and the findings that are by design."""
+"""Shared parts of the pages of findings: table rows, upstream look-ups, and the section of findings that are by design."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What findings about parsers, the API, pairs of configurations and the life of a server have in common: files that ``vllm-regress replay`` reads."""
+"""Files of findings about parsers, the API, pairs of configurations and the life of a server, which ``vllm-regress replay`` reads."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ CONFIDENCE = 0.95
 MIN_READINGS = 8
 """Fewer readings give no interval worth the name."""
 LEAST = 64.0
-"""Bytes per request, below which a slope is no finding: about one object that is kept for each request."""
+"""Slopes of fewer bytes per request are not reported: this is about one object kept for each request."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ class Streams:
         self._numbers = itertools.count()
 
     def begin(self) -> None:
-        """Begin a stream, whose first token must come."""
+        """Begin a stream, and report a problem if its first token does not come in time."""
         sent = self._send()
         if not sent.stream.wait_for_first(REQUEST_S):
             self._sent.remove(sent)

@@ -20,15 +20,16 @@ TESTS = """
         return {**config, "kv_connector_extra_config": {"folder": str(folder), **settings}}
 
     @pytest.mark.parametrize(
-        ("settings", "policy", "options", "failed"),
+        ("settings", "policy", "options", "failed", "kept"),
         [
-            ({}, {}, {}, 0),
-            ({"delay_s": 0.3}, {}, {}, 0),
-            ({"lost": [2]}, {"kv_load_failure_policy": "recompute"}, {"async_scheduling": False}, 1),
+            ({}, {}, {}, 0, 7),
+            ({}, {}, {}, 0, 3),
+            ({"delay_s": 0.3}, {}, {}, 0, 7),
+            ({"lost": [2]}, {"kv_load_failure_policy": "recompute"}, {"async_scheduling": False}, 1, 7),
         ],
-        ids=["whole", "late", "lost"],
+        ids=["whole", "partial", "late", "lost"],
     )
-    def test_decode_loads_what_prefill_saved(vllm_engines, tmp_path, settings, policy, options, failed):
+    def test_decode_loads_what_prefill_saved(vllm_engines, tmp_path, settings, policy, options, failed, kept):
         consumer = {**connector("kv_consumer", tmp_path, **settings), **policy}
         prefill, decode = (
             vllm_engines(front="serve", generation="V1", extra={"kv_transfer_config": config, **options})
@@ -41,16 +42,17 @@ TESTS = """
             first = prefill.post(
                 "/v1/completions", {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
             ).json()
+            log = tmp_path / "events.jsonl"
+            saved = [json.loads(line)["block"] for line in log.read_text().splitlines()]
+            for block in saved[kept:]:
+                (tmp_path / block).unlink()
             begun = time.monotonic()
             answer = decode.post("/v1/completions", {**body, "kv_transfer_params": first["kv_transfer_params"]}).json()
             assert time.monotonic() - begun >= settings.get("delay_s", 0)
-            events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-            counts = Counter(event["event"] for event in events)
-            saved = {event["block"] for event in events if event["event"] == "saved"}
-            loaded = {event["block"] for event in events if event["event"] == "loaded"}
-            assert loaded and loaded <= saved
-            assert counts["saved"] == counts["loaded"] + counts["failed"] == 7
-            assert counts["failed"] == failed
+            events = [json.loads(line) for line in log.read_text().splitlines()[len(saved):]]
+            assert len(saved) == 7
+            assert [event["block"] for event in events] == saved[:kept]
+            assert Counter(event["event"] for event in events) == Counter(loaded=kept - failed, failed=failed)
             assert answer["choices"][0]["text"] == alone
             decode.check()
         finally:
@@ -62,4 +64,4 @@ TESTS = """
 def test_blocks_are_transferred(pytester: pytest.Pytester, user_caches: None) -> None:
     pytester.makepyfile(test_prefill_decode=TESTS)
     result = pytester.runpytest_subprocess("--vllm-env", "vllm-0.33.0", "--vllm-leftovers=fail", "--vllm-max-engines=2")
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=4)

@@ -12,7 +12,7 @@ from pytest_vllm_regress.upstream import settings
 
 
 class _Engines:
-    """Stands for the shared engines: ``warm`` goes on when it is told to, and fails."""
+    """Stand-in for the shared engines, whose ``warm`` waits for ``go_on`` and then fails."""
 
     def __init__(self) -> None:
         self.go_on, self.warmed = threading.Event(), False

@@ -16,7 +16,7 @@ Base: Any = base.KVConnectorBase_V1
 Metadata: Any = base.KVConnectorMetadata
 EVENTS = "events.jsonl"
 Block = Tuple[str, List[int], int]
-"""Key, tokens, and number of the block in the engine's cache."""
+"""A block: its key, its tokens, and its number in the engine's cache."""
 
 
 class Steps(Metadata):  # type: ignore[misc,unused-ignore]
@@ -39,6 +39,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
         self._size = vllm_config.cache_config.block_size
         self._saves: Dict[str, List[Block]] = {}
         self._loads: Dict[str, List[Block]] = {}
+        self._computed: Dict[str, int] = {}
         self._under_way: Dict[str, float] = {}
         self._failed: Set[int] = set()
 
@@ -52,6 +53,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
             if not (self._folder / key).exists():
                 break
             found += self._size
+        self._computed[request.request_id] = num_computed_tokens
         return max(0, found - num_computed_tokens), self._delay_s > 0 and found > num_computed_tokens
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -60,8 +62,8 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
         if num_external_tokens:
             numbers = blocks.get_block_ids()[0]
             every = self._blocks(request.prompt_token_ids[:-1], numbers)
-            begin = (len(request.prompt_token_ids) - 1) // self._size - num_external_tokens // self._size
-            self._loads[request.request_id] = every[begin:]
+            begin = self._computed[request.request_id] // self._size
+            self._loads[request.request_id] = every[begin : begin + num_external_tokens // self._size]
             request.kv_transfer_params["do_remote_prefill"] = False  # not again after a preemption
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
@@ -69,6 +71,7 @@ class SharedConnector(Base):  # type: ignore[misc,unused-ignore]
         return steps
 
     def request_finished(self, request: Any, block_ids: Any) -> Tuple[bool, Optional[Dict[str, Any]]]:
+        self._computed.pop(request.request_id, None)
         return False, {"do_remote_prefill": True} if _asks(request, "do_remote_decode") else None
 
     # Worker
