@@ -9,6 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..cases.proof import AFFECTED
+from ..errors import Kind
 from ..util.sizes import GIB
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ class Batch:
     def key(self) -> tuple[str, int]:
         """Identifies the batch within a run."""
         return self.environment, self.part
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a case is to show a documented hang, for which it waits and uses little CPU time."""
+        return any(self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds for case in self.cases)
 
     def only(self, case_ids: set[str]) -> Batch:
         """Return the batch with only these cases."""

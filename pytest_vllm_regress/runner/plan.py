@@ -121,14 +121,14 @@ def split_batches(
 
 
 def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds) -> list[Batch]:
-    """Return the batches, with several workers for a single case that takes longer than all the others together, because most of that time it waits.
+    """Return the batches, with several workers for a single long case that takes more than a third of all the time: most of it is waiting.
 
     It gets three workers if it is the only batch, else two.
     """
     lengths = [sum(seconds(case, batch.environment) for case in batch.cases) for batch in batches]
     return [
         dataclasses.replace(batch, workers="2" if batches[1:] else "3")
-        if len(batch.cases) == 1 and length >= LONG_S and length > sum(lengths) / 2
+        if len(batch.cases) == 1 and length >= LONG_S and length > sum(lengths) / 3
         else batch
         for batch, length in zip(batches, lengths, strict=True)
     ]

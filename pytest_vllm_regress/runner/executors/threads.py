@@ -29,7 +29,8 @@ TICK_S = 0.2
 class ThreadsExecutor:
     """Runs batches side by side. One thread builds environments while batches run; ``build`` makes an environment ready.
 
-    The first batch is started first, then the longest as far as durations are recorded (``seconds``), so that the last one to start is short.
+    The first batch is started first, then those that wait for a documented hang while others compute, then the longest as far as durations are
+    recorded (``seconds``), so that the last one to start is short.
     With ``seconds`` None batches are started in their order. ``release`` is told each environment of which no batch is left.
     ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.
@@ -62,7 +63,7 @@ class ThreadsExecutor:
         builder, runner = ThreadPoolExecutor(1, "build"), ThreadPoolExecutor(max(1, len(batches)), "run")
         running: dict[Future[BatchUpdate], Batch] = {}
         try:
-            waiting = deque(self._by_length(batches))
+            waiting = deque(self._by_urgency(batches))
             environments = dict.fromkeys(batch.environment for batch in waiting)
             built = {name: builder.submit(self._build_unless_stopping, name) for name in environments}
             while waiting or running:
@@ -88,15 +89,15 @@ class ThreadsExecutor:
     def _has_room(self, running: int) -> bool:
         return running < self._at_once or (self._spare is not None and self._spare(running))
 
-    def _by_length(self, batches: Sequence[Batch]) -> list[Batch]:
+    def _by_urgency(self, batches: Sequence[Batch]) -> list[Batch]:
         seconds = self._seconds
         if seconds is None:
             return list(batches)
 
-        def length(batch: Batch) -> float:
-            return sum(seconds(case, batch.environment) for case in batch.cases)
+        def urgency(batch: Batch) -> tuple[bool, float]:
+            return batch.hangs, sum(seconds(case, batch.environment) for case in batch.cases)
 
-        return [*batches[:1], *sorted(batches[1:], key=length, reverse=True)]
+        return [*batches[:1], *sorted(batches[1:], key=urgency, reverse=True)]
 
     def _build_unless_stopping(self, name: str) -> None:
         if not self.stopping.is_set():

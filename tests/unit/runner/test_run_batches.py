@@ -20,6 +20,7 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proof import AFFECTED, FIXED
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import BuildError, UsageError
@@ -154,6 +155,22 @@ def test_the_first_batch_starts_first_and_then_the_longest(cases: tuple[Case, ..
     outcome = run_with(executor, [batch(name, cases) for name in length], journal)
     assert [name for name, _ in fake.ran] == ["a", "c", "b"]
     assert [result.environment for result in outcome.run.results] == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path, journal: Journal) -> None:
+    hang = CaseFile("hang", kind="hang").write(tmp_path / "cases")
+    long = CaseFile("long").write(tmp_path / "cases")
+    batches = [
+        Batch("first", (long,), {"long": AFFECTED}),
+        Batch("longest", (long,), {"long": AFFECTED}),
+        Batch("fixed", (hang,), {"hang": FIXED}),
+        Batch("hanging", (hang,), {"hang": AFFECTED}),
+    ]
+    seconds = {"first": 1.0, "longest": 90.0, "fixed": 2.0, "hanging": 1.0}
+    fake = FakePytest()
+    executor = ThreadsExecutor(lambda name: None, 1, lambda line: None, fake, seconds=lambda case, name: seconds[name])
+    run_with(executor, batches, journal)
+    assert [name for name, _ in fake.ran] == ["first", "hanging", "longest", "fixed"]
 
 
 def test_long_cases_of_one_environment_run_side_by_side(

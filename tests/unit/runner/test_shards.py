@@ -66,9 +66,15 @@ def test_recorded_seconds_come_from_the_proof() -> None:
 
 @pytest.mark.parametrize(
     ("durations_s", "workers"),
-    [((400.0,), ["3"]), ((200.0,), [None]), ((400.0, 300.0), ["2", None]), ((400.0, 400.0), [None, None])],
+    [
+        ((400.0,), ["3"]),
+        ((200.0,), [None]),
+        ((400.0, 300.0), ["2", "2"]),
+        ((400.0, 300.0, 300.0), ["2", None, None]),
+        ((400.0, 400.0, 400.0), [None, None, None]),
+    ],
 )
-def test_a_case_longer_than_all_others_gets_several_workers(
+def test_a_case_of_more_than_a_third_of_the_time_gets_several_workers(
     durations_s: tuple[float, ...], workers: list[str | None]
 ) -> None:
     batches = [Batch(str(number), CASES[:1], {}) for number in range(len(durations_s))]
