@@ -14,14 +14,9 @@ def status_of(path):
 
     from fastapi.testclient import TestClient
     from vllm.entrypoints.openai import api_server
-    from vllm.entrypoints.openai.cli_args import make_arg_parser
+    from vllm_regress_target.dialect.commandline import serve_parser
 
-    try:
-        from vllm.utils.argparse_utils import FlexibleArgumentParser
-    except ImportError:
-        from vllm.utils import FlexibleArgumentParser
-
-    arguments = [make_arg_parser(FlexibleArgumentParser()).parse_args([])]
+    arguments = [serve_parser().parse_args([])]
     if "supported_tasks" in inspect.signature(api_server.build_app).parameters:
         arguments.append(("generate",))
     return TestClient(api_server.build_app(*arguments)).get(path).status_code

@@ -121,14 +121,15 @@ def split_batches(
 
 
 def assign_workers(batches: Sequence[Batch], seconds: Seconds = recorded_seconds) -> list[Batch]:
-    """Return the batches, with several workers for a single long case that takes more than a third of all the time: most of it is waiting.
+    """Return the batches, with several workers for the longest if it is a single long case that takes more than a third of all the time.
 
-    It gets three workers if it is the only batch, else two.
+    Most of that time it waits. It gets three workers if it is the only batch, else two.
     """
     lengths = [sum(seconds(case, batch.environment) for case in batch.cases) for batch in batches]
+    others = sorted(lengths)[:-1]
     return [
         dataclasses.replace(batch, workers="2" if batches[1:] else "3")
-        if len(batch.cases) == 1 and length >= LONG_S and length > sum(lengths) / 3
+        if len(batch.cases) == 1 and length >= LONG_S and length > max([sum(lengths) / 3, *others])
         else batch
         for batch, length in zip(batches, lengths, strict=True)
     ]

@@ -158,7 +158,7 @@ def test_the_first_batch_starts_first_and_then_the_longest(cases: tuple[Case, ..
 
 
 def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path, journal: Journal) -> None:
-    hang = CaseFile("hang", kind="hang").write(tmp_path / "cases")
+    hang = CaseFile("hang", kind="hang", omits="the pool", control="tokenizer_pool_size = 0").write(tmp_path / "cases")
     long = CaseFile("long").write(tmp_path / "cases")
     batches = [
         Batch("first", (long,), {"long": AFFECTED}),

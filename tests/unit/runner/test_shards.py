@@ -69,9 +69,10 @@ def test_recorded_seconds_come_from_the_proof() -> None:
     [
         ((400.0,), ["3"]),
         ((200.0,), [None]),
-        ((400.0, 300.0), ["2", "2"]),
+        ((400.0, 300.0), ["2", None]),
+        ((400.0, 400.0), [None, None]),
         ((400.0, 300.0, 300.0), ["2", None, None]),
-        ((400.0, 400.0, 400.0), [None, None, None]),
+        ((400.0, 390.0, 390.0, 390.0), [None, None, None, None]),
     ],
 )
 def test_a_case_of_more_than_a_third_of_the_time_gets_several_workers(
