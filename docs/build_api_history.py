@@ -16,8 +16,8 @@ from packaging.version import Version
 from pytest_vllm_regress.api_history import known_arguments
 from pytest_vllm_regress.api_history.snapshot import SnapshotReader
 from pytest_vllm_regress.api_history.store import FILE, History
-from pytest_vllm_regress.api_history.wheels import read_release
-from pytest_vllm_regress.environments.index import known_releases
+from pytest_vllm_regress.environments.index.releases import known_releases
+from pytest_vllm_regress.environments.index.wheels import read_release
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE as KNOWN
 
 FIRST = Version("0.7.0")

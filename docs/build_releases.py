@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pytest_vllm_regress.environments.index import RELEASES, releases
+from pytest_vllm_regress.environments.index.releases import RELEASES, releases
 from pytest_vllm_regress.environments.recipes import GRAMMARS, PACKAGES
 
 if __name__ == "__main__":

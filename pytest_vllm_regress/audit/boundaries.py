@@ -16,7 +16,7 @@ from packaging.version import Version
 
 from ..cases.model import Case, Range
 from ..cases.verdict import Verdict
-from ..environments.index import known_releases
+from ..environments.index.releases import known_releases
 from ..environments.installed import VLLM
 from ..util.versions import version_of
 from .verdict_table import Recorded, VerdictTable

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from ..cases.model import Case
 from ..environments.git import Commit
-from ..environments.index import between
+from ..environments.index.releases import between
 from ..environments.sources import PROJECTS
 from ..errors import UsageError
 from ..util.validation import format_value

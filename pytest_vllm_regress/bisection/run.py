@@ -8,7 +8,7 @@ from typing import Any
 
 from ..cases import proof
 from ..cases.model import Case
-from ..environments.index import releases
+from ..environments.index.releases import releases
 from ..environments.sources import PROJECTS, clone_of
 from .algorithm import Direction, State
 from .answer import Answer

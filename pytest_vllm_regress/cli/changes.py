@@ -171,7 +171,7 @@ def watch(
     if the case has such evidence. Unexpected verdicts become edits of case files: a range is extended, ended, or gets an alternative.
     A second look on the same day does nothing. Arguments after -- go to pytest.
     """
-    from ..environments.index import known_releases, releases
+    from ..environments.index.releases import known_releases, releases
     from ..watch.look import look
     from ..watch.releases import new_releases, plan, watched_packages
     from ..watch.state import read_state, write_state

@@ -317,7 +317,7 @@ def drift(
 
 def _releases(versions: list[str] | tuple[str, ...], specifier: str | None) -> list[str]:
     """Return the releases to try, newest first, so that consecutive ones share downloads. Raises ``UsageError``."""
-    from ..environments.index import known_releases, releases_in
+    from ..environments.index.releases import known_releases, releases_in
     from ..util.validation import did_you_mean
     from ..util.versions import version_of
 

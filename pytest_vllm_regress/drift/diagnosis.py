@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from packaging.version import Version
 
 from ..bisection.algorithm import State, changes, next_candidate
-from ..environments.index import releases
+from ..environments.index.releases import releases
 from ..environments.locks import release_date
 from ..errors import BuildError
 from ..util.versions import fewest, suspects_first

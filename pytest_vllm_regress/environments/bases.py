@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 
 from ..errors import BuildError, UsageError
 from .git import Repository
-from .index import newest_release, pin_of, releases
+from .index.releases import newest_release, pin_of, releases
 from .locks import release_date
 from .recipes import parse_pin
 from .sources import Project, Source

@@ -15,7 +15,8 @@ from ..util.rundir import scratch
 from ..util.sizes import GIB
 from . import uv
 from .cache import EnvironmentCache
-from .locks import compatible_files, file_name, lookup_cached, read_lock, resolver_options, usable_lock
+from .index.files import compatible_files, file_name
+from .locks import lookup_cached, read_lock, resolver_options, usable_lock
 from .names import resolve
 from .recipes import Recipe
 from .sources import names_interpreter

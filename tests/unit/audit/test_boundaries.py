@@ -16,7 +16,7 @@ from pytest_vllm_regress.audit.verdict_table import FILE, read_file, read_table,
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments import index
+from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import CaseFile
 

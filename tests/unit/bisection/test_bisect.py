@@ -20,7 +20,7 @@ from pytest_vllm_regress.bisection.search_log import CandidateResult, SearchLog
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments import index as releases
+from pytest_vllm_regress.environments.index import releases
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from tests.helpers.cases import CaseFile

@@ -13,7 +13,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli import changes
-from pytest_vllm_regress.environments import index
+from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.runner.journal import Journal
 from pytest_vllm_regress.runner.run import RunRequest
 from tests.helpers.cases import CaseFile

@@ -11,15 +11,15 @@ import sys
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from ..errors import BuildError, UsageError
-from ..util.documents import parse_json
-from ..util.paths import DATA, has_home
-from ..util.validation import format_value
-from ..util.versions import specifiers_of, version_of
-from . import uv
-from .installed import run_isolated
-from .locks import lookup_cached, release_date, resolved_versions
-from .recipes import parse_pin
+from ...errors import BuildError, UsageError
+from ...util.documents import parse_json
+from ...util.paths import DATA, has_home
+from ...util.validation import format_value
+from ...util.versions import specifiers_of, version_of
+from .. import uv
+from ..installed import run_isolated
+from ..locks import lookup_cached, release_date, resolved_versions
+from ..recipes import parse_pin
 
 TIMEOUT_S = 120
 RELEASES = DATA / "releases.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_vllm_regress.api_history import wheels
+from pytest_vllm_regress.environments.index import wheels
 from pytest_vllm_regress.errors import BuildError
 
 URL = "https://index.example/vllm.whl"
@@ -35,7 +35,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[httpx.Request
     def serve(handler: Callable[[httpx.Request], httpx.Response]) -> None:
         client = httpx.Client(transport=httpx.MockTransport(handler))
         monkeypatch.setattr(httpx, "Client", lambda **_: client)
-        monkeypatch.setattr(wheels, "wheel_url", lambda package, version: URL)
+        monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: URL)
 
     return serve
 
@@ -60,6 +60,17 @@ def test_ranges_are_enough(served: Callable[[object], None]) -> None:
     assert max(sizes) <= wheels.BLOCK
 
 
+def test_metadata_alone_is_read(served: Callable[[object], None]) -> None:
+    served(with_ranges)
+    assert wheels.read_metadata("vllm", "1", "3.11") == "Name: vllm\n"
+
+
+def test_a_wheel_without_metadata_is_refused(served: Callable[[object], None]) -> None:
+    served(lambda request: httpx.Response(200, content=packed({"vllm/a.py": b""})))
+    with pytest.raises(BuildError, match="no metadata"):
+        wheels.read_metadata("vllm", "1", "3.11")
+
+
 def test_a_server_without_ranges_is_asked_for_the_whole(served: Callable[[object], None]) -> None:
     served(lambda request: httpx.Response(200, content=WHEEL))
     assert wheels.read_release("vllm", "1") == SOURCES
@@ -67,7 +78,7 @@ def test_a_server_without_ranges_is_asked_for_the_whole(served: Callable[[object
 
 def test_a_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a wheel.whl").write_bytes(WHEEL)
-    monkeypatch.setattr(wheels, "wheel_url", lambda package, version: (tmp_path / "a wheel.whl").as_uri())
+    monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: (tmp_path / "a wheel.whl").as_uri())
     assert wheels.read_release("vllm", "1") == SOURCES
 
 
@@ -99,6 +110,6 @@ def test_something_that_is_no_wheel_is_refused(served: Callable[[object], None])
 def test_a_source_that_is_too_large_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bomb.whl"
     path.write_bytes(packed({"vllm/a.py": bytes(wheels.MAX_MEMBER + 1)}))
-    monkeypatch.setattr(wheels, "wheel_url", lambda package, version: path.as_uri())
+    monkeypatch.setattr(wheels, "wheel_url", lambda package, version, python: path.as_uri())
     with pytest.raises(BuildError, match="above"):
         wheels.read_release("vllm", "1")

@@ -17,12 +17,12 @@ from urllib.request import url2pathname
 
 import httpx
 
-from ..environments import uv
-from ..environments.locks import compatible_files
-from ..errors import BuildError
-from ..util.documents import parse_toml
-from ..util.rundir import scratch
-from ..util.sizes import GIB
+from ...errors import BuildError
+from ...util.documents import parse_toml
+from ...util.rundir import scratch
+from ...util.sizes import GIB
+from .. import uv
+from .files import compatible_files
 
 PYTHON = "3.12"
 TIMEOUT_S = 60.0
@@ -38,37 +38,53 @@ def read_release(package: str, version: str) -> dict[str, bytes]:
 
     Raises ``BuildError`` if the index has no wheel of it for this machine, cannot be reached, or returns something that is no wheel.
     """
-    url = wheel_url(package, version)
+    with _wheel(package, version, PYTHON) as archive:
+        return read_members(archive)
+
+
+def read_metadata(package: str, version: str, python: str) -> str:
+    """Return the metadata of a release's wheel for ``python``. Raises as ``read_release``."""
+    with _wheel(package, version, python) as archive:
+        for content in read_members(archive, (".dist-info/METADATA",)).values():
+            return content.decode(errors="replace")
+    raise BuildError(f"the wheel of {package} {version} has no metadata")
+
+
+@contextlib.contextmanager
+def _wheel(package: str, version: str, python: str) -> Iterator[zipfile.ZipFile]:
+    url = wheel_url(package, version, python)
     try:
         with _opened(url) as file, zipfile.ZipFile(file) as archive:
-            return read_members(archive)
+            yield archive
     except (httpx.HTTPError, OSError, zipfile.BadZipFile, NotImplementedError, EOFError) as error:
         raise BuildError(f"the wheel of {package} {version} cannot be read from the package index: {error}") from None
 
 
-def wheel_url(package: str, version: str) -> str:
+def wheel_url(package: str, version: str, python: str = PYTHON) -> str:
     """Return the address of the wheel that uv would install for this machine. Raises ``BuildError`` if there is none."""
     with scratch() as folder:
         out = folder / "pylock.toml"
-        options = ["--quiet", "--no-deps", "--format", "pylock.toml", "--python-version", PYTHON]
+        options = ["--quiet", "--no-deps", "--format", "pylock.toml", "--python-version", python]
         uv.run(
             ["pip", "compile", "-", *options, "--only-binary", ":all:", "-o", out],
             doing=f"looking for the wheel of {package} {version}",
             stdin=f"{package}=={version}",
         )
         packages = parse_toml(out.read_text(encoding="utf-8"))["packages"]
-    file = next(iter(compatible_files(packages[0], PYTHON)), None)
+    file = next(iter(compatible_files(packages[0], python)), None)
     if file is None:
         raise BuildError(f"the package index has no wheel of {package} {version} for this machine")
     return str(file["url"]) if "url" in file else Path(file["path"]).as_uri()
 
 
-def read_members(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Return the Python sources and the metadata in a wheel, in the order of their names.
+def read_members(
+    archive: zipfile.ZipFile, suffixes: tuple[str, ...] = (".py", ".dist-info/METADATA")
+) -> dict[str, bytes]:
+    """Return the files in a wheel that have one of ``suffixes``, in the order of their names.
 
     Raises ``BuildError`` above the limits of size.
     """
-    members = [entry for entry in archive.infolist() if entry.filename.endswith((".py", ".dist-info/METADATA"))]
+    members = [entry for entry in archive.infolist() if entry.filename.endswith(suffixes)]
     if any(entry.file_size > MAX_MEMBER for entry in members) or sum(e.file_size for e in members) > MAX_SOURCES:
         raise BuildError(f"the wheel has a source above {MAX_MEMBER} bytes, or more than {MAX_SOURCES} in all")
     in_file_order = sorted(members, key=lambda entry: entry.header_offset)
