@@ -136,11 +136,6 @@ def prune(
     current = {cache.place(recipe) for recipe in file.recipes.values()}
     listed, kernels = cache.listing(), compiled.list_kernels()
     cached = {*(environment.name for environment in listed), *(entry.name for entry in kernels)}
-    unknown = set(names or ()) - cached
-    if unknown:
-        raise UsageError(
-            f"env prune: {', '.join(sorted(unknown))}: not in the cache, which has {', '.join(sorted(cached)) or 'nothing'}"
-        )
 
     def selected(name: str, used: float, is_outdated: bool = False) -> bool:
         if names:
@@ -162,6 +157,10 @@ def prune(
     if partial:
         say(f"{partial} left by interrupted builds: removed")
     say(f"{max(0, before - total()) / GIB:.1f} GiB freed in {cache.root.parent}")
+    if unknown := sorted(set(names or ()) - cached):
+        raise UsageError(
+            f"env prune: {', '.join(unknown)}: not in the cache, which had {', '.join(sorted(cached)) or 'nothing'}"
+        )
 
 
 @app.command()
