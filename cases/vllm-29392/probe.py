@@ -8,8 +8,11 @@ from vllm_regress_target import Unsupported
 def described(embeddings):
     import torch
     from vllm import SamplingParams
-    from vllm.v1.core.sched.output import NewRequestData
 
+    try:
+        from vllm.v1.core.sched.output import NewRequestData
+    except ImportError:
+        raise Unsupported("requests with prompt embeddings", needs="vllm.v1.core.sched.output") from None
     values = {
         "req_id": "1",
         "prompt_token_ids": None if embeddings else [1, 2],

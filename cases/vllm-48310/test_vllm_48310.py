@@ -13,7 +13,7 @@ pytestmark = pytest.mark.vllm_case("vllm-48310")
 @pytest.mark.vllm_requires(vllm=">=0.17")
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)
 def test_a_resumed_engine_still_sleeps(vllm_engine: AsyncEngine, vllm_at_work: AtWork) -> None:
-    """What `/resume` calls must not start requests while the KV cache is released."""
+    """The method behind `/resume` must not start requests while the KV cache is released."""
     (plain,) = vllm_engine.generate("Hello", {"max_tokens": 4, "ignore_eos": True})
     vllm_at_work("a plain request is answered", len(plain[-1]["outputs"][0]["token_ids"]) == 4)
     seen = vllm_engine.call("tokens_after_resume")

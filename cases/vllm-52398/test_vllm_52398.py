@@ -13,14 +13,14 @@ N = 8
 
 @pytest.fixture
 def engine_spec(engine_spec: EngineSpec, vllm_env: Target) -> EngineSpec:
-    """Enable the address where this vLLM asks for that."""
+    """Enable the endpoint in releases that have it off by default."""
     if Version(vllm_env.versions["vllm"]) < Version("0.30"):
         return engine_spec
     return engine_spec.merged_with({"server_options": {"enable_scale_out": True}})
 
 
 def test_every_choice_is_returned(vllm_server: Server, vllm_at_work: AtWork) -> None:
-    """Choices that end earlier than the last one are part of the answer."""
+    """The answer contains all choices, also those that end before the last one."""
     scripts = [Script.text("ab" * length) for length in range(1, N + 1)]
     request = {"token_ids": vllm_server.tokenize(scripts[0].prompt("Hello", *scripts[1:]))}
     plain = vllm_server.post("/inference/v1/generate", {**request, "sampling_params": {"max_tokens": 40}})

@@ -25,7 +25,7 @@ CHUNK = 45  # tokens; one is a character
     server_options={"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_coder"},
 )
 def test_text_after_a_call_in_one_chunk(vllm_server: Server, vllm_at_work: AtWork) -> None:
-    """Wherever the chunks are cut, a stream with a call and text behind it is complete."""
+    """A stream with a call and text after it is completed, wherever the chunks are cut."""
     whole = vllm_server.post("/v1/responses", request(vllm_server, 0)).json()
     called = [item["arguments"] for item in whole["output"] if item["type"] == "function_call"]
     vllm_at_work("the tool is called", called and "Paris" in called[0])
@@ -37,7 +37,7 @@ def test_text_after_a_call_in_one_chunk(vllm_server: Server, vllm_at_work: AtWor
 
 
 def request(server: Server, shift: int) -> dict[str, Any]:
-    """Return a request whose scripted answer has a call, ``shift`` characters later, and text behind it."""
+    """Return a request whose scripted answer is a call, moved by ``shift`` characters, and text after it."""
     text = f"Let me look{'.' * shift} {CALL} And that is all there is."
     return {
         "model": server.model,

@@ -101,8 +101,16 @@ class EnginePool:
         """Undo one ``hold``. After the last one the engine may be stopped for others, as the most recently used."""
         self._held[key] = max(0, self._held[key] - 1)
         if key in self._engines and not self._held[key]:
-            self._users[key] += " (released)"  # until the next user, nobody uses it
-            self._engines.move_to_end(key)
+            self._release(key)
+
+    def release_all(self, user: str) -> None:
+        """Allow every engine that ``user`` used, and that nobody holds, to be stopped for others, and for ``user`` itself."""
+        for key in [key for key in self._engines if self._users[key] == user and not self._held[key]]:
+            self._release(key)
+
+    def _release(self, key: Hashable) -> None:
+        self._users[key] += " (released)"  # until the next user, nobody uses it
+        self._engines.move_to_end(key)
 
     def give_up(self, key: Hashable) -> None:
         """Stop the engine of ``key`` after a failure of one user, unless others hold it and it still works."""

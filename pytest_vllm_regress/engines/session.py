@@ -352,6 +352,10 @@ class Session:
             self._on_waited()
         return lease
 
+    def begin_again(self, user: str) -> None:
+        """The test ``user`` runs once more: its engines may be reused, or stopped for others that it starts."""
+        self._engines.release_all(user)
+
     def give_way(self) -> None:
         """Stop our idle engines while another run waits for their GPUs. Called between tests."""
         while self._gpus.leases.requested_by_others() and self._engines.drop_idle():

@@ -135,6 +135,7 @@ def _leg(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) ->
 
 def _again(item: pytest.Item, nextitem: pytest.Item | None, evidence: Evidence) -> Evidence:
     private.renew(item)
+    session_of(item.config).begin_again(item.nodeid)
     return _leg(item, nextitem, evidence)
 
 

@@ -1,6 +1,9 @@
 import time
 
-from vllm.v1.core.sched.scheduler import Scheduler
+try:
+    from vllm.v1.core.sched.scheduler import Scheduler
+except ImportError:  # vLLM 0.8.0 and 0.8.1
+    from vllm.v1.core.scheduler import Scheduler
 
 
 class SlowScheduler(Scheduler):

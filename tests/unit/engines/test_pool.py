@@ -74,6 +74,14 @@ def test_engines_of_the_test_that_asks_are_not_stopped(pool: EnginePool) -> None
     assert [engine.alive for engine in held] == [False, True]
 
 
+def test_a_test_that_runs_again_may_start_other_engines(pool: EnginePool) -> None:
+    first, held = (acquire(pool, key, "t1") for key in "ab")
+    pool.hold("b")
+    pool.release_all("t1")
+    acquire(pool, "c", "t1")
+    assert (first.alive, held.alive) == (False, True)
+
+
 def test_what_is_held_is_not_stopped_for_others_nor_after_their_failures(pool: EnginePool) -> None:
     held = acquire(pool, "a", "factory")
     pool.hold("a")
