@@ -32,6 +32,9 @@ class FakeSession:
     def environment_names(self) -> tuple[str, ...]:
         return ("old",)
 
+    def begin_again(self, user: str) -> None:
+        """It has no engines."""
+
     def target(self, name: str) -> Target:
         if self.broken is not None:
             raise self.broken
