@@ -21,6 +21,7 @@ CHUNK = 45  # tokens; one is a character
 @pytest.mark.vllm_engine(
     front="serve",
     generation="V1",
+    max_model_len=1024,
     extra={"stream_interval": CHUNK},
     server_options={"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_coder"},
 )
@@ -50,4 +51,5 @@ def request(server: Server, shift: int) -> dict[str, Any]:
 def completed(server: Server, body: dict[str, Any]) -> bool:
     """Return whether the streamed answer ends as it should."""
     answer = server.post("/v1/responses", {**body, "stream": True})
+    assert answer.status_code == 200, f"expected status 200, got {answer.status_code}: {answer.text[:500]}"
     return "event: response.completed" in answer.text
