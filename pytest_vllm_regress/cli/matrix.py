@@ -163,8 +163,9 @@ def matrix(
         check_writable(html)
     progress = CaseLines(say, logs=False, bar=not shared.verbose)
     options = shared.run_options(device)
+    everything = sorted({str(case.directory.parent) for case in cases})  # resumed even if cases have come since
     key = [
-        *(case.id for case in cases),
+        *(case_ids or everything),
         *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),
         *(["--boundaries"] if only_boundaries else []),
         str(device),

@@ -1,9 +1,9 @@
 """Results of an interrupted run: one file for each finished case and environment, kept until the run is complete.
 
-The same command resumes a run. ``vllm-regress matrix`` and ``try`` keep journals; a key tells one from another (for a matrix: cases,
+The same command resumes a run. ``vllm-regress matrix`` and ``try`` keep journals; a key tells one from another (for a matrix: the named cases,
 environments, device, shard and the arguments for pytest; ``--fresh`` discards its journal). A case is finished in an environment if its result
-file can be read and neither the case's fingerprint nor the environment's lock has changed since. Failures of a machine or a
-build are never recorded. The journal is removed when a run is complete.
+file can be read and neither the case's fingerprint nor the environment's lock has changed since. Failures of a machine or a build are never
+recorded. The journal is removed when a run is complete.
 """
 
 from __future__ import annotations

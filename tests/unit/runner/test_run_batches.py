@@ -300,7 +300,7 @@ def test_named_environments(cases: tuple[Case, ...]) -> None:
 def test_a_killed_matrix_is_resumed(
     cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """SIGKILL in the middle of the second case: its pytest ends too, and the first case is not run again."""
+    """SIGKILL in the middle of the second case: its pytest ends too, and the first case is not run again, although a third one has come."""
     flag = tmp_path / "flag"
     flag.touch()
     for number, case in enumerate(cases):
@@ -330,11 +330,15 @@ def test_a_killed_matrix_is_resumed(
     first.wait()
     assert psutil.wait_procs(below, timeout=60)[1] == []
     flag.unlink()
+    new = CaseFile("three", pattern="expected", affected="<0.1").write(tmp_path / "cases")
+    (new.directory / "probe.py").write_text(PROBE)
+    test = (cases[0].directory / "test_one.py").read_text().replace("'one'", "'three'").replace("'0.8.4'", "''")
+    (new.directory / "test_three.py").write_text(test)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, textwrap.indent(done.stdout + done.stderr, "  ")
     assert "1 cell is finished by an earlier run" in done.stdout
     stored = json.loads((tmp_path / "r.json").read_text())["results"]
-    assert sorted(result["verdict"] for result in stored) == ["FIXED", "FIXED", "FIXED", "REPRODUCED"]
+    assert sorted(result["verdict"] for result in stored) == ["FIXED"] * 5 + ["REPRODUCED"]
     assert "<html" in (tmp_path / "p.html").read_text()
     assert not list((tmp_path / "cache" / "matrix").iterdir())
 
