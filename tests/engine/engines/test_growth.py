@@ -1,8 +1,13 @@
-"""Growth of a real server's memory: a scheduler that keeps a quarter of a megabyte of each request is found in the core, and only there."""
+"""Growth of a real server's memory: a scheduler that keeps a quarter of a megabyte of each request is found in the core, and only there.
+
+So it is with each kind of request of which docs/generated/growth.md has a row.
+"""
 
 from __future__ import annotations
 
 import pytest
+
+from pytest_vllm_regress.states.memory import KINDS
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 ENVIRONMENT = "vllm-0.33.0"
@@ -20,10 +25,12 @@ SCHEDULER = f"""
 TESTS = f"""
     import pytest
     from pytest_vllm_regress import measure_growth
+    from pytest_vllm_regress.states.memory import KINDS, observe
 
-    @pytest.mark.vllm_engine(
+    pytestmark = pytest.mark.vllm_engine(
         front="serve", generation="V1", import_path=["plugins"], extra={{"scheduler_cls": "leaking.Leaking"}}
     )
+
     def test_growth(vllm_server):
         body = {{"model": vllm_server.model, "prompt": "Hello", "max_tokens": 1}}
         growth = measure_growth(
@@ -32,6 +39,12 @@ TESTS = f"""
         assert growth["core"].uss.low <= {LEAK} * 1.1 and growth["core"].uss.high >= {LEAK} * 0.9, growth["core"].uss
         assert growth["core"].uss.grows
         assert growth["server"].uss.high < {LEAK} / 2, growth["server"].uss
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_row(vllm_server, kind):
+        row = observe(vllm_server, kind, requests=40, warm_up=10)
+        assert len(row.runs) == 2 and "core" in row.growing, row
+        assert all(run.slopes["core"].high >= {LEAK} * 0.9 for run in row.runs), row
 """
 
 
@@ -39,4 +52,4 @@ def test_a_leak_of_the_core_is_measured(pytester: pytest.Pytester, user_caches: 
     pytester.mkpydir("plugins").joinpath("__init__.py").unlink()
     pytester.makepyfile(**{"plugins/leaking": SCHEDULER, "test_leak": TESTS})
     result = pytester.runpytest_subprocess("--vllm-env", ENVIRONMENT, "test_leak.py")
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=1 + len(KINDS))
