@@ -9,7 +9,8 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Server
 
-pytestmark = pytest.mark.vllm_case("vllm-49135")
+# Before 0.12 a server cannot be paused.
+pytestmark = [pytest.mark.vllm_case("vllm-49135"), pytest.mark.vllm_requires(vllm=">=0.12")]
 
 
 @pytest.mark.vllm_engine(

@@ -11,9 +11,13 @@ from packaging.version import Version
 
 from pytest_vllm_regress import AtWork, EngineSpec, Server, Target
 
-pytestmark = pytest.mark.vllm_engine(
-    front="serve", generation="V1", import_path=["plugins"], extra={"scheduler_cls": "slow_end.SlowEnd"}
-)
+# Before 0.8 the V1 engine takes no scheduler class.
+pytestmark = [
+    pytest.mark.vllm_requires(vllm=">=0.8"),
+    pytest.mark.vllm_engine(
+        front="serve", generation="V1", import_path=["plugins"], extra={"scheduler_cls": "slow_end.SlowEnd"}
+    ),
+]
 BEGINS = "scheduler: clean-up begins"
 COMPLETE = "scheduler: clean-up complete"
 
