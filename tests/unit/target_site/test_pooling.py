@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -27,6 +27,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setitem(sys.modules, "vllm", module)
         pooler = SimpleNamespace(PoolerConfig=type("PoolerConfig", (), dict.fromkeys(config)))
         monkeypatch.setitem(sys.modules, "vllm.config", pooler)
+        monkeypatch.setitem(sys.modules, "vllm.pooling_params", SimpleNamespace())
         monkeypatch.setitem(sys.modules, "vllm.tasks", None if tasks is None else SimpleNamespace(POOLING_TASKS=tasks))
 
     return install
@@ -46,6 +47,12 @@ def test_up_to_0_9_a_task_is_an_engine_argument(vllm: Any, task: str, arguments:
     vllm(None)
     assert pooling.plan(task, "auto", {"task"}, "0.9.2") == arguments
     assert vars(pooling.params("embed", None)) == {} and pooling.name_of("embed") == "embed"
+
+
+def test_in_0_10_0_the_tasks_are_a_type(vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm(None)
+    monkeypatch.setattr(sys.modules["vllm.pooling_params"], "PoolingTask", Literal["encode", "embed"], raising=False)
+    assert pooling.task_names() == ("encode", "embed")
 
 
 def test_later_a_task_is_a_runner_and_a_conversion(vllm: Any) -> None:

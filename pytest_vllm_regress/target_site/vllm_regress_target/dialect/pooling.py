@@ -7,7 +7,7 @@ The tasks of this project are ``embed`` (one vector), ``token_embed`` (one vecto
 import dataclasses
 import importlib
 import inspect
-from typing import Any, Dict, Set, Tuple
+from typing import Any, Dict, Set, Tuple, get_args
 
 from .. import Unsupported
 from . import known
@@ -61,8 +61,8 @@ def task_names() -> Tuple[str, ...]:
     """Return vLLM's names of its pooling tasks; empty if requests have no task."""
     try:
         return tuple(importlib.import_module("vllm.tasks").POOLING_TASKS)
-    except (ImportError, AttributeError):
-        return ()
+    except (ImportError, AttributeError):  # up to 0.10.0
+        return get_args(getattr(importlib.import_module("vllm.pooling_params"), "PoolingTask", None))
 
 
 def name_of(task: str) -> str:
