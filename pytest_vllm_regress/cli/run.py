@@ -178,7 +178,7 @@ def ask(
     if (probe is None) != serve or serve != bool(command):
         raise UsageError("ask: give either --probe FILE:FUNCTION, or --serve and after -- the command to run")
     check_device(device)
-    confirm_downloads([environment], yes=yes)
+    confirm_downloads([environment], yes=yes, show=warn)  # standard output is the command's, or JSON
     try:
         with bare_session(warn, device=device or "auto") as session:
             if probe is not None:
