@@ -6,8 +6,8 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, AtWork
 
-# Before 0.8 the V1 engine wakes up as a whole.
-pytestmark = [pytest.mark.vllm_case("vllm-44395"), pytest.mark.vllm_requires(vllm=">=0.8")]
+# Before 0.8.3 the V1 engine cannot wake up in parts.
+pytestmark = [pytest.mark.vllm_case("vllm-44395"), pytest.mark.vllm_requires(vllm=">=0.8.3")]
 
 
 @pytest.mark.vllm_engine(front="async", generation="V1", fresh=True)

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress import AtWork, EngineSpec, Server, Target
 
-# Before 0.8 the V1 engine takes no scheduler class.
+# Before 0.8 the V1 engine ignores `scheduler_cls`.
 pytestmark = [
     pytest.mark.vllm_requires(vllm=">=0.8"),
     pytest.mark.vllm_engine(

@@ -163,7 +163,9 @@ def matrix(
         check_writable(html)
     progress = CaseLines(say, logs=False, bar=not shared.verbose)
     options = shared.run_options(device)
-    everything = sorted({str(case.directory.parent) for case in cases})  # resumed even if cases have come since
+    everything = sorted(
+        {str(case.directory.parent) for case in cases}
+    )  # so that a run is resumed even if cases were added
     key = [
         *(case_ids or everything),
         *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),

@@ -1,4 +1,4 @@
-"""Files of findings about parsers, the API, pairs of configurations and the life of a server, which ``vllm-regress replay`` reads."""
+"""Files of findings, which ``vllm-regress replay`` reads: about parsers, the API, pairs of configurations and the life of a server."""
 
 from __future__ import annotations
 

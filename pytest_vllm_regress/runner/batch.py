@@ -43,7 +43,7 @@ class Batch:
 
     @property
     def hangs(self) -> bool:
-        """Whether a case is to show a documented hang, for which it waits and uses little CPU time."""
+        """Whether a case must show a documented hang: then the batch mostly waits, and uses little CPU time."""
         return any(self.roles.get(case.id) == AFFECTED and Kind.HANG in case.symptom.kinds for case in self.cases)
 
     def only(self, case_ids: set[str]) -> Batch:

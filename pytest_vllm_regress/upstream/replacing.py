@@ -70,7 +70,7 @@ def _replaced() -> set[str]:
 
 
 def pytest_addoption() -> None:
-    """Install the finder before upstream's first conftest is imported, and import vLLM for the servers meanwhile."""
+    """Install the finder before upstream's first conftest is imported, and begin to import vLLM for the servers."""
     if "server" in _replaced():
         sys.meta_path.insert(0, _Finder())
         if os.environ.get(STARTS_SERVERS) == "1":

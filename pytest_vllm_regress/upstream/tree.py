@@ -59,7 +59,7 @@ class TestTree:
         return tuple(names)
 
     def mentions(self, name: str, files: Iterable[str]) -> bool:
-        """Return whether the text of one of the test files has this name."""
+        """Return whether one of the test files contains this name."""
         return any(name.encode() in (read_below(self.root, file, _MAX_TEST) or b"") for file in files)
 
     def _helpers(self, files: Iterable[str]) -> Iterator[str]:

@@ -21,8 +21,8 @@ MAX_NODES = 100_000
 """Limit of the values in all documents of a text. What an alias stands for counts at each alias: ten lines of aliases may mean 10^10 values."""
 MAX_NUMBER = 100
 """Limit of a number's digits. PyYAML takes time with the square of the digits of ``1:1:1:1``, a number with the base 60."""
-# Matches strings and comments as a whole, terminated or not, so that the scan is linear. Groups are repeated by a plain `*`, which never has to go
-# back here: Python 3.11.2 loses its place in a possessive one.
+# Matches strings and comments as a whole, terminated or not, so that the scan is linear. Groups are repeated by a plain `*`, which never
+# backtracks here, because Python 3.11.2 loses its position in a possessive group.
 _TOML = re.compile(
     r'"""(?:[^"\\]++|\\.|"(?!""))*(?:"{3,5})?|\'\'\'(?:[^\']++|\'(?!\'\'))*(?:\'{3,5})?'
     r'|"(?:[^"\\\n]++|\\[^\n])*"?|\'[^\'\n]*+\'?|#[^\n]*+|(?P<dot>\.)|(?P<open>[\[{])|(?P<close>[\]}])|(?P<end>[=\n,])',

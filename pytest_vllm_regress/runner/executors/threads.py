@@ -29,8 +29,8 @@ TICK_S = 0.2
 class ThreadsExecutor:
     """Runs batches side by side. One thread builds environments while batches run; ``build`` makes an environment ready.
 
-    The first batch is started first, then those that wait for a documented hang while others compute, then the longest as far as durations are
-    recorded (``seconds``), so that the last one to start is short.
+    The first batch starts first. Then come batches that mostly wait for a documented hang, so that others compute meanwhile, then the longest
+    ones by their recorded durations (``seconds``), so that a short one starts last.
     With ``seconds`` None batches are started in their order. ``release`` is told each environment of which no batch is left.
     ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.

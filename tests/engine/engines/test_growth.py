@@ -1,6 +1,6 @@
 """Growth of a real server's memory: a scheduler that keeps a quarter of a megabyte of each request is found in the core, and only there.
 
-So it is with each kind of request of which docs/generated/growth.md has a row.
+The same holds for each kind of request in docs/generated/growth.md.
 """
 
 from __future__ import annotations

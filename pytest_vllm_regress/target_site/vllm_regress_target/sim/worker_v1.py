@@ -85,7 +85,7 @@ class SimWorker(AdapterMixin, WorkerBase):
         return self._tasks if self._pools else worker_v1.generation_tasks(self.model_config)
 
     def get_supported_pooling_tasks(self) -> Any:
-        """As ``get_supported_tasks``, in vLLM 0.10.0."""
+        """Return the pooling tasks, which vLLM 0.10.0 asks for by this name."""
         return self._tasks if self._pools else []
 
     def get_supported_kv_cache_layouts(self) -> List[str]:
