@@ -36,8 +36,10 @@ def _function():
 
 def _method():
     """Return the function of releases in which it is a method of the chat endpoint."""
-    from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
-
+    try:
+        from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+    except ImportError:  # before 0.15
+        from vllm.entrypoints.openai.serving_chat import OpenAIServingChat
     serving = object.__new__(OpenAIServingChat)
     serving.tool_call_id_type = "random"
     return serving.extract_tool_call_required_streaming
