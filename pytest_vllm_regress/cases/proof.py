@@ -4,7 +4,7 @@ A proof has the fingerprint of its case and the id of each environment's lock. T
 
 - the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
 - every ``*.py`` below the case's folder, and every other file in its subfolders, which the target may import from (``import_path``);
-- the source of those built-in probe modules (``frontend``, ``grammars``, ``parsers``) that this code names as "module:function".
+- the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this code names as "module:function".
 
 It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
 (``vllm-regress judge``). A proof is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded environment differs, or

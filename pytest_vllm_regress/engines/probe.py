@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..processes.child_handle import Child, Loan
     from ..processes.lifecycle import Leftover
 
-BUILT_IN = ("frontend", "grammars", "parsers")
+BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""
 _TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]

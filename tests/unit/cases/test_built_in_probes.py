@@ -66,7 +66,7 @@ def test_a_function_of_the_probe_file_is_named_alone(tmp_path: Path) -> None:
     [
         (
             "parser:tool_calls",
-            r"no built-in module 'parser'\. Did you mean parsers\? There are: frontend, grammars, parsers",
+            r"no built-in module 'parser'\. Did you mean parsers\? There are: batch_files, frontend, grammars, parsers",
         ),
         ("tool_calls", "there is no .*probe.py: write the function there"),
     ],

@@ -108,9 +108,29 @@ def test_the_parser_is_imported_from_the_command_s_module(
 def test_given_words_follow_the_command_that_they_name(
     words: list[str], argv: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commandline, "console_script", lambda name: sys.exit)
-    monkeypatch.setattr(commandline, "_has_distribution", lambda name: True)
+    monkeypatch.setattr(commandline, "_vllm_command", lambda: sys.exit)
     assert commandline.serve_command(Plan({"model": "/m"}, {}, []), words)[0] == argv
+
+
+@pytest.mark.parametrize(
+    ("has_command", "subcommands", "words"),
+    [
+        (True, ["run_batch"], ["vllm", "run-batch"]),
+        (True, [], ["vllm.entrypoints.openai.run_batch"]),
+        (False, ["run_batch"], ["vllm.entrypoints.openai.run_batch"]),
+    ],
+)
+def test_a_batch_is_run_by_the_command_or_else_by_the_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_command: bool, subcommands: list[str], words: list[str]
+) -> None:
+    folder = tmp_path / "vllm" / "entrypoints" / "cli"
+    folder.mkdir(parents=True)
+    for name in ("__init__", *subcommands):
+        folder.joinpath(f"{name}.py").touch()
+    monkeypatch.setattr(commandline, "_vllm_command", lambda: sys.exit if has_command else None)
+    monkeypatch.syspath_prepend(tmp_path)
+    with mock.patch.dict(sys.modules):
+        assert commandline.batch_command()[0] == words
 
 
 def test_a_given_command_line_gets_the_generation_that_the_spec_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The command line of ``vllm serve`` for a plan: engine arguments and server options.
+"""The command line of ``vllm serve`` for a plan: engine arguments and server options. Also the command for batch files.
 
 ``plan.py`` translates the spec, this module spells the result as flags that the installed command has, and ``hosts/server.py`` adds ``--host`` and
 ``--port``. The API key is made at random for each server (``engines/server.start_server``), registered so that it is masked everywhere, and given to
@@ -22,6 +22,7 @@ from .plan import Plan, Spec, choose_generation, start_method
 
 _LAUNCH = ["launch", "render"]
 """The command that serves without an engine."""
+_BATCH_MODULE = "vllm.entrypoints.openai.run_batch"
 
 
 def given(spec: Spec) -> Plan:
@@ -46,16 +47,23 @@ def serve_command(plan: Plan, words: Optional[List[str]] = None) -> Tuple[List[s
         arguments = list(words)
         if arguments[: len(_LAUNCH)] == _LAUNCH:
             subcommand, arguments = _LAUNCH, arguments[len(_LAUNCH) :]
-    command = console_script("vllm")
-    if command is not None and _has_distribution("vllm"):
+    command = _vllm_command()
+    if command is not None:
         return ["vllm", *subcommand, str(plan.kwargs["model"]), *arguments], command
     module = "vllm.entrypoints.openai.api_server"
     plan.notes.append(
         "served by {}: the distribution is not called vllm, and the vllm command needs that".format(module)
     )
-    return [module, "--model", str(plan.kwargs["model"]), *arguments], lambda: runpy.run_module(
-        module, run_name="__main__", alter_sys=True
-    )
+    return [module, "--model", str(plan.kwargs["model"]), *arguments], _program(module)
+
+
+def batch_command() -> Tuple[List[str], Callable[[], Any]]:
+    """Return the words before the options of the command that runs a batch file, and the function that runs it: ``vllm run-batch``, or else the
+    module that older releases and repackaged builds have."""
+    command = _vllm_command()
+    if command is not None and importlib.util.find_spec("vllm.entrypoints.cli.run_batch") is not None:
+        return ["vllm", "run-batch"], command
+    return [_BATCH_MODULE], _program(_BATCH_MODULE)
 
 
 def _server_options(options: Dict[str, Any], parser: Any) -> Dict[str, Any]:
@@ -106,12 +114,17 @@ def console_script(name: str) -> Optional[Callable[[], Any]]:
     return None
 
 
-def _has_distribution(name: str) -> bool:
+def _vllm_command() -> Optional[Callable[[], Any]]:
+    """Return the function of the command ``vllm``. None if it is missing or cannot run because no distribution has the name "vllm"."""
     try:
-        importlib.metadata.distribution(name)
+        importlib.metadata.distribution("vllm")
     except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
+        return None
+    return console_script("vllm")
+
+
+def _program(module: str) -> Callable[[], Any]:
+    return lambda: runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def serve_parser() -> Any:
