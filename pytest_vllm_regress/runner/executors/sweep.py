@@ -20,7 +20,7 @@ from ...environments import uv
 from ...environments.cache import EnvironmentCache
 from ...environments.downloads import DISK_FACTOR, Contents, contents
 from ...environments.names import resolve
-from ...errors import BuildError, UsageError
+from ...errors import UsageError
 from ...util.sizes import GIB, disk_usage
 from ..progress import Say
 
@@ -107,7 +107,6 @@ class DiskBudget:
         self._used = used
         self._leases: dict[str, contextlib.ExitStack] = {}
         self._done: list[str] = []
-        self._closed = False
         self._changed = threading.Condition()
 
     def check(self) -> None:
@@ -126,35 +125,32 @@ class DiskBudget:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[DiskBudget]:
-        """Let uv use its own cache of the sweep while the context is open; then give up all leases and the build that waits for room."""
+        """Let uv use its own cache of the sweep while the context is open; then give up all leases."""
         before = os.environ.get("UV_CACHE_DIR")
         os.environ["UV_CACHE_DIR"] = str(self._downloads)
         try:
             yield self
         finally:
-            with self._changed:
-                self._closed = True
-                leases = [self._leases.pop(name) for name in list(self._leases)]
-                self._changed.notify_all()
-            for lease in leases:
-                lease.close()
+            for name in list(self._leases):
+                self._leases.pop(name).close()
             if before is None:
                 del os.environ["UV_CACHE_DIR"]
             else:
                 os.environ["UV_CACHE_DIR"] = before
 
     def build(self, name: str) -> None:
-        """Build the environment, when there is room for it, and keep it until ``release``. Raises ``BuildError``."""
+        """Build the environment, when there is room for it, and keep it until ``release``.
+
+        Raises ``BuildError``, and ``KeyboardInterrupt`` when the build is cancelled (``uv.cancelled_by``), also while it waits for room.
+        """
         with self._changed:
-            while not self._closed and not self._make_room(name):
-                self._changed.wait()
-            if self._closed:
-                raise BuildError(f"{name}: not built, because the sweep has ended")
+            while not self._make_room(name):
+                while not self._changed.wait(uv.TICK_S):
+                    uv.check_cancelled()
         with contextlib.ExitStack() as lease:
             lease.enter_context(self._cache.lease(resolve(name), progress=self._say))
             with self._changed:
-                if not self._closed:
-                    self._leases[name] = lease.pop_all()
+                self._leases[name] = lease.pop_all()
 
     def release(self, name: str) -> None:
         """Allow the environment to be removed."""

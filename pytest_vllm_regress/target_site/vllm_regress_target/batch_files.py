@@ -33,7 +33,7 @@ def run(model: str, lines: Sequence[Union[Json, str]], options: Sequence[str] = 
     if words != ["vllm", "run-batch"] and importlib.util.find_spec(words[0]) is None:
         raise Unsupported("vLLM {} cannot run batch files".format(version()), refused_by="vLLM {}".format(version()))
     device = os.environ.get("VLLM_REGRESS_DEVICE")
-    spec = {"model": "", "model_path": model, "env": {}, "generation": "auto", "device": device}
+    spec: Json = {"model": "", "model_path": model, "env": {}, "generation": "auto", "device": device}
     engines.prepare_process(commandline.given(spec), "serve")
     with tempfile.TemporaryDirectory() as folder:
         source, result = pathlib.Path(folder, "input.jsonl"), pathlib.Path(folder, "output.jsonl")

@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import Contents
 from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.errors import BuildError, UsageError
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.runner.batch import Batch, RunOptions
 from pytest_vllm_regress.runner.executors.sweep import DiskBudget, SweptEnvironment, plan_sweep
+from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
+from pytest_vllm_regress.runner.journal import BatchFiles
 from pytest_vllm_regress.util.sizes import GIB, size_of
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
@@ -138,32 +142,49 @@ def test_uvs_cache_is_emptied_when_removing_environments_is_not_enough(
     assert clean["env"]["UV_CACHE_DIR"] == str(downloads)
 
 
-def test_a_build_waits_for_an_environment_in_use_and_ends_with_the_sweep(
-    released: Fake, cache: EnvironmentCache
-) -> None:
-    first, second, third = NAMES[:3]
+def test_a_build_waits_for_an_environment_in_use(released: Fake, cache: EnvironmentCache) -> None:
+    first, second = NAMES[:2]
     budget = DiskBudget(300 * KB, swept(*NAMES), cache, cache.root / "uv", lambda line: None)
-    failures: list[BuildError] = []
-
-    def build(name: str) -> None:
-        try:
-            budget.build(name)
-        except BuildError as error:
-            failures.append(error)
-
     with budget.opened():
         budget.build(first)
-        waiting = threading.Thread(target=build, args=(second,))
+        waiting = threading.Thread(target=budget.build, args=(second,))
         waiting.start()
         assert cache.built(resolve(second)) is None
         budget.release(first)
         waiting.join(30)
         assert cache.built(resolve(second))
         assert cache.built(resolve(first)) is None
-        never = threading.Thread(target=build, args=(third,))
-        never.start()
-    never.join(30)
-    assert "the sweep has ended" in str(failures[0])
+
+
+def test_a_sweep_ends_while_a_build_waits_for_room(
+    released: Fake, cache: EnvironmentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: the executor waited for this build, and the build for an environment that is released only after the executor has ended."""
+    CaseFile("one", old=NAMES[:1], new=NAMES[1:2]).write(tmp_path / "cases")
+    cases, planned = load_all_cases(tmp_path / "cases"), swept(*NAMES)
+    waits = threading.Event()
+    make_room = DiskBudget._make_room
+
+    def noted(budget: DiskBudget, name: str) -> bool:
+        has_room = make_room(budget, name)
+        if not has_room:
+            waits.set()
+        return has_room
+
+    def run(log: object, command: list[str], environment: object) -> int:
+        assert waits.wait(30)
+        return 1
+
+    monkeypatch.setattr(DiskBudget, "_make_room", noted)
+    with DiskBudget(300 * KB, planned, cache, cache.root / "uv", lambda line: None).opened() as budget:
+        executor = ThreadsExecutor(budget.build, 1, lambda line: None, run, seconds=None)
+        updates = executor.execute(
+            [Batch(entry.name, cases, {}) for entry in planned], RunOptions(), BatchFiles(tmp_path)
+        )
+        next(updates)
+        assert waits.wait(30)
+        updates.close()
+    assert cache.built(resolve(NAMES[1])) is None
 
 
 def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(released: Fake, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, batch_files
+from pytest_vllm_regress.target_site.vllm_regress_target.dialect import commandline, engines
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.plan import Plan
 
 Command = Callable[[], Any]
@@ -19,11 +20,9 @@ Command = Callable[[], Any]
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Command], None]:
     """``use(command)``: let ``command`` run batch files."""
-    monkeypatch.setattr(batch_files.engines, "prepare_process", lambda plan, front: None)
-    monkeypatch.setattr(batch_files.commandline, "given", lambda spec: Plan({}, {}, []))
-    return lambda command: monkeypatch.setattr(
-        batch_files.commandline, "batch_command", lambda: (["vllm", "run-batch"], command)
-    )
+    monkeypatch.setattr(engines, "prepare_process", lambda plan, front: None)
+    monkeypatch.setattr(commandline, "given", lambda spec: Plan({}, {}, []))
+    return lambda command: monkeypatch.setattr(commandline, "batch_command", lambda: (["vllm", "run-batch"], command))
 
 
 def paths() -> tuple[Path, Path]:
@@ -66,7 +65,7 @@ def test_the_exception_of_the_command_reaches_the_test(use: Callable[[Command], 
 
 
 def test_a_release_without_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_files.commandline, "batch_command", lambda: (["no_such_module"], int))
+    monkeypatch.setattr(commandline, "batch_command", lambda: (["no_such_module"], int))
     monkeypatch.setattr(batch_files, "version", lambda: "0.4.0")
     with pytest.raises(Unsupported, match=r"vLLM 0\.4\.0 cannot run batch files") as error:
         batch_files.run("/m", [])
