@@ -10,6 +10,7 @@ pytestmark = pytest.mark.vllm_case("vllm-49118")
 CHUNK = 256  # tokens that are offloaded together: the running request has fewer, so that nothing is copied
 
 
+@pytest.mark.vllm_requires(vllm=">=0.15")  # the first in which the option for offloaded blocks counts bytes
 @pytest.mark.vllm_engine(
     generation="V1",
     env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0"},

@@ -14,7 +14,7 @@ class TwoWays(KVConnectorBase_V1):
     """Receives the cache of each long prompt until the request ends, and then reports that it was received, and sent if ``sends`` is set."""
 
     def __init__(self, vllm_config, role, kv_cache_config=None):
-        super().__init__(vllm_config, role, kv_cache_config)
+        super().__init__(vllm_config, role, *([] if kv_cache_config is None else [kv_cache_config]))  # 0.11.0 takes two
         self._sends = vllm_config.kv_transfer_config.get_from_extra_config("sends", True)
         self._ended = set()
 
