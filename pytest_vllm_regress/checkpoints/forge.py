@@ -18,8 +18,8 @@ from ..errors import UsageError
 from ..target_site.vllm_regress_target.script import END, START
 from ..util.documents import load_json
 from ..util.files import private_folder
-from . import qwen
 from .kinds import kind_named
+from .models import qwen
 from .shapes import SHAPES, Tokenizer, json_bytes, padded_size
 from .tokenizers import SPECIALS, tokenizer_config, tokenizer_json, vocabulary
 

@@ -51,7 +51,8 @@ _BY_WORDS = (
     (re.compile(r"bge|gte|\be5\b|embed|minilm|sentence-transformers|bert", re.I), "encoder"),
     (re.compile(r"mamba|jamba|bamba", re.I), "mamba"),
     (re.compile(r"\bvl\b|vision|llava|vlm|phi-3\.5-v|internvl|pixtral|paligemma", re.I), "vision"),
-    (re.compile(r"audio|ultravox|bart|\bt5\b", re.I), None),
+    (re.compile(r"audio|ultravox", re.I), "audio"),
+    (re.compile(r"bart|\bt5\b", re.I), None),
     (re.compile(r"moe|mixtral|deepseek-v", re.I), "experts"),
 )
 """Words of a name without its owner and the kind that they mean, the first match first; None: there is no stand-in."""
@@ -60,7 +61,7 @@ _OWNERS_WITH_ONE_KIND = ("cross-encoder", "sentence-transformers")
 
 
 def kind_of(name: str) -> str | None:
-    """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one can: quantized files, encoder-decoders, sounds."""
+    """Return the kind of checkpoint that stands in for a name of the hub; None if no forged one can: quantized files, encoder-decoders."""
     if name in _NAMED:
         return _NAMED[name]
     owner, _, own_name = name.rpartition("/")

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from packaging.requirements import Requirement
 
 from ..errors import UsageError
-from . import bert, experts, llama, mamba, mistral, qwen, sentencepiece, whisper
+from . import sentencepiece
+from .models import audio, bert, experts, llama, mamba, mistral, qwen, whisper
 from .shapes import CheckpointKind
 from .tokenizers import byte_level
 
@@ -47,6 +48,9 @@ KINDS: Mapping[str, CheckpointKind] = MappingProxyType(
         "mamba": CheckpointKind("MambaForCausalLM", mamba.config, mamba.weights, byte_level, qwen.generation),
         "speech": CheckpointKind(
             *("WhisperForConditionalGeneration", whisper.config, whisper.weights, whisper.tokenizer, whisper.documents)
+        ),
+        "audio": CheckpointKind(
+            *("Qwen2AudioForConditionalGeneration", audio.config, audio.weights, audio.tokenizer, audio.documents)
         ),
         "draft": CheckpointKind(
             *("Qwen2ForCausalLM", qwen.draft_config, qwen.text_weights, byte_level, qwen.generation),

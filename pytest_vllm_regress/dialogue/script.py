@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints import mistral
+from ..checkpoints.models import mistral
 from ..checkpoints.tokenizers import added_tokens
 from ..errors import ScriptError, Unsupported, UsageError
 from ..target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, Token, encode

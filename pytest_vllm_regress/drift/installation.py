@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..engines.session import Session
     from ..engines.target import Target
 
-_PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "smoke.py"
+_PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "smoke.py"
 _PROMPT = "One token, please"
 _FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
 """Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does not build."""

@@ -79,4 +79,4 @@ class SoundRequests(Transport):
                 ""  # it read the file, perhaps with torchcodec, which may be installed and still not work
             )
         elif self.sound_needs:
-            raise Unsupported(f"it reads no sound files without {self.sound_needs}", needs="vllm[audio]")
+            raise self._reads_no_sounds()

@@ -52,6 +52,9 @@ class ServerReport:
     sound_needs: str = ""
 
 
+AUDIO_EXTRA = "vllm[audio]"
+
+
 class Transport(Running):
     """Base of all requests over HTTP. ``client`` is an ordinary httpx client, without the harness's deadlines and dossiers."""
 
@@ -258,11 +261,20 @@ class Transport(Running):
         """Return the JSON of a response that is not an error. vLLM sends some errors with the status of success."""
         self._raise_for_status(response)
         if error := error_in(response):
+            self._check_reads_sounds(error)
             message = _masked(f"HTTP {response.status_code}, but an error: {error}")
             raise self.child.failure(message, phase="request", type_name="http.error", answer=message)
         value = response.json()
         assert isinstance(value, dict)
         return value
+
+    def _check_reads_sounds(self, error: str) -> None:
+        """Raise ``Unsupported`` if packages that read sound files are missing, and vLLM says so."""
+        if self.sound_needs and AUDIO_EXTRA in error:
+            raise self._reads_no_sounds()
+
+    def _reads_no_sounds(self) -> Unsupported:
+        return Unsupported(f"it reads no sound files without {self.sound_needs}", needs=AUDIO_EXTRA)
 
     def _raise_for_status(self, response: httpx.Response) -> None:
         if response.is_error:
@@ -270,6 +282,7 @@ class Transport(Running):
             # The body of a 5xx rarely has the reason, so the log is added.
             server_error = response.status_code >= 500
             log = self.child.log_tail() if server_error else ""
+            self._check_reads_sounds(response.text + log)
             status = f"http.{response.status_code}"
             died = server_error and self._is_dead()
             raise self.child.failure(message, phase="request", detail=log, type_name=status, died=died, answer=message)

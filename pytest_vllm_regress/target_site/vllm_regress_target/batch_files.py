@@ -39,8 +39,9 @@ def run(model: str, lines: Sequence[Union[Json, str]], options: Sequence[str] = 
         source, result = pathlib.Path(folder, "input.jsonl"), pathlib.Path(folder, "output.jsonl")
         source.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines) + "\n")
         sys.argv = [*words, "-i", str(source), "-o", str(result), "--model", model, "--enforce-eager", *options]
+        status: object = None
         try:
-            status = command()
+            command()
         except SystemExit as end:
             status = end.code
             if isinstance(status, str):

@@ -24,7 +24,7 @@ from ..model import Command, Place, Project, Use
 from ..strings import PARSER_OPTIONS
 from .words import ServerWords, is_listed, server_words
 
-_TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "usage.py"
+_TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "usage.py"
 _METRIC_LINE = re.compile(r"(?m)^# TYPE (vllm:\w+) ")
 _NOWHERE = Command(Place("", 0), ())
 _COMPLETIONS = "/v1/completions"

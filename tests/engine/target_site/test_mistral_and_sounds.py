@@ -1,4 +1,4 @@
-"""Mistral's own tokenizer, and audio over HTTP, with real vLLM on the simulated device."""
+"""Mistral's own tokenizer, and sounds over HTTP: transcribed, and as a part of a chat, with real vLLM on the simulated device."""
 
 from __future__ import annotations
 
@@ -52,6 +52,23 @@ SOUNDS = """
         vllm_server.check()
 """
 
+CHAT = """
+    import base64
+    import pytest
+    from pytest_vllm_regress import Script, wav
+
+    @pytest.mark.vllm_engine(model="audio", max_model_len=1024)
+    def test_sound_in_a_chat(vllm_server):
+        def tokens(seconds):
+            sound = {"data": base64.b64encode(wav(seconds)).decode(), "format": "wav"}
+            content = [{"type": "input_audio", "input_audio": sound}, {"type": "text", "text": Script.text("A tone.").prompt()}]
+            answer = vllm_server.chat([{"role": "user", "content": content}], max_tokens=20)
+            assert answer["choices"][0]["message"]["content"] == "A tone."
+            return answer["usage"]["prompt_tokens"]
+
+        assert tokens(2.0) - tokens(1.0) == 25
+"""
+
 
 def test_mistrals_tokenizer_follows_scripts(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(MISTRAL)
@@ -72,6 +89,14 @@ def test_audio_needs_soundfile(pytester: pytest.Pytester) -> None:
         result.assert_outcomes(**outcomes)
         if "skipped" in outcomes:
             result.stdout.fnmatch_lines("*reads no sound files without soundfile (needs vllm?audio?)*")
+
+
+def test_a_sound_is_part_of_a_chat(pytester: pytest.Pytester) -> None:
+    require_environment(NEWEST)
+    pytester.makepyfile(CHAT)
+    python = with_soundfile(pytester.path / "python")
+    result = pytester.runpytest_subprocess(f"--vllm-env={python}", "--vllm-leftovers=fail", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1)
 
 
 def with_soundfile(folder: Path) -> Path:

@@ -19,6 +19,8 @@ from pytest_vllm_regress.errors import UsageError
         ("typeof/zephyr-7b-beta-lora", ADAPTER),
         ("swapnilbp/llama_tweet_ptune", PROMPT_ADAPTER),
         ("openai/whisper-large-v3", "speech"),
+        ("Qwen/Qwen2-Audio-7B-Instruct", "audio"),
+        ("fixie-ai/ultravox-v0_5-llama-3_2-1b", "audio"),
         ("BAAI/bge-reranker-v2-m3", "reranker"),
         ("intfloat/multilingual-e5-small", "encoder"),
         ("intfloat/e5-mistral-7b-instruct", "text"),

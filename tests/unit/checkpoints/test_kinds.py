@@ -25,7 +25,8 @@ def test_every_token_id_is_within_the_vocabulary(kind: str, tmp_path: Path) -> N
     assert max(kind_named(kind).tokenizer().ids.values()) < config["vocab_size"]
     weights = load_file(place / "model.safetensors")
     widest = {tensor.shape[1] for name, tensor in weights.items() if tensor.shape[:1] == (config["vocab_size"],)}
-    assert widest == {config.get("hidden_size") or config["d_model"]}
+    decoder = config.get("text_config", config)
+    assert widest == {decoder.get("hidden_size") or decoder["d_model"]}
     norms = [tensor for name, tensor in weights.items() if tensor.ndim == 1 and name.endswith(".weight")]
     assert norms and all((tensor == 1).all() for tensor in norms)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import Template
 from safetensors.numpy import load_file
 
 from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
@@ -59,7 +60,24 @@ def test_a_sound_fits_the_encoder(tmp_path: Path) -> None:
         assert len(layers) == config[f"{side}_layers"]
 
 
-@pytest.mark.parametrize("kind", ["experts", "mamba", "speech"])
+def test_a_sound_of_a_chat_has_its_place_and_fits_the_encoder(tmp_path: Path) -> None:
+    place, config, shapes = forged("audio", tmp_path)
+    features = json.loads((place / "preprocessor_config.json").read_text())
+    encoder = config["audio_config"]
+    assert shapes["audio_tower.conv1.weight"][1] == encoder["num_mel_bins"] == features["feature_size"]
+    assert encoder["max_source_positions"] * 2 == features["nb_max_frames"]
+    assert shapes["audio_tower.embed_positions.weight"][0] == encoder["max_source_positions"]
+    assert shapes["multi_modal_projector.linear.weight"] == (config["text_config"]["hidden_size"], encoder["d_model"])
+    assert shapes["language_model.lm_head.weight"][0] == config["text_config"]["vocab_size"] == config["vocab_size"]
+    tokens = json.loads((place / "tokenizer.json").read_text())["added_tokens"]
+    assert ("<|AUDIO|>", config["audio_token_index"]) in [(token["content"], token["id"]) for token in tokens]
+    template = json.loads((place / "chat_template.json").read_text())["chat_template"]
+    content = [{"type": "audio"}, {"type": "text", "text": "What is it?"}]
+    text = Template(template).render(messages=[{"role": "user", "content": content}])
+    assert text == "<|im_start|>user\n<|audio_bos|><|AUDIO|><|audio_eos|>What is it?<|im_end|>\n"
+
+
+@pytest.mark.parametrize("kind", ["experts", "mamba", "speech", "audio"])
 def test_a_script_has_the_same_tokens_in_every_vocabulary(kind: str, tmp_path: Path) -> None:
     place, config, _ = forged(kind, tmp_path)
     numbers = {

@@ -91,7 +91,7 @@ def test_concurrent_writers_make_one_checkpoint(tmp_path: Path) -> None:
 
 def test_impossible_requests_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there are text, vision"):
-        ensure_checkpoint("audio", tmp_path)
+        ensure_checkpoint("smell", tmp_path)
     with pytest.raises(UsageError, match="zero or more"):
         ensure_checkpoint("text", tmp_path, seed=-1)
     (tmp_path / "file").write_text("")

@@ -88,6 +88,21 @@ def test_missing_addresses_and_packages_are_not_applicable(
         server.transcribe(wav(0.5), stream=stream)
 
 
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_chat_with_a_sound_is_not_applicable_without_packages(status: int) -> None:
+    chat = "/v1/chat/completions"
+    lacking = httpx.Response(status, json={"error": {"message": "Please install vllm[audio] for audio support"}})
+    server, _ = answering({chat: lacking}, "soundfile")
+    with pytest.raises(Unsupported, match=r"without soundfile \(needs vllm\[audio\]\)"):
+        server.chat([])
+    server, _ = answering({chat: httpx.Response(status, json={"error": {"message": "another"}})}, "soundfile")
+    with pytest.raises(RemoteError, match="another"):
+        server.chat([])
+    server, _ = answering({chat: lacking})  # it has the packages, so the words are wrong
+    with pytest.raises(RemoteError, match="Please install"):
+        server.chat([])
+
+
 def test_a_broken_file_is_an_error_if_complete_files_are_read() -> None:
     server, _ = answering({TRANSCRIBE: BROKEN})
     with pytest.raises(RemoteError, match=r"HTTP 400: .*Invalid or unsupported"):

@@ -33,10 +33,11 @@ def paths() -> tuple[Path, Path]:
 def test_lines_are_written_as_given_and_answers_returned(use: Callable[[Command], None]) -> None:
     before, seen = sys.argv, []
 
-    def command() -> None:
+    def command() -> dict[str, Any]:
         source, result = paths()
         seen.append((sys.argv[:2], sys.argv[-2:], source.read_text(encoding="utf-8")))
         result.write_text('{"custom_id": "b"}\n{"custom_id": "a"}\n')
+        return {}  # as runpy returns the globals of a module
 
     use(command)
     answer = batch_files.run("/m", [{"custom_id": "a"}, "{not JSON"], ["--seed", "1"])

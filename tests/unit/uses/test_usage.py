@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.target_site.vllm_regress_target import usage
+from pytest_vllm_regress.target_site.vllm_regress_target.installation import usage
 
 FILES = {
     "__init__.py": "from .llm import LLM",

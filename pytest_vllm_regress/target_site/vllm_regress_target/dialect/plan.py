@@ -234,7 +234,7 @@ def _cpu(plan: Plan) -> None:
 
 def start_method(spec: Spec, front: str, plan: Plan) -> None:
     """Choose how vLLM starts its processes, where the spec's variables do not."""
-    if spec["model"] == "speech":
+    if spec["model"] in ("audio", "speech"):
         # Audio preprocessing has used torch's threads, and a forked engine then waits in torch forever (seen with 0.10.2; vLLM warns about it).
         plan.env.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     elif front == "serve" and spec["device"] == "sim":

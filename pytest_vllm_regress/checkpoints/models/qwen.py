@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .shapes import Shape, Tokenizer, Weights
-from .tokenizers import CHAT_TEMPLATE
+from ..shapes import Shape, Tokenizer, Weights
+from ..tokenizers import CHAT_TEMPLATE
 
 
 def text_config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import string
 from typing import Any
 
-from .shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
-from .tokenizers import added_token
+from ..shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
+from ..tokenizers import added_token
 
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _WORDS = ("the", "cat", "on", "sat", "mat", "and", "##s", "##ing", "one", "two", "three", "what", "is", "a")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..shapes import Shape, Tokenizer, Weights
 from .qwen import text_config, text_weights
-from .shapes import Shape, Tokenizer, Weights
 
 _QWEN = ("attention_dropout", "max_window_layers", "sliding_window", "use_sliding_window")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from ..target_site.vllm_regress_target.script import END, START
-from ..target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
+from ...target_site.vllm_regress_target.script import END, START
+from ...target_site.vllm_regress_target.vocabularies import TEKKEN, byte_letters
+from ..shapes import Shape, Tokenizer, json_bytes, padded_size
+from ..tokenizers import vocabulary
 from . import llama
-from .shapes import Shape, Tokenizer, json_bytes, padded_size
-from .tokenizers import vocabulary
 
 # Numbered as in every tokenizer up to version 7. mistral_common before 1.6 does not read control tokens from the file.
 CONTROL = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .shapes import Shape, Tokenizer, Weights
+from ..shapes import Shape, Tokenizer, Weights
 
 _STATE = 16
 _RANK = 8

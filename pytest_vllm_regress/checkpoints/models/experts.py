@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..shapes import Shape, Tokenizer, Weights
 from . import qwen
-from .shapes import Shape, Tokenizer, Weights
 
 _EXPERTS = 4
 

@@ -86,6 +86,7 @@ VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"
         ("text", "serve", "gpu", None),
         ("speech", "serve", "sim", "spawn"),
         ("speech", "offline", "sim", "spawn"),
+        ("audio", "serve", "sim", "spawn"),
     ],
 )
 def test_the_start_method_depends_on_model_front_and_device(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
-from .tokenizers import MARKERS, SPECIALS, added_token, added_tokens, tokenizer_json, vocabulary
+from ..shapes import Shape, Tokenizer, Weights, json_bytes, padded_size
+from ..tokenizers import MARKERS, SPECIALS, added_token, added_tokens, tokenizer_json, vocabulary
 
-_MELS = 80
+MELS = 80
 _SOURCE = 1500  # positions of half a minute
 _TARGET = 1024
 # All languages of the original releases, because vLLM lets the model choose among those it knows when it detects the language.
@@ -69,7 +69,7 @@ def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
         "max_source_positions": _SOURCE,
         "max_target_positions": _TARGET,
         "num_hidden_layers": shape.layers,
-        "num_mel_bins": _MELS,
+        "num_mel_bins": MELS,
         "pad_token_id": end,
         "scale_embedding": False,
         "torch_dtype": "bfloat16",
@@ -82,20 +82,7 @@ def documents(tokenizer: Tokenizer) -> dict[str, Any]:
     """Return the configuration of the feature extractor, and generation_config.json."""
     end = tokenizer.ids["<|endoftext|>"]
     return {
-        "preprocessor_config.json": {
-            "chunk_length": 30,
-            "feature_extractor_type": "WhisperFeatureExtractor",
-            "feature_size": _MELS,
-            "hop_length": 160,
-            "n_fft": 400,
-            "n_samples": 480000,
-            "nb_max_frames": 3000,
-            "padding_side": "right",
-            "padding_value": 0.0,
-            "processor_class": "WhisperProcessor",
-            "return_attention_mask": False,
-            "sampling_rate": 16000,
-        },
+        "preprocessor_config.json": {**feature_extractor(30), "processor_class": "WhisperProcessor"},
         "generation_config.json": {
             "bos_token_id": end,
             "decoder_start_token_id": tokenizer.ids["<|startoftranscript|>"],
@@ -108,27 +95,54 @@ def documents(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
+def feature_extractor(seconds: int) -> dict[str, Any]:
+    """Return the configuration of a feature extractor for sounds of at most so many seconds."""
+    return {
+        "chunk_length": seconds,
+        "feature_extractor_type": "WhisperFeatureExtractor",
+        "feature_size": MELS,
+        "hop_length": 160,
+        "n_fft": 400,
+        "n_samples": 16000 * seconds,
+        "nb_max_frames": 100 * seconds,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "return_attention_mask": False,
+        "sampling_rate": 16000,
+    }
+
+
 def weights(vocabulary_size: int, s: Shape) -> Weights:
-    yield from _linear("model.encoder.conv1", (s.hidden, _MELS, 3))
-    yield from _linear("model.encoder.conv2", (s.hidden, s.hidden, 3))
-    yield "model.encoder.embed_positions.weight", (_SOURCE, s.hidden)
+    yield from encoder_weights("model.encoder", _SOURCE, s)
     yield "model.decoder.embed_tokens.weight", (vocabulary_size, s.hidden)
     yield "model.decoder.embed_positions.weight", (_TARGET, s.hidden)
-    for side, attentions in (("encoder", ("self_attn",)), ("decoder", ("self_attn", "encoder_attn"))):
-        for layer in range(s.layers):
-            at = f"model.{side}.layers.{layer}."
-            for attention in attentions:
-                yield f"{at}{attention}.k_proj.weight", (s.hidden, s.hidden)
-                for name in ("q_proj", "v_proj", "out_proj"):
-                    yield from _linear(f"{at}{attention}.{name}", (s.hidden, s.hidden))
-                yield from _norm(f"{at}{attention}_layer_norm", s)
-            yield from _linear(f"{at}fc1", (s.intermediate, s.hidden))
-            yield from _linear(f"{at}fc2", (s.hidden, s.intermediate))
-            yield from _norm(f"{at}final_layer_norm", s)
-        yield from _norm(f"model.{side}.layer_norm", s)
+    yield from _layers("model.decoder", ("self_attn", "encoder_attn"), s)
 
 
-def _linear(name: str, shape: tuple[int, ...]) -> Weights:
+def encoder_weights(at: str, positions: int, s: Shape) -> Weights:
+    """Yield the weights of an encoder of sound, whose names begin with ``at``."""
+    yield from linear(f"{at}.conv1", (s.hidden, MELS, 3))
+    yield from linear(f"{at}.conv2", (s.hidden, s.hidden, 3))
+    yield f"{at}.embed_positions.weight", (positions, s.hidden)
+    yield from _layers(at, ("self_attn",), s)
+
+
+def _layers(at: str, attentions: tuple[str, ...], s: Shape) -> Weights:
+    for layer in range(s.layers):
+        inside = f"{at}.layers.{layer}."
+        for attention in attentions:
+            yield f"{inside}{attention}.k_proj.weight", (s.hidden, s.hidden)
+            for name in ("q_proj", "v_proj", "out_proj"):
+                yield from linear(f"{inside}{attention}.{name}", (s.hidden, s.hidden))
+            yield from _norm(f"{inside}{attention}_layer_norm", s)
+        yield from linear(f"{inside}fc1", (s.intermediate, s.hidden))
+        yield from linear(f"{inside}fc2", (s.hidden, s.intermediate))
+        yield from _norm(f"{inside}final_layer_norm", s)
+    yield from _norm(f"{at}.layer_norm", s)
+
+
+def linear(name: str, shape: tuple[int, ...]) -> Weights:
+    """Yield the weight and the bias of a linear layer or a convolution."""
     yield f"{name}.weight", shape
     yield f"{name}.bias", shape[:1]
 

@@ -1,0 +1,1 @@
+"""Families of models: their configuration, weights, tokenizers and other files."""
