@@ -48,6 +48,6 @@ def run(model: str, lines: Sequence[Union[Json, str]], options: Sequence[str] = 
                 print(status, file=sys.stderr)  # as Python does at the end of a program
         finally:
             sys.argv = before
-            gc.collect()  # releases of before 0.9.1 end their engine only when nothing refers to it
+            gc.collect()  # older releases leave the end of their engine to the garbage collector
         answers = [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
     return {"status": status if isinstance(status, int) else int(status is not None), "answers": answers}
