@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""
+_CALLED_ONCE = ("batch_files",)
+"""Modules whose functions run a command of vLLM, which may leave closed event loops and the like: each call gets a process of its own."""
 _TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]
 """Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work."""
@@ -46,6 +48,7 @@ class Probe:
         self._start, self._file, self._deadline, self._loan = start, file, deadline_for, loan
         self._changed = changed
         self._child: Child | None = None
+        self._leftovers: tuple[Leftover, ...] = ()
 
     def __call__(self, function: str, /, *, timeout: float | None = None, **arguments: Any) -> Any:
         """Run ``function(**arguments)`` in the target and return its JSON value.
@@ -55,11 +58,18 @@ class Probe:
         is no ``probe.py`` or no such built-in module.
         """
         source, name = self._locate(function)
+        called_once = function.partition(":")[0] in _CALLED_ONCE
+        if called_once:
+            self._end()
         if self._child is None or not self._child.alive:
             self._child = self._start()
         request = {"file": source, "function": name, "arguments": self._changed(arguments)}
-        with self._child.lend(self._loan):
-            return self._child.request("call", self._deadline("probe", timeout), **request)
+        try:
+            with self._child.lend(self._loan):
+                return self._child.request("call", self._deadline("probe", timeout), **request)
+        finally:
+            if called_once:
+                self._end()
 
     def _locate(self, function: str) -> tuple[str, str]:
         """Return where the target finds ``function`` (a file, or a dotted module name) and its name there."""
@@ -76,5 +86,11 @@ class Probe:
         return str(self._file), function
 
     def close(self) -> tuple[Leftover, ...]:
-        """End the process. Returns what it left behind, which has been removed."""
-        return () if self._child is None else self._child.stop(self._deadline("stop", None))
+        """End the process. Returns what its processes left behind, which has been removed."""
+        self._end()
+        return self._leftovers
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._leftovers += self._child.stop(self._deadline("stop", None))
+            self._child = None

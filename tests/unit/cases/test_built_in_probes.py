@@ -14,6 +14,7 @@ from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.engines.probe import BUILT_IN, Probe, built_in_sources
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.processes.child_handle import Loan
+from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import PACKAGE
 from tests.helpers import ROOT
@@ -37,6 +38,10 @@ class RecordingChild:
         self.requests.append(arguments)
         return operation
 
+    def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
+        self.alive = False
+        return (Leftover("process", f"of {len(self.requests)} requests"),)
+
 
 def probe(tmp_path: Path, child: RecordingChild) -> Probe:
     return Probe(
@@ -52,6 +57,32 @@ def test_a_built_in_function_needs_no_probe_file(tmp_path: Path) -> None:
     assert probe(tmp_path, child)("parsers:tool_calls", parser="x") == "call"
     (request,) = child.requests
     assert (request["file"], request["function"]) == ("vllm_regress_target.parsers", "tool_calls")
+
+
+def test_a_command_of_vllm_gets_a_process_of_its_own(tmp_path: Path) -> None:
+    children: list[RecordingChild] = []
+
+    def start() -> RecordingChild:
+        children.append(RecordingChild())
+        return children[-1]
+
+    own = Probe(cast(Any, start), tmp_path / "probe.py", lambda phase, timeout: Deadline.after(phase, 1), Loan())
+    for function in (
+        "parsers:reasoning",
+        "parsers:tool_calls",
+        "batch_files:run",
+        "batch_files:run",
+        "parsers:reasoning",
+    ):
+        own(function)
+    assert [[request["function"] for request in child.requests] for child in children] == [
+        ["reasoning", "tool_calls"],
+        ["run"],
+        ["run"],
+        ["reasoning"],
+    ]
+    assert [leftover.name for leftover in own.close()] == ["of 2 requests", *["of 1 requests"] * 3]
+    assert not any(child.alive for child in children)
 
 
 def test_a_function_of_the_probe_file_is_named_alone(tmp_path: Path) -> None:
