@@ -10,7 +10,7 @@ from ..tokenizers import CHAT_TEMPLATE, added_token, added_tokens, byte_level
 from . import qwen, whisper
 
 _PLACE = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
-_SECONDS = 10  # of the longest sound
+_SECONDS = 30  # of the longest sound; vLLM checks that its features have this length
 _POSITIONS = 50 * _SECONDS
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
 _TEMPLATE = CHAT_TEMPLATE.replace(_TEXT_PART, "{% elif part['type'] == 'audio' %}" + "".join(_PLACE) + _TEXT_PART)
