@@ -14,6 +14,7 @@ TOOL = {"type": "function", "function": {"name": "ring", "parameters": PARAMETER
 
 
 @pytest.mark.vllm_case("vllm-55152")
+@pytest.mark.vllm_requires(vllm=">=0.8.2")  # the first whose V1 engine has the guidance backend
 @pytest.mark.vllm_engine(
     front="serve",
     generation="V1",

@@ -61,7 +61,7 @@ def batch_command() -> Tuple[List[str], Callable[[], Any]]:
     """Return the words before the options of the command that runs a batch file, and the function that runs it: ``vllm run-batch``, or else the
     module that older releases and repackaged builds have."""
     command = _vllm_command()
-    if command is not None and importlib.util.find_spec("vllm.entrypoints.cli.run_batch") is not None:
+    if command is not None and _has_module("vllm.entrypoints.cli.run_batch"):
         return ["vllm", "run-batch"], command
     return [_BATCH_MODULE], _program(_BATCH_MODULE)
 
@@ -121,6 +121,13 @@ def _vllm_command() -> Optional[Callable[[], Any]]:
     except importlib.metadata.PackageNotFoundError:
         return None
     return console_script("vllm")
+
+
+def _has_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package above it is missing
+        return False
 
 
 def _program(module: str) -> Callable[[], Any]:

@@ -117,15 +117,16 @@ def test_given_words_follow_the_command_that_they_name(
     [
         (True, ["run_batch"], ["vllm", "run-batch"]),
         (True, [], ["vllm.entrypoints.openai.run_batch"]),
+        (True, None, ["vllm.entrypoints.openai.run_batch"]),
         (False, ["run_batch"], ["vllm.entrypoints.openai.run_batch"]),
     ],
 )
 def test_a_batch_is_run_by_the_command_or_else_by_the_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_command: bool, subcommands: list[str], words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_command: bool, subcommands: list[str] | None, words: list[str]
 ) -> None:
     folder = tmp_path / "vllm" / "entrypoints" / "cli"
-    folder.mkdir(parents=True)
-    for name in ("__init__", *subcommands):
+    (folder if subcommands is not None else folder.parent).mkdir(parents=True)  # 0.7.0 has no package `cli`
+    for name in ("__init__", *subcommands) if subcommands is not None else ():
         folder.joinpath(f"{name}.py").touch()
     monkeypatch.setattr(commandline, "_vllm_command", lambda: sys.exit if has_command else None)
     monkeypatch.syspath_prepend(tmp_path)
