@@ -30,6 +30,8 @@ from .own_listener import NotOurServer, OwnListener
 
 T = TypeVar("T")
 RANK_HEADER = "X-data-parallel-rank"
+AUDIO_EXTRA = "vllm[audio]"
+"""What must be installed to read sound files; vLLM's own errors name it."""
 _PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
@@ -50,9 +52,6 @@ class ServerReport:
     notes: tuple[str, ...] = ()
     model_path: Path = Path()
     sound_needs: str = ""
-
-
-AUDIO_EXTRA = "vllm[audio]"
 
 
 class Transport(Running):
