@@ -2,11 +2,12 @@
 
 The result file is updated after the last test of each case, so a run without xdist that is killed loses no finished case. The tests of a case
 are contiguous. Under xdist a worker sends each ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end.
+An interrupted run leaves out the cases of which a test is missing, since the others may have a different verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,8 +36,21 @@ class Recorder:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._results: list[TestResult] = []
-        self._written = 0  # so many of them are in the report
+        self._folders: list[str] = []  # of their tests
+        self._missing: dict[str, set[str]] = {}  # tests that have not ended, by folder
+        self._written = 0  # so many results are in the report
         self._skipped = self._ran = False
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._expect(item.nodeid for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._expect(ids)  # each worker has collected the same tests
+
+    def _expect(self, tests: Iterable[str]) -> None:
+        for test in tests:
+            self._missing.setdefault(_folder(test), set()).add(test)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._skipped |= report.skipped and not hasattr(report, "wasxfail")
@@ -44,6 +58,9 @@ class Recorder:
         result = getattr(report, ATTRIBUTE, None)
         if result is not None:
             self._results.append(result)
+            self._folders.append(_folder(report.nodeid))
+        if report.when == "teardown":
+            self._missing.get(_folder(report.nodeid), set()).discard(report.nodeid)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_report_to_serializable(self) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
@@ -103,11 +120,12 @@ class Recorder:
         """Update the result file after the last test of each case, so that finished cases survive the end of this process."""
         done = yield
         if self._results and nextitem is not None and nextitem.path.parent != item.path.parent:
-            self._write()
+            self._write(self._results)
         return done
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._write()
+        interrupted = session.exitstatus == pytest.ExitCode.INTERRUPTED
+        self._write(self._complete_results() if interrupted else self._results)
         if self._nothing_on_gpu and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -121,11 +139,21 @@ class Recorder:
             return all(result.verdict.name == "NOT_APPLICABLE" for result in self._results)
         return self._skipped and not self._ran
 
-    def _write(self) -> None:
+    def _complete_results(self) -> list[TestResult]:
+        """Return the results of cases whose tests have all ended."""
+        results = zip(self._results, self._folders, strict=True)
+        return [result for result, folder in results if not self._missing.get(folder)]
+
+    def _write(self, results: Sequence[TestResult]) -> None:
         settings = self._config.stash.get(SETTINGS, None)
         file = settings.report if settings is not None else None
         if file is not None and not hasattr(self._config, "workerinput"):
             from ..reporting import terminal as summary
 
-            summary.write_report(file, self._results, self._written)
-            self._written = len(self._results)
+            summary.write_report(file, results, self._written)
+            self._written = len(results)
+
+
+def _folder(test: str) -> str:
+    """Return the folder of a test, which is that of its case."""
+    return test.partition("::")[0].rpartition("/")[0]

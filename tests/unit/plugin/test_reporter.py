@@ -103,6 +103,25 @@ def test_the_file_is_written_after_each_case_and_at_the_end(tmp_path: Path) -> N
     assert [written.verdict for written in read_results(file).results] == [Verdict.REPRODUCED, Verdict.FIXED]
 
 
+@pytest.mark.parametrize("with_workers", [False, True])
+def test_an_interrupted_run_leaves_out_a_case_of_which_a_test_is_missing(tmp_path: Path, with_workers: bool) -> None:
+    file = tmp_path / "report.json"
+    reporter = recorder(report=file)
+    tests = ["cases/one/test_a.py::test[1]", "cases/two/test_b.py::test[1]", "cases/two/test_b.py::test[2]"]
+    if with_workers:
+        for _ in range(2):
+            reporter.pytest_xdist_node_collection_finished(tests)
+    else:
+        items = [SimpleNamespace(nodeid=test) for test in tests]
+        reporter.pytest_collection_finish(SimpleNamespace(items=items))  # type: ignore[arg-type]
+    for test, verdict in zip(tests[:2], (Verdict.REPRODUCED, Verdict.FIXED), strict=True):
+        for known in (judged(verdict), report(when="teardown")):
+            known.nodeid = test
+            reporter.pytest_runtest_logreport(known)
+    reporter.pytest_sessionfinish(SimpleNamespace(exitstatus=pytest.ExitCode.INTERRUPTED))  # type: ignore[arg-type]
+    assert [written.verdict for written in read_results(file).results] == [Verdict.REPRODUCED]
+
+
 def test_a_worker_writes_nothing(tmp_path: Path) -> None:
     reporter = recorder(report=tmp_path / "report.json")
     reporter._config.workerinput = {}  # type: ignore[attr-defined]
