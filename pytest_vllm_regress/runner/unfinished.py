@@ -42,7 +42,7 @@ def not_built(batch: Batch, error: BuildError) -> RunResult:
 
 def interruption_note(batch: Batch) -> RunResult:
     """Return the problem that cases of an interrupted batch have no verdict."""
-    return RunResult((), (f"{batch.environment}: interrupted; only tests that had ended have a verdict",))
+    return RunResult((), (f"{batch.environment}: interrupted; only cases whose tests had all ended have a verdict",))
 
 
 def with_missing_cases(
