@@ -71,7 +71,9 @@ def test_matrix() -> None:
 
 
 def test_a_run_with_problems_is_not_called_all_as_expected() -> None:
-    rows = lines(dataclasses.replace(GREEN, problems=("x: interrupted; only cases whose tests had all ended have a verdict",)))
+    rows = lines(
+        dataclasses.replace(GREEN, problems=("x: interrupted; only cases whose tests had all ended have a verdict",))
+    )
     assert rows[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: as expected, as far as there are verdicts"
 
 
