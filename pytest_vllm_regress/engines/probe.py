@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""
 _CALLED_ONCE = ("batch_files",)
-"""Modules whose functions run a command of vLLM, which may leave closed event loops and the like: each call gets a process of its own."""
+"""Modules that run a command of vLLM. Each call gets a process of its own, because the command may leave a closed event loop behind."""
 _TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 AtWork = Callable[[str, object], None]
 """Type of the fixture ``vllm_at_work``: takes the name of a mechanism and whether it was at work."""

@@ -2,7 +2,7 @@
 
 The result file is updated after the last test of each case, so a run without xdist that is killed loses no finished case. The tests of a case
 are contiguous. Under xdist a worker sends each ``TestResult`` as JSON with its report, and the controller alone writes the file, at the end.
-An interrupted run leaves out the cases of which a test is missing, since the others may have a different verdict.
+An interrupted run omits cases with unfinished tests, because those could change the verdict of the case.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Recorder:
         self._config = config
         self._results: list[TestResult] = []
         self._folders: list[str] = []  # of their tests
-        self._missing: dict[str, set[str]] = {}  # tests that have not ended, by folder
+        self._missing: dict[str, set[str]] = {}  # tests that have not finished, by folder
         self._written = 0  # so many results are in the report
         self._skipped = self._ran = False
 
@@ -140,7 +140,7 @@ class Recorder:
         return self._skipped and not self._ran
 
     def _complete_results(self) -> list[TestResult]:
-        """Return the results of cases whose tests have all ended."""
+        """Return the results of cases whose tests have all finished."""
         results = zip(self._results, self._folders, strict=True)
         return [result for result, folder in results if not self._missing.get(folder)]
 
@@ -155,5 +155,5 @@ class Recorder:
 
 
 def _folder(test: str) -> str:
-    """Return the folder of a test, which is that of its case."""
+    """Return the folder of the file that has the test: the folder of its case."""
     return test.partition("::")[0].rpartition("/")[0]

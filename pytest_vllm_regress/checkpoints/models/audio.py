@@ -1,4 +1,4 @@
-"""A Qwen2-Audio checkpoint: an encoder of sound before a decoder that chats, in the file layout of the original release."""
+"""A Qwen2-Audio checkpoint: an audio encoder and a chat model, in the file layout of the original release."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..tokenizers import CHAT_TEMPLATE, added_token, added_tokens, byte_level
 from . import qwen, whisper
 
 _PLACE = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
-_SECONDS = 30  # of the longest sound; vLLM checks that its features have this length
+_SECONDS = 30  # vLLM expects audio features of exactly this length
 _POSITIONS = 50 * _SECONDS
 _TEXT_PART = "{% elif part['type'] == 'text' %}"
 _TEMPLATE = CHAT_TEMPLATE.replace(_TEXT_PART, "{% elif part['type'] == 'audio' %}" + "".join(_PLACE) + _TEXT_PART)
 
 
 def tokenizer() -> Tokenizer:
-    """Return the tokenizer of the text models with additional tokens for the place of a sound."""
+    """Return the tokenizer of the text models, with the tokens that mark where audio goes in a prompt."""
     text = byte_level()
     letters = len(json.loads(text.files["vocab.json"]))
     first = letters + len(added_tokens())
@@ -65,12 +65,11 @@ def config(tokenizer: Tokenizer, shape: Shape) -> dict[str, Any]:
 
 
 def documents(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return generation_config.json, the feature extractor's configuration, and the chat template in the file where processors look for it."""
-    extractor = whisper.feature_extractor(_SECONDS)
+    """Return generation_config.json, the configuration of the feature extractor, and the chat template in the file that processors read."""
     return {
         **qwen.generation(tokenizer),
         "preprocessor_config.json": {
-            **extractor,
+            **whisper.feature_extractor(_SECONDS),
             "processor_class": "Qwen2AudioProcessor",
             "return_attention_mask": True,
         },

@@ -1,4 +1,4 @@
-"""A Whisper checkpoint: an encoder of sound and a decoder of text, in the file layout of the original releases."""
+"""A Whisper checkpoint: an audio encoder and a text decoder, in the file layout of the original releases."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def documents(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def feature_extractor(seconds: int) -> dict[str, Any]:
-    """Return the configuration of a feature extractor for sounds of at most so many seconds."""
+    """Return the configuration of a feature extractor for audio of at most ``seconds``."""
     return {
         "chunk_length": seconds,
         "feature_extractor_type": "WhisperFeatureExtractor",
@@ -120,7 +120,7 @@ def weights(vocabulary_size: int, s: Shape) -> Weights:
 
 
 def encoder_weights(at: str, positions: int, s: Shape) -> Weights:
-    """Yield the weights of an encoder of sound, whose names begin with ``at``."""
+    """Yield the weights of an audio encoder. Their names begin with ``at``."""
     yield from linear(f"{at}.conv1", (s.hidden, MELS, 3))
     yield from linear(f"{at}.conv2", (s.hidden, s.hidden, 3))
     yield f"{at}.embed_positions.weight", (positions, s.hidden)
@@ -142,7 +142,7 @@ def _layers(at: str, attentions: tuple[str, ...], s: Shape) -> Weights:
 
 
 def linear(name: str, shape: tuple[int, ...]) -> Weights:
-    """Yield the weight and the bias of a linear layer or a convolution."""
+    """Yield the weight and the bias of a linear or convolutional layer."""
     yield f"{name}.weight", shape
     yield f"{name}.bias", shape[:1]
 

@@ -31,7 +31,7 @@ from .own_listener import NotOurServer, OwnListener
 T = TypeVar("T")
 RANK_HEADER = "X-data-parallel-rank"
 AUDIO_EXTRA = "vllm[audio]"
-"""What must be installed to read sound files; vLLM's own errors name it."""
+"""What must be installed to read audio files. vLLM's error messages name it."""
 _PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
@@ -268,7 +268,7 @@ class Transport(Running):
         return value
 
     def _check_reads_sounds(self, error: str) -> None:
-        """Raise ``Unsupported`` if packages that read sound files are missing, and vLLM says so."""
+        """Raise ``Unsupported`` if vLLM reports that the packages for reading audio files are missing, and they are."""
         if self.sound_needs and AUDIO_EXTRA in error:
             raise self._reads_no_sounds()
 

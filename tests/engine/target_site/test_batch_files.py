@@ -1,4 +1,4 @@
-"""Batch files with vLLM's own command on the simulated device: the module of old releases, and the subcommand of the newest."""
+"""Batch files on the simulated device, run by vLLM itself: as a module in an old release, and as a subcommand in the newest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistral's own tokenizer, and sounds over HTTP: transcribed, and as a part of a chat, with real vLLM on the simulated device."""
+"""Mistral's own tokenizer, transcription over HTTP, and audio in chats, with real vLLM on the simulated device."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_a_build_waits_for_an_environment_in_use(released: Fake, cache: Environm
 def test_a_sweep_ends_while_a_build_waits_for_room(
     released: Fake, cache: EnvironmentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: the executor waited for this build, and the build for an environment that is released only after the executor has ended."""
+    """Regression: the executor waited for the build, and the build waited for an environment that was released only after the executor had ended."""
     CaseFile("one", old=NAMES[:1], new=NAMES[1:2]).write(tmp_path / "cases")
     cases, planned = load_all_cases(tmp_path / "cases"), swept(*NAMES)
     waits = threading.Event()

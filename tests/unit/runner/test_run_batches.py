@@ -300,7 +300,7 @@ def test_named_environments(cases: tuple[Case, ...]) -> None:
 def test_a_killed_matrix_is_resumed(
     cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """After SIGKILL in the middle of the second case its pytest ends too. The first case is not run again, even though a third one was added."""
+    """After SIGKILL during the second case its pytest ends, too. The first case is not run again, although a third one was added."""
     flag = tmp_path / "flag"
     flag.touch()
     for number, case in enumerate(cases):

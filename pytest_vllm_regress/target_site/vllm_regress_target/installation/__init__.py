@@ -1,1 +1,1 @@
-"""Checks of an installation, called in it by their file: does it import and start, and has it what a project uses?"""
+"""Checks of an installation, loaded by path in its interpreter: whether vLLM imports and starts, and whether it has what a project uses."""
