@@ -4,7 +4,6 @@ https://docs.vllm.ai/en/stable/examples/offline_inference/openai_batch/ describe
 ``custom_id``, ``method``, ``url`` and ``body``, and each line of the output file is an answer with ``custom_id``, ``response`` and ``error``.
 """
 
-import gc
 import importlib.util
 import json
 import os
@@ -21,15 +20,16 @@ Json = Dict[str, Any]
 
 
 def run(model: str, lines: Sequence[Union[Json, str]], options: Sequence[str] = ()) -> Json:
-    """Run vLLM's own command over a batch file of these ``lines``, with an engine that it starts and ends.
+    """Write ``lines`` to a batch file and run vLLM's own command on it. The command starts an engine and stops it.
 
-    ``model``: path of a checkpoint. ``lines``: requests; a text is written as it is, so that it may be invalid. ``options``: further words of the
-    command line, such as ``["--max-model-len", "512"]``. The engine is eager.
+    ``model``: path of a checkpoint. ``lines``: requests; a string is written unchanged, so it may be invalid. ``options``: additional arguments of
+    the command, such as ``["--max-model-len", "512"]``. The engine runs in eager mode. Call this once per process: the command may leave a closed
+    event loop behind.
 
-    Returns ``status``, the exit status of the command, and ``answers``, the lines of the output file in their order; an empty list if it wrote none.
-    Raises what the command raises, and ``Unsupported`` where this vLLM has no such command.
+    Returns ``status``, the exit status of the command, and ``answers``, the parsed lines of the output file (empty if there is none).
+    Raises whatever the command raises, and ``Unsupported`` if this vLLM has no such command.
     """
-    before, (words, command) = sys.argv, commandline.batch_command()
+    words, command = commandline.batch_command()
     if words != ["vllm", "run-batch"] and importlib.util.find_spec(words[0]) is None:
         raise Unsupported("vLLM {} cannot run batch files".format(version()), refused_by="vLLM {}".format(version()))
     device = os.environ.get("VLLM_REGRESS_DEVICE")
@@ -46,8 +46,5 @@ def run(model: str, lines: Sequence[Union[Json, str]], options: Sequence[str] = 
             status = end.code
             if isinstance(status, str):
                 print(status, file=sys.stderr)  # as Python does at the end of a program
-        finally:
-            sys.argv = before
-            gc.collect()  # older releases leave the end of their engine to the garbage collector
         answers = [json.loads(line) for line in result.read_text().splitlines()] if result.exists() else []
     return {"status": status if isinstance(status, int) else int(status is not None), "answers": answers}
