@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,6 +106,13 @@ def matrix(
             help="Run only what decides an end of an affected range that is still inferred (see `list --boundaries`).",
         ),
     ] = False,
+    only_missing: Annotated[
+        bool,
+        typer.Option(
+            "--missing",
+            help="Run only what has no verdict in the table beside the cases, or an INCONCLUSIVE one (see `report --record`).",
+        ),
+    ] = False,
     device: Device = None,
     jobs: Jobs = None,
     on: On = None,
@@ -141,6 +148,9 @@ def matrix(
     all_batches = plan_batches(cases, named_environments(cases, env or [], versions, releases))
     if only_boundaries:
         all_batches = _undecided(cases, all_batches)
+    if only_missing:
+        all_batches = _without_verdict(cases, all_batches)
+    flags = [name for name, given in (("--boundaries", only_boundaries), ("--missing", only_missing)) if given]
     if plan is not None:
         options_given = [
             ("--env", env),
@@ -152,8 +162,7 @@ def matrix(
             ("--wheel-index", wheel_index),
         ]
         arguments = [part for option, value in options_given for text in _listed(value) for part in (option, text)]
-        arguments += ["--boundaries"] if only_boundaries else []
-        command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments))
+        command = shlex.split(shared.command("matrix", *(case_ids or []), *arguments, *flags))
         print_json(ci_job_matrix(plan, all_batches, shards or len(all_batches), command, shared.pytest_args))
         raise typer.Exit(OK)
     batches: Sequence[Batch] = take_shard(all_batches, shard)
@@ -169,7 +178,7 @@ def matrix(
     key = [
         *(case_ids or everything),
         *([f"--releases {releases}"] if releases else (batch.environment for batch in batches)),
-        *(["--boundaries"] if only_boundaries else []),
+        *flags,
         str(device),
         str(shard),
         *shared.pytest_args,
@@ -210,9 +219,33 @@ def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, 
     table = read_table(cases)
     ends = [end for case in cases for end in boundaries(case, table)]
     missing = {(f"{end.package}-{version}", end.case_id) for end in ends for version in end.missing}
-    reduced = [batch.only({case_id for name, case_id in missing if name == batch.environment}) for batch in batches]
-    if not any(batch.cases for batch in reduced):
+    reduced = _reduced(batches, lambda environment, case_id: (environment, case_id) in missing)
+    if not reduced:
         raise UsageError("--boundaries: the table of verdicts has every end of a range among these releases")
+    return reduced
+
+
+def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Return the batches with only those cases that have no clear verdict in the environment. Raises ``UsageError`` if nothing is left."""
+    from ..audit.verdict_table import read_table
+    from ..cases.verdict import Verdict
+
+    table = read_table(cases)
+    clear = {
+        (entry.environment, case.id)
+        for case in cases
+        for entry in table.of_case(case.id)
+        if entry.verdict is not Verdict.INCONCLUSIVE
+    }
+    reduced = _reduced(batches, lambda environment, case_id: (environment, case_id) not in clear)
+    if not reduced:
+        raise UsageError("--missing: the table of verdicts has a clear one for every case in these environments")
+    return reduced
+
+
+def _reduced(batches: Sequence[Batch], wanted: Callable[[str, str], bool]) -> tuple[Batch, ...]:
+    """Return the batches with the cases for which ``wanted(environment, case_id)`` holds, as far as any are left."""
+    reduced = [batch.only({case.id for case in batch.cases if wanted(batch.environment, case.id)}) for batch in batches]
     return tuple(batch for batch in reduced if batch.cases)
 
 

@@ -178,3 +178,10 @@ def test_commands_show_and_record_boundaries(
     assert first["environments"] + second["environments"] == ["vllm-0.8.4", "vllm-0.8.5"]
     assert cli.main([*plan[:4], ">0.9", *plan[5:]]) == 2
     assert "has every end of a range among these releases" in capsys.readouterr().err
+    plan = [*command, "matrix", "--releases", ">=0.9", "--missing", "--plan", "github"]
+    assert cli.main([*plan[:4], ">0", *plan[5:]]) == 0
+    jobs = json.loads(capsys.readouterr().out)["include"]
+    assert [name for job in jobs for name in job["environments"]] == ["vllm-0.8.4", "vllm-0.8.5", "vllm-0.8.5.post1"]
+    assert all("--missing" in job["command"] for job in jobs)
+    assert cli.main(plan) == 2
+    assert "a clear one for every case in these environments" in capsys.readouterr().err
