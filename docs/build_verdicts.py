@@ -1,7 +1,8 @@
 """Write the generated parts of docs/generated/verdicts.md: ``python docs/build_verdicts.py``.
 
-The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report --record`) and the proofs. Impostors come from each
-case's evidence.json; mutations are run again. A test fails if the page differs.
+The matrix and the boundaries come from cases/verdicts.json (written by `vllm-regress report --record`) and the proofs, the attempts from
+cases/attempts.json (`vllm-regress report --attempts`). Impostors come from each case's evidence.json; mutations are run again.
+A test fails if the page differs.
 """
 
 from __future__ import annotations
@@ -9,38 +10,43 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from packaging.version import Version
 from page_parts import replace_parts
 
+from pytest_vllm_regress.audit.attempts import read_attempts, total
 from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"
 CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
-LISTED = set(load(ROOT / "environments.toml").recipes)
-"""Environments of the page. Verdicts of others are only in the table."""
+RELEASE = re.compile(r"vllm-([\d.]+(?:\.post\d+)?)")
+"""An environment that is a release of vLLM and nothing else. Verdicts of others are only in the table."""
 
 
 def matrix_rows() -> Iterator[str]:
     cells = {case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)} for case in CASES}
-    environments = sorted(
-        {name for row in cells.values() for name in row} & LISTED, key=lambda name: (_age(name), name)
-    )
-    yield f"| case | {' | '.join(environments)} |"
-    yield f"| --- |{' --- |' * len(environments)}"
+    releases = {match[1]: name for row in cells.values() for name in row if (match := RELEASE.fullmatch(name))}
+    columns = sorted(releases, key=Version)
+    yield f"| case | {' | '.join(columns)} |"
+    yield f"| --- |{' --- |' * len(columns)}"
     for case_id, row in cells.items():
-        yield f"| {case_id} | {' | '.join(_cell(row.get(name)) for name in environments)} |"
+        symbols = [SYMBOLS[row[releases[version]]] if releases[version] in row else "" for version in columns]
+        yield f"| {case_id} | {' | '.join(symbols)} |"
 
+    verdicts = Counter(verdict for row in cells.values() for name, verdict in row.items() if name in releases.values())
+    yield ""
+    counts = ", ".join(f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common())
+    yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
     unexpected = [
         f"{case_id} on {name} {verdict.value}"
         for case_id, row in cells.items()
@@ -49,6 +55,20 @@ def matrix_rows() -> Iterator[str]:
     ]
     yield ""
     yield f"Not as the case file says: {', '.join(unexpected)}." if unexpected else "All are as expected."
+
+
+def attempt_rows() -> Iterator[str]:
+    record = read_attempts(ROOT / "cases")
+    sums = total(entry for row in record.values() for entry in row.values())
+    rate = f", {sums.expected / sums.runs:.1%}" if sums.runs else ""
+    yield f"{sums.expected:,} of {sums.runs:,} runs gave the expected verdict{rate}; {sums.inconclusive} were INCONCLUSIVE."
+    yield ""
+    yield "| case | runs | expected | INCONCLUSIVE | unexpected | newest |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for case_id, row in record.items():
+        sums = total(row.values())
+        newest = time.strftime("%Y-%m-%d", time.gmtime(sums.latest))
+        yield f"| {case_id} | {sums.runs} | {sums.expected} | {sums.inconclusive} | {sums.wrong} | {newest} |"
 
 
 def boundary_rows() -> Iterator[str]:
@@ -93,17 +113,10 @@ def _kind_of(check: str) -> str:
     return re.sub(r"^(`judge` says) .*", r"\1 what is not expected", check)
 
 
-def _cell(verdict: Verdict | None) -> str:
-    return "" if verdict is None else f"{SYMBOLS[verdict]} {verdict.value}"
-
-
-def _age(environment: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", environment)))
-
-
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "matrix": matrix_rows,
     "boundaries": boundary_rows,
+    "attempts": attempt_rows,
     "impostors": impostor_rows,
     "mutations": mutation_rows,
 }

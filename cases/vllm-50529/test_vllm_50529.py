@@ -11,9 +11,9 @@ from packaging.version import Version
 
 from pytest_vllm_regress import AtWork, EngineSpec, Server, Target
 
-# 0.8.2 is the first release that has the module of the scheduler. Before 0.8 the V1 engine ignores `scheduler_cls`.
+# 0.9 is the first release whose engine core shuts the scheduler down.
 pytestmark = [
-    pytest.mark.vllm_requires(vllm=">=0.8.2"),
+    pytest.mark.vllm_requires(vllm=">=0.9"),
     pytest.mark.vllm_engine(
         front="serve", generation="V1", import_path=["plugins"], extra={"scheduler_cls": "slow_end.SlowEnd"}
     ),

@@ -58,6 +58,12 @@ def report(
     record: Annotated[
         bool, typer.Option("--record", help="Add the verdicts to the table beside the cases (verdicts.json).")
     ] = False,
+    attempts: Annotated[
+        bool,
+        typer.Option(
+            "--attempts", help="Count each run of a proof's environment in the record beside the cases (attempts.json)."
+        ),
+    ] = False,
 ) -> None:
     """Merge result files of several runs, shards and machines. The later of two results for the same test counts.
 
@@ -66,7 +72,8 @@ def report(
     from ..cases.results import merge_results, read_results
     from ..util.files import write_atomically
 
-    merged = merge_results([read_results(path) for path in result_files(paths or [])])
+    runs = [read_results(path) for path in result_files(paths or [])]
+    merged = merge_results(runs)
     if html is not None or pages is not None:
         from ..pages.run_page import write_page, write_pages
 
@@ -92,6 +99,12 @@ def report(
         cases = invocation(context).cases()
         place = cases[0].directory.parent
         say(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
+    if attempts:
+        from ..audit.attempts import FILE, count_attempts
+
+        cases = invocation(context).cases()
+        place = cases[0].directory.parent
+        say(f"{count_attempts(place, cases, runs)} attempts are new in {place / FILE}")
     if as_json:
         print_json(merged.to_json())
     elif markdown != Path("-"):
