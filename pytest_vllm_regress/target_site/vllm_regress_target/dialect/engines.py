@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from typing import Any, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from .. import Unsupported, spawning
 from . import gpu, ray_nodes
@@ -109,7 +109,7 @@ def make_offline(plan: Plan) -> Any:
     from vllm import LLM
 
     with as_unsupported():
-        return LLM(**plan.kwargs)
+        return LLM(**_engine_arguments(plan))
 
 
 def make_async(plan: Plan) -> Any:
@@ -118,7 +118,17 @@ def make_async(plan: Plan) -> Any:
     from vllm.engine.async_llm_engine import AsyncLLMEngine
 
     with as_unsupported():
-        return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**plan.kwargs))
+        return AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**_engine_arguments(plan)))
+
+
+def _engine_arguments(plan: Plan) -> Dict[str, Any]:
+    """Return the arguments of the engine. Before 0.9.2 vLLM does not make a configuration from a dict."""
+    transfers = plan.kwargs.get("kv_transfer_config")
+    if not isinstance(transfers, dict):
+        return plan.kwargs
+    from vllm.config import KVTransferConfig
+
+    return {**plan.kwargs, "kv_transfer_config": KVTransferConfig(**transfers)}
 
 
 @contextlib.contextmanager

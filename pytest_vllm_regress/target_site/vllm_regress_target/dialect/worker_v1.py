@@ -236,12 +236,14 @@ def connector_handshake(connector: Any) -> Any:
     return {(get_pp_group().rank_in_group, rank) if has_pipelines else rank: metadata}
 
 
-def connector_output(connector: Any, scheduled: Any) -> Any:
-    """Return what the connector finished, as the part of a step's output that the scheduler reads."""
-    from vllm.v1.outputs import KVConnectorOutput
+def connector_output(connector: Any, scheduled: Any) -> Dict[str, Any]:
+    """Return what the connector finished, as the fields of a step's output that the scheduler reads: one, or two until 0.10.0."""
+    from vllm.v1 import outputs
 
     sending, receiving = connector.get_finished(scheduled.finished_req_ids)
     values: Dict[str, Any] = {"finished_sending": sending, "finished_recving": receiving}
+    if not hasattr(outputs, "KVConnectorOutput"):
+        return values
     for name, method in (
         ("invalid_block_ids", "get_block_ids_with_load_errors"),
         ("kv_connector_stats", "get_kv_connector_stats"),
@@ -249,8 +251,7 @@ def connector_output(connector: Any, scheduled: Any) -> Any:
     ):
         if hasattr(connector, method):
             values[name] = getattr(connector, method)()
-    fields = {field.name for field in dataclasses.fields(KVConnectorOutput)}
-    return KVConnectorOutput(**{name: value for name, value in values.items() if name in fields})
+    return {"kv_connector_output": call_with(outputs.KVConnectorOutput, values)}
 
 
 def transfer_result(job_id: int) -> Any:

@@ -1,7 +1,7 @@
 """The worker side of a KV connector: told of each step, and asked what it finished. There is no cache to read or write."""
 
 import copy
-from typing import Any, List
+from typing import Any, Dict, List
 
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.forward_context import get_forward_context, set_forward_context
@@ -23,7 +23,7 @@ class Transfers:
             offloading = getattr(get_kv_transfer_group(), "connector_worker", None)
             if offloading is not None and type(offloading).__name__ == "OffloadingConnectorWorker":
                 offloading.worker = OffloadedCopies()
-        self._output: Any = None
+        self._fields: Dict[str, Any] = {}
 
     def handshake(self) -> Any:
         """Return the metadata that the connector shares with those of other workers, or None."""
@@ -38,15 +38,17 @@ class Transfers:
         with set_forward_context(None, self._config):
             connector.start_load_kv(get_forward_context())
             connector.wait_for_save()
-        self._output = worker_v1.connector_output(connector, scheduled)
+        self._fields = worker_v1.connector_output(connector, scheduled)
         connector.clear_connector_metadata()
 
     def attach(self, output: Any) -> Any:
         """Return ``output`` with what the connector finished in this step. A shared empty output is copied."""
-        if self._output is None or output is None:
+        if not self._fields or output is None:
             return output
         output = copy.copy(output)
-        output.kv_connector_output, self._output = self._output, None
+        for name, value in self._fields.items():
+            setattr(output, name, value)
+        self._fields = {}
         return output
 
 
