@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +26,7 @@ class Inventory:
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def versions(self) -> dict[str, tuple[str, ...]]:
         """Versions by name. A lock may have several versions of a package."""
         by_name: dict[str, dict[str, None]] = {}

@@ -94,13 +94,12 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
     current = Version(Version(of_vllm[0].versions[build]).public)
     installed = {name: version for finding in of_vllm for name, version in finding.versions.items()}
 
-    def has(case: Case, release: Version) -> bool:
-        return bool(case.is_affected({**installed, build: str(release)}))
+    def having(release: Version, candidates: Iterable[Case]) -> tuple[str, ...]:
+        versions = {**installed, build: str(release)}
+        return tuple(case.id for case in candidates if case.is_affected(versions))
 
-    kept = {
-        release: tuple(finding.case.id for finding in of_vllm if has(finding.case, release))
-        for release in named_releases(cases)
-    }
+    affecting = [finding.case for finding in of_vllm]
+    kept = {release: having(release, affecting) for release in named_releases(cases)}
     later = sorted(release for release in kept if release > current)
     earlier = sorted((release for release in kept if release < current), reverse=True)
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
@@ -109,7 +108,7 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
     return UpgradeAdvice(
         without=str(without) if without else None,
         earlier=without is not None and without < current,
-        other=sum(case.id not in found_ids and has(case, without) for case in cases) if without else 0,
+        other=len(set(having(without, cases)) - found_ids) if without else 0,
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
     )

@@ -197,10 +197,12 @@ def _alternatives(text: str) -> tuple[SpecifierSet, ...]:
 
 def _installed(versions: Mapping[str, str], package: str) -> tuple[str, str | None]:
     names = VLLM if package == "vllm" else (package,)
-    for mapping in (versions, {str(canonicalize_name(name)): version for name, version in versions.items()}):
-        for name in names:
-            if name in mapping:
-                return name, mapping[name]
+    for name in names:
+        if name in versions:
+            return name, versions[name]
+    for installed, version in versions.items():
+        if canonicalize_name(installed) in names:
+            return str(canonicalize_name(installed)), version
     return package, None
 
 

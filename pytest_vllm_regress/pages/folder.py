@@ -22,7 +22,7 @@ def write_folder(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """
     before = _written_before(folder)
     for name, content in files.items():
-        write_atomically(folder.joinpath(*parts_below(name)), content)
+        write_atomically(folder.joinpath(*parts_below(name)), content, sync=False)
     for name in before - set(files):
         with contextlib.suppress(OSError):
             folder.joinpath(*parts_below(name)).unlink()

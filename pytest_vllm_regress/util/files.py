@@ -53,8 +53,8 @@ def peek(path: Path, limit: int) -> str:
         return ""
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace the content of ``path`` atomically. The umask decides who may read it.
+def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> None:
+    """Replace the content of ``path`` atomically. The umask decides who may read it. ``sync``: wait until the content is on the disk.
 
     Raises ``UsageError`` if it cannot be written.
     """
@@ -66,7 +66,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(content.encode("utf-8") if isinstance(content, str) else content)
             stream.flush()
-            os.fsync(stream.fileno())
+            if sync:
+                os.fsync(stream.fileno())
         os.replace(temporary, path)
     except (OSError, ValueError) as error:
         if temporary is not None:
