@@ -108,6 +108,9 @@ class _NoSpeculation:
 
 def _v1_carrier(tokenizer, schema, vocab_size):
     backend = importlib.import_module("vllm.v1.structured_output.backend_lm_format_enforcer")
+    integration = importlib.import_module("lmformatenforcer.integrations.vllm")
+    if not isinstance(getattr(integration, "MistralTokenizer", object), type):
+        raise ImportError("vLLM has moved MistralTokenizer and gives None by its old name")  # 0.14 and 0.15: vllm-52614
     options = importlib.import_module("vllm.v1.structured_output.backend_types").StructuredOutputOptions
     built = backend.LMFormatEnforcerBackend(vllm_config=_NoSpeculation(), tokenizer=tokenizer, vocab_size=vocab_size)
     return built.compile_grammar(options.JSON, json.dumps(schema))

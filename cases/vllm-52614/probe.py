@@ -7,7 +7,9 @@ def is_importable():
     return hasattr(lmformatenforcer, "JsonSchemaParser")
 
 
-def integration_names():
-    import lmformatenforcer.integrations.vllm as integration
+def integrate(model):
+    """Return how many tokens the integration sees in the tokenizer of a model."""
+    from lmformatenforcer.integrations.vllm import build_vllm_token_enforcer_tokenizer_data
+    from transformers import AutoTokenizer
 
-    return [name for name in dir(integration) if not name.startswith("_")]
+    return len(build_vllm_token_enforcer_tokenizer_data(AutoTokenizer.from_pretrained(model)).regular_tokens)
