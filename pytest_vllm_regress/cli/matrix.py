@@ -293,7 +293,7 @@ def _sweep(
     say(summary)
     confirm(yes=yes)
     context.enter_context(budget.opened())
-    executor = ThreadsExecutor(budget.build, jobs or machine_room(), say, seconds=None, release=budget.release)
+    executor = ThreadsExecutor(budget.build, jobs or machine_room(), say, seconds=None, release=budget.release, ahead=1)
     return [by_name[entry.name] for entry in planned], executor
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import subprocess
 import threading
@@ -31,7 +32,8 @@ class ThreadsExecutor:
 
     The first batch starts first. Then come batches that mostly wait for a documented hang, so that others compute meanwhile, then the longest
     ones by their recorded durations (``seconds``), so that a short one starts last.
-    With ``seconds`` None batches are started in their order. ``release`` is told each environment of which no batch is left.
+    With ``seconds`` None batches are started in their order. Environments of the next ``ahead`` batches are built, of all with None.
+    ``release`` is told each environment of which no batch is left.
     ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.
     """
@@ -45,12 +47,14 @@ class ThreadsExecutor:
         spare: Callable[[int], bool] | None = None,
         seconds: Seconds | None = recorded_seconds,
         release: Callable[[str], None] = lambda name: None,
+        ahead: int | None = None,
     ) -> None:
         self._build = build
         self._at_once = at_once
         self._spare = spare
         self._seconds = seconds
         self._release = release
+        self._ahead = ahead
         self._say = say
         self._start = start or self._start_command
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -64,13 +68,20 @@ class ThreadsExecutor:
         running: dict[Future[BatchUpdate], Batch] = {}
         try:
             waiting = deque(self._by_urgency(batches))
-            environments = dict.fromkeys(batch.environment for batch in waiting)
-            built = {name: builder.submit(self._build_unless_stopping, name) for name in environments}
+            built: dict[str, Future[None]] = {}
+
+            def build_ahead() -> None:
+                for batch in itertools.islice(waiting, self._ahead):
+                    if batch.environment not in built:
+                        built[batch.environment] = builder.submit(self._build_unless_stopping, batch.environment)
+
+            build_ahead()
             while waiting or running:
                 while waiting and self._has_room(sum(int(batch.workers or 1) for batch in running.values())):
                     batch = waiting.popleft()
                     future = runner.submit(self._run_batch, batch, built[batch.environment], options, files)
                     running[future] = batch
+                    build_ahead()
                 done, _ = wait(running, TICK_S, return_when=FIRST_COMPLETED)
                 for future in done:
                     name = running.pop(future).environment

@@ -115,6 +115,22 @@ def run(
     return run_with(executor, batches, journal)
 
 
+def test_only_the_next_environments_are_built_ahead(cases: tuple[Case, ...], journal: Journal) -> None:
+    built: list[str] = []
+    built_by: dict[str, set[str]] = {}
+    fake = FakePytest()
+
+    def start(log: IO[bytes], command: Sequence[str], environment: Mapping[str, str]) -> int:
+        built_by[built[len(built_by)]] = set(built)
+        return fake(log, command, environment)
+
+    executor = ThreadsExecutor(built.append, 1, lambda line: None, start, seconds=None, ahead=1)
+    names = ["a", "b", "c", "d"]
+    assert run_with(executor, [batch(name, cases) for name in names], journal).exit_code == 0
+    assert built == names
+    assert built_by["a"] <= {"a", "b"} and built_by["b"] <= {"a", "b", "c"}
+
+
 def test_all_cases_run_and_no_more_batches_at_once_than_allowed(cases: tuple[Case, ...], journal: Journal) -> None:
     fake = FakePytest()
     outcome = run(journal, fake, [batch(f"together-{number}", cases) for number in range(4)], at_once=2)
