@@ -75,9 +75,8 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
         row, place = record.setdefault(cell.case_id, {}), f"{cell.environment} {cell.device}"
         if place not in row or row[place].code != code:
             row[place] = Attempts(code)
-        current = all(
-            result.code in ("", code) for result in cell.results
-        )  # without a code: the environment was not built
+        # The results of an environment that was not built have no code.
+        current = all(result.code in ("", code) for result in cell.results)
         if current and _started_at(cell) > row[place].latest:
             row[place] = row[place].with_run(cell)
             count += 1
