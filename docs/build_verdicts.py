@@ -23,27 +23,27 @@ from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.pages.record import release_of
 from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"
 CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
-RELEASE = re.compile(r"vllm-([\d.]+(?:\.post\d+)?)")
-"""An environment that is a release of vLLM and nothing else. Verdicts of others are only in the table."""
 
 
 def matrix_rows() -> Iterator[str]:
     cells = {case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)} for case in CASES}
-    releases = {match[1]: name for row in cells.values() for name in row if (match := RELEASE.fullmatch(name))}
+    releases = {release_of(name) for row in cells.values() for name in row if name == f"vllm-{release_of(name)}"}
     columns = sorted(releases, key=Version)
     yield f"| case | {' | '.join(columns)} |"
     yield f"| --- |{' --- |' * len(columns)}"
+    verdicts: Counter[Verdict] = Counter()
     for case_id, row in cells.items():
-        symbols = [SYMBOLS[row[releases[version]]] if releases[version] in row else "" for version in columns]
-        yield f"| {case_id} | {' | '.join(symbols)} |"
-
-    verdicts = Counter(verdict for row in cells.values() for name, verdict in row.items() if name in releases.values())
+        by_release = [row.get(f"vllm-{version}") for version in columns]
+        verdicts.update(verdict for verdict in by_release if verdict is not None)
+        yield f"| {case_id} | {' | '.join('' if verdict is None else SYMBOLS[verdict] for verdict in by_release)} |"
     yield ""
     counts = ", ".join(f"{SYMBOLS[verdict]} {verdict.value} {count:,}" for verdict, count in verdicts.most_common())
     yield f"{verdicts.total():,} of {len(cells) * len(columns):,} cells were run: {counts}."
@@ -54,7 +54,7 @@ def matrix_rows() -> Iterator[str]:
         if not verdict.expected
     ]
     yield ""
-    yield f"Not as the case file says: {', '.join(unexpected)}." if unexpected else "All are as expected."
+    yield f"Without the expected verdict: {', '.join(unexpected)}." if unexpected else "All are as expected."
 
 
 def attempt_rows() -> Iterator[str]:

@@ -1,6 +1,6 @@
 """How often each proof was run again, and with which verdicts: ``attempts.json`` beside the cases.
 
-Written from result files by ``vllm-regress report --attempts``. The rate of expected verdicts says how reproducible a case is.
+Written from result files by ``vllm-regress report --attempts``. The share of expected verdicts shows how reproducible a case is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = "attempts.json"
 
 @dataclasses.dataclass(frozen=True)
 class Attempts:
-    """Runs of a case in the environments of its proof.
+    """Number of runs of a case in one environment of its proof, on one device.
 
     ``code``: fingerprint of the tests and the probe that were run. ``latest``: when the newest run started, in seconds since the epoch.
     """
@@ -35,7 +35,7 @@ class Attempts:
 
     @property
     def wrong(self) -> int:
-        """Runs with a clear verdict that was not the expected one."""
+        """Number of runs with a clear verdict that was not the expected one."""
         return self.runs - self.expected - self.inconclusive
 
     def with_run(self, cell: Cell) -> Attempts:
@@ -50,7 +50,7 @@ class Attempts:
 
 
 Record = dict[str, dict[str, Attempts]]
-"""By case, then by environment and device as in ``vllm-0.8.5 sim``."""
+"""Attempts by case id, then by environment and device, for example ``vllm-0.8.5 sim``."""
 
 
 def read_attempts(directory: Path) -> Record:
@@ -72,13 +72,14 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
     count = 0
     for cell in sorted(cells, key=_started_at):
         code = codes[cell.case_id]
+        if any(result.code not in ("", code) for result in cell.results):  # empty if the environment was not built
+            continue
         row, place = record.setdefault(cell.case_id, {}), f"{cell.environment} {cell.device}"
-        if place not in row or row[place].code != code:
-            row[place] = Attempts(code)
-        # The results of an environment that was not built have no code.
-        current = all(result.code in ("", code) for result in cell.results)
-        if current and _started_at(cell) > row[place].latest:
-            row[place] = row[place].with_run(cell)
+        before = row.get(place)
+        if before is None or before.code != code:
+            before = Attempts(code)
+        if _started_at(cell) > before.latest:
+            row[place] = before.with_run(cell)
             count += 1
     if count:
         write_record(directory / FILE, {case_id: _plain(record[case_id]) for case_id in sorted(record)})
@@ -106,4 +107,4 @@ def _parse(case_id: str, value: Any) -> dict[str, Attempts]:
 
 
 def _plain(row: Mapping[str, Attempts]) -> dict[str, Any]:
-    return {place: dataclasses.asdict(row[place]) for place in sorted(row) if row[place].runs}
+    return {place: dataclasses.asdict(row[place]) for place in sorted(row)}

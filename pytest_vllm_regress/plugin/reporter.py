@@ -38,7 +38,7 @@ class Recorder:
         self._results: list[TestResult] = []
         self._folders: list[str] = []  # of their tests
         self._missing: dict[str, set[str]] = {}  # tests that have not finished, by folder
-        self._written = 0  # so many results are in the report
+        self._written = 0  # number of results in the report
         self._skipped = self._ran = False
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:

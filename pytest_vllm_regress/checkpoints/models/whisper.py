@@ -120,7 +120,7 @@ def weights(vocabulary_size: int, s: Shape) -> Weights:
 
 
 def encoder_weights(at: str, positions: int, s: Shape) -> Weights:
-    """Yield the weights of an audio encoder. Their names begin with ``at``."""
+    """Yield the weights of an audio encoder. ``at`` is the prefix of their names."""
     yield from linear(f"{at}.conv1", (s.hidden, MELS, 3))
     yield from linear(f"{at}.conv2", (s.hidden, s.hidden, 3))
     yield f"{at}.embed_positions.weight", (positions, s.hidden)

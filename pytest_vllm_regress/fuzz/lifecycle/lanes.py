@@ -41,7 +41,7 @@ class Lanes:
         return self._begun.pop(first).result()
 
     def close(self, *, wait: bool = True) -> None:
-        """Start no more stories. With ``wait``, let the running ones finish, then stop the servers."""
+        """Start no new stories. With ``wait``, let the running ones finish first. Then stop the servers."""
         self._pool.shutdown(wait=wait, cancel_futures=True)
         if wait:
             while not self._free.empty():

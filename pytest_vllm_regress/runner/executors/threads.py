@@ -32,7 +32,8 @@ class ThreadsExecutor:
 
     The first batch starts first. Then come batches that mostly wait for a documented hang, so that others compute meanwhile, then the longest
     ones by their recorded durations (``seconds``), so that a short one starts last.
-    With ``seconds`` None batches are started in their order. Environments of the next ``ahead`` batches are built, of all with None.
+    With ``seconds`` None batches are started in their order. While batches run, the environments of the next ``ahead`` batches (at least one)
+    are built, or with None those of all.
     ``release`` is told each environment of which no batch is left.
     ``at_once`` batches run at a time (one of several workers counts as that many), and one more whenever ``spare(running)`` allows it.
     ``start(log, command, environment)`` runs a command with its output in a file and returns its exit status.

@@ -1,4 +1,4 @@
-"""How often proofs were run again, counted from result files."""
+"""Counting from result files how often proofs were run again."""
 
 from __future__ import annotations
 
