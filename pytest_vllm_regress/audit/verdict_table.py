@@ -33,19 +33,23 @@ MAX_BYTES = 16 * 1024 * 1024
 SCHEMA_VERSION = 1
 _SHOWN = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
 _NOT_SHOWN = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
-_OUTCOME = re.compile(rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)")
+_OUTCOME = re.compile(rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?")
 _INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
 _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """The verdict of a case in an environment on a device. ``date``: ISO 8601."""
+    """The verdict of a case in an environment on a device. ``date``: ISO 8601.
+
+    ``code``: fingerprint of the test and the probe that were run; empty if it is not known, None in a proof, which has its own.
+    """
 
     environment: str
     device: str
     verdict: Verdict
     date: str
+    code: str | None = ""
 
     @property
     def shown(self) -> bool | None:
@@ -70,7 +74,7 @@ class VerdictTable:
         results = tuple(results)
         rows = {case_id: list(recorded) for case_id, recorded in self._rows.items()}
         for cell in group_into_cells(results):
-            rows.setdefault(cell.case_id, []).append(Recorded(cell.environment, cell.device, cell.verdict, _date(cell)))
+            rows.setdefault(cell.case_id, []).append(_recorded(cell))
         return VerdictTable(rows, {**{result.environment: result.versions for result in results}, **self._versions})
 
     def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
@@ -98,7 +102,7 @@ def read_table(cases: Sequence[Case]) -> VerdictTable:
         for entry in _proven(case):
             versions[entry.environment] = entry.versions
             rows.setdefault(case.id, []).append(
-                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date)
+                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date, None)
             )
     for directory in {case.directory.parent for case in cases}:
         for case_id, recorded in read_file(directory / FILE).items():
@@ -117,7 +121,8 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
 
 
 def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]) -> int:
-    """Add results to the directory's file, judged by the ranges that the cases have now. Return how many verdicts are new or changed.
+    """Add results to the directory's file, judged by the ranges that the cases have now. Return how many verdicts are new or changed,
+    or come from another test than before.
 
     Left out are environments that only this machine has, verdicts that a proof has, and INCONCLUSIVE ones where a clear one is recorded.
     """
@@ -134,15 +139,17 @@ def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]
         row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
         if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(key) == cell.verdict.value:
             continue
-        changed += key not in row or row[key].verdict is not cell.verdict
-        row[key] = Recorded(*key, cell.verdict, _date(cell))
+        before, row[key] = row.get(key), _recorded(cell)
+        changed += before is None or (before.verdict, before.code) != (row[key].verdict, row[key].code)
     if changed:
         _write(directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row})
     return changed
 
 
-def _date(cell: Cell) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
+def _recorded(cell: Cell) -> Recorded:
+    date = time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
+    (code, *others) = {result.code for result in cell.results}
+    return Recorded(cell.environment, cell.device, cell.verdict, date, "" if others else code)
 
 
 def _judged(case: Case, result: TestResult) -> TestResult:
@@ -155,7 +162,7 @@ def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
     lines = []
     for case_id in sorted(rows):
         outcomes = {
-            f"{entry.environment} {entry.device}": f"{entry.verdict.value} {entry.date}"
+            f"{entry.environment} {entry.device}": f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
             for entry in sorted(rows[case_id], key=lambda entry: (_age(entry.environment), entry.device))
         }
         lines.append(f" {json.dumps(case_id)}: {json.dumps(outcomes, indent=2).replace(chr(10), chr(10) + ' ')}")
@@ -169,9 +176,9 @@ def _rows(path: Path, row: Any) -> Iterator[Recorded]:
         match = _OUTCOME.fullmatch(str(text))
         if match is None or not environment:
             raise UsageError(
-                f"{path}: {format_value(key)} = {format_value(text)}: allowed is 'ENVIRONMENT DEVICE' = 'VERDICT YYYY-MM-DD'"
+                f"{path}: {format_value(key)} = {format_value(text)}: allowed is 'ENVIRONMENT DEVICE' = 'VERDICT YYYY-MM-DD FINGERPRINT'"
             )
-        yield Recorded(environment, device, Verdict(match[1]), match[2])
+        yield Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
 
 
 def _table(path: Path, value: Any) -> dict[str, Any]:

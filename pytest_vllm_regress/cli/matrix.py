@@ -111,7 +111,8 @@ def matrix(
         bool,
         typer.Option(
             "--missing",
-            help="Run only what has no verdict in the table beside the cases, or an INCONCLUSIVE one (see `report --record`).",
+            help="Run only what has no verdict in the table beside the cases, an INCONCLUSIVE one, or one of an earlier version of the test "
+            "(see `report --record`).",
         ),
     ] = False,
     device: Device = None,
@@ -227,16 +228,18 @@ def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, 
 
 
 def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
-    """Return the batches with only those cases that have no clear verdict in the environment. Raises ``UsageError`` if nothing is left."""
+    """Return the batches with only the cases whose present test has no clear verdict there. Raises ``UsageError`` if nothing is left."""
     from ..audit.verdict_table import read_table
+    from ..cases.proof import code_fingerprint
     from ..cases.verdict import Verdict
 
     table = read_table(cases)
+    codes = {case.id: code_fingerprint(case.directory) for case in cases}
     clear = {
         (entry.environment, case.id)
         for case in cases
         for entry in table.of_case(case.id)
-        if entry.verdict is not Verdict.INCONCLUSIVE
+        if entry.verdict is not Verdict.INCONCLUSIVE and entry.code in (None, codes[case.id])
     }
     reduced = _reduced(batches, lambda environment, case_id: (environment, case_id) not in clear)
     if not reduced:

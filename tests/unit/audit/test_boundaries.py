@@ -14,6 +14,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.boundaries import Boundary, boundaries, observation
 from pytest_vllm_regress.audit.verdict_table import FILE, read_file, read_table, record
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proof import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index import releases as index
@@ -141,6 +142,13 @@ def test_only_what_others_can_repeat_is_recorded_and_a_clear_verdict_stays(case:
     ]
 
 
+def test_a_verdict_names_the_test_that_gave_it(case: Case) -> None:
+    place, later = case.directory.parent, dataclasses.replace(result(Verdict.FIXED, "0.9.1"), code="0123456789abcdef")
+    assert record(place, [case], [result(Verdict.FIXED, "0.9.1")]) == 1
+    assert [record(place, [case], [later]) for _ in range(2)] == [1, 0]
+    assert [(entry.verdict, entry.code) for entry in read_file(place / FILE)["one"]] == [(Verdict.FIXED, later.code)]
+
+
 def test_an_audit_says_where_a_failure_was_observed(case: Case) -> None:
     recorded(case, {"0.9.0": Verdict.REPRODUCED})
     table = read_table([case])
@@ -163,7 +171,11 @@ def test_commands_show_and_record_boundaries(
     monkeypatch.setattr("pytest_vllm_regress.audit.boundaries.known_releases", releases)
     monkeypatch.setattr(index, "releases", releases)
     monkeypatch.setattr(index, "known_releases", releases)
-    outcome = RunResult((result(Verdict.REPRODUCED, "0.9.0"), result(Verdict.FIXED, "0.9.1")))
+    code = code_fingerprint(case.directory)
+    outcomes = {"0.9.0": Verdict.REPRODUCED, "0.9.1": Verdict.FIXED}
+    outcome = RunResult(
+        tuple(dataclasses.replace(result(verdict, version), code=code) for version, verdict in outcomes.items())
+    )
     write_results(tmp_path / "results.json", outcome)
     command = ["--cases", str(tmp_path)]
     assert cli.main([*command, "report", str(tmp_path / "results.json"), "--record"]) == 0
@@ -185,3 +197,7 @@ def test_commands_show_and_record_boundaries(
     assert all("--missing" in job["command"] for job in jobs)
     assert cli.main(plan) == 2
     assert "a clear one for every case in these environments" in capsys.readouterr().err
+    (case.directory / "probe.py").write_text("# the probe is another one now\n")
+    assert cli.main(plan) == 0
+    jobs = json.loads(capsys.readouterr().out)["include"]
+    assert [name for job in jobs for name in job["environments"]] == ["vllm-0.9.0", "vllm-0.9.1"]
