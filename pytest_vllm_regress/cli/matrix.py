@@ -261,7 +261,11 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run:
                 "--disk and --dry-run go with --releases on this machine; a node's cache has a limit of its own"
             )
         return None
-    limit = size_of(disk or DISK)
+    return _size(disk or DISK)
+
+
+def _size(disk: str) -> int:
+    limit = size_of(disk)
     if limit is None:
         raise UsageError(f"--disk {format_value(disk)}: allowed is a size such as {DISK}")
     return limit
@@ -315,6 +319,12 @@ def drift(
         typer.Option("--releases", metavar="SPECIFIER", help="All stable releases in this range: '>=0.8,<0.10'."),
     ] = None,
     python: Annotated[str, typer.Option("--python", metavar="X.Y", help="Version of Python to install for.")] = "3.11",
+    disk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help=f"Most disk space for downloads and installations (default with --releases: {DISK})."
+        ),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Try releases even if the record has them of today.")] = False,
     record: Annotated[
         Path | None,
@@ -332,16 +342,19 @@ def drift(
     lock, and no rule of environments.toml. The server runs on the simulated device. Releases that --record has of today are not tried again.
     """
     from ..drift.diagnosis import diagnose
-    from ..drift.installation import Release
+    from ..drift.installation import Release, limited_downloads
     from ..drift.record import known_culprits, read_record, table, to_json, write_record
 
     chosen = _releases(versions or (), specifier)
     drifts = read_record(record) if record else {}
     today = datetime.datetime.now(datetime.UTC).date()
-    with terminate_as_interrupt():
+    size = disk or (DISK if specifier else None)
+    limited = limited_downloads(_size(size)) if size else contextlib.nullcontext(lambda: None)
+    with terminate_as_interrupt(), limited as make_room:
         for version in chosen:
             recorded = drifts.get(version)
             if again or recorded is None or (recorded.day, recorded.python) != (today, python):
+                make_room()
                 drifts[version] = diagnose(Release(version, today, python), warn, known_culprits(drifts.values()))
                 if record:
                     write_record(record, drifts)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from ..engines.spec import EngineSpec
 from ..engines.standalone import bare_session, probe_in
+from ..environments import uv
 from ..environments.cache import EnvironmentCache
 from ..environments.locks import resolved_versions
 from ..environments.recipes import Recipe
-from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported
+from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
 from ..util.paths import PACKAGE
+from ..util.sizes import GIB, disk_usage
 
 if TYPE_CHECKING:
     from ..engines.server import Server
@@ -28,6 +30,8 @@ _PROBE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "smo
 _PROMPT = "One token, please"
 _FAULTS_OF_PACKAGES = ("cannot be resolved", "uv ended with status")
 """Texts of ``uv.explain`` for requirements that contradict each other, and for a package that does not build."""
+RELEASE_BYTES = 14 * GIB
+"""Room for a release: its files, and what its installation with other versions of some packages adds."""
 Pins = Mapping[str, str]
 """Package name to version specifier, as a user would add them to ``pip install``."""
 
@@ -93,6 +97,28 @@ class Release:
                 return _try_stages(python, progress, last)
         except BuildError as error:
             return _not_installed(Stage.INSTALL, error)
+
+
+@contextmanager
+def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
+    """Yield a function that makes room for a release, so that all downloads and the installation take at most ``limit`` bytes.
+
+    uv has a cache of its own meanwhile, which is emptied when another release might not fit, and at the end. Raises ``UsageError`` if one
+    release alone might not.
+    """
+    if limit < RELEASE_BYTES:
+        raise UsageError(f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB")
+    folder = EnvironmentCache().root.parent / "drift-uv"
+
+    def make_room() -> None:
+        if disk_usage(folder) > limit - RELEASE_BYTES:
+            uv.empty_cache()
+
+    with uv.own_cache(folder):
+        try:
+            yield make_room
+        finally:
+            uv.empty_cache()
 
 
 def blames_packages(error: BuildError) -> bool:

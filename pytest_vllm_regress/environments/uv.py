@@ -184,6 +184,25 @@ def has_wheel_folder() -> bool:
     return "UV_FIND_LINKS" in _environment()
 
 
+@contextlib.contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be counted and removed."""
+    before = os.environ.get("UV_CACHE_DIR")
+    os.environ["UV_CACHE_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["UV_CACHE_DIR"]
+        else:
+            os.environ["UV_CACHE_DIR"] = before
+
+
+def empty_cache() -> None:
+    """Remove all that uv has downloaded. uv waits for those of its processes that use it. Raises ``BuildError``."""
+    run(["cache", "clean", "--quiet"], doing="emptying uv's cache")
+
+
 def explain(doing: str, output: str, status: int) -> str:
     """Describe a failure of uv: the step, the kind of failure, advice and uv's message."""
     kind, advice = f"uv ended with status {status}", "see uv's message"

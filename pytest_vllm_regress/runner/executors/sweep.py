@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,17 +125,12 @@ class DiskBudget:
     @contextlib.contextmanager
     def opened(self) -> Iterator[DiskBudget]:
         """Let uv use its own cache of the sweep while the context is open; then give up all leases."""
-        before = os.environ.get("UV_CACHE_DIR")
-        os.environ["UV_CACHE_DIR"] = str(self._downloads)
-        try:
-            yield self
-        finally:
-            for name in list(self._leases):
-                self._leases.pop(name).close()
-            if before is None:
-                del os.environ["UV_CACHE_DIR"]
-            else:
-                os.environ["UV_CACHE_DIR"] = before
+        with uv.own_cache(self._downloads):
+            try:
+                yield self
+            finally:
+                for name in list(self._leases):
+                    self._leases.pop(name).close()
 
     def build(self, name: str) -> None:
         """Build the environment, when there is room for it, and keep it until ``release``.
@@ -170,7 +164,7 @@ class DiskBudget:
                 return True
         if self._downloads.exists():
             self._say(f"no room for {name} in {self._limit / GIB:.0f} GiB: emptying the sweep's uv cache")
-            uv.run(["cache", "clean", "--quiet"], doing="emptying the sweep's uv cache")
+            uv.empty_cache()
         return self._fits(name) or not self._leases
 
     def _removable(self, name: str) -> list[str]:

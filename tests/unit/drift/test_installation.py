@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from pytest_vllm_regress.drift import installation
-from pytest_vllm_regress.drift.installation import Attempt, Release, Stage
+from pytest_vllm_regress.drift.installation import RELEASE_BYTES, Attempt, Release, Stage, limited_downloads
+from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.uv import explain
-from pytest_vllm_regress.errors import BuildError
+from pytest_vllm_regress.errors import BuildError, UsageError
+from pytest_vllm_regress.util.sizes import GIB
 
 RELEASE = Release("0.8.5", datetime.date(2026, 11, 24))
 
@@ -50,3 +55,32 @@ def test_an_attempt_passes_the_stages_before_the_one_that_failed() -> None:
     assert not Attempt(Stage.SERVE).passes(Stage.SERVE)
     assert not Attempt(Stage.IMPORT).passes(Stage.SERVE)
     assert Attempt().passes(Stage.ANSWER)
+
+
+def test_downloads_are_removed_when_another_release_might_not_fit_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    emptied: list[str] = []
+
+    def run(words: Sequence[str], doing: str) -> None:
+        assert words[:2] == ["cache", "clean"]
+        emptied.append(os.environ["UV_CACHE_DIR"])
+
+    downloaded = [5 * GIB, 7 * GIB]
+    monkeypatch.setattr(uv, "run", run)
+    monkeypatch.setattr(installation, "disk_usage", lambda folder: downloaded.pop(0))
+    monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path))
+    monkeypatch.setenv("UV_CACHE_DIR", "/of/the/user")
+    with limited_downloads(20 * GIB) as make_room:
+        make_room()
+        assert emptied == []
+        make_room()
+        assert len(emptied) == 1
+    (folder,) = set(emptied)
+    assert Path(folder).is_relative_to(tmp_path) and len(emptied) == 2
+    assert os.environ["UV_CACHE_DIR"] == "/of/the/user"
+
+
+def test_a_limit_that_is_too_small_for_a_release_is_refused() -> None:
+    with pytest.raises(UsageError, match="--disk: 13 GiB are too few"), limited_downloads(RELEASE_BYTES - GIB):
+        pass
