@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -219,7 +220,7 @@ def merge_results(runs: Iterable[RunResult]) -> RunResult:
 
 def hide_secrets(document: Any) -> Any:
     """Return the document with all secrets known now masked."""
-    return mask_values(document, masker())
+    return mask_values(document, functools.cache(masker()))  # the same keys and texts occur again and again
 
 
 def mask_values(value: Any, hide: Callable[[str], str]) -> Any:

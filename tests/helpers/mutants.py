@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from pytest_vllm_regress.cases.impostors import UNRELATED_MESSAGE, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
-from pytest_vllm_regress.cases.results import TestResult
+from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import CaseFileError, Kind, Masked
 
@@ -31,9 +32,15 @@ def mutant_detections(case: Case, cases: tuple[Case, ...], folder: Path) -> dict
     }
 
 
+@functools.lru_cache(maxsize=1)
+def stored_runs(path: Path) -> tuple[RunResult, ...]:
+    """Return the runs stored with the proof of the case in ``path``, a case.toml. The last one is remembered: many mutants are judged by it."""
+    return rejudge.load_observations(load_case(path))
+
+
 def stored_results(case: Case) -> tuple[TestResult, ...]:
     """Return the results stored with the case's proof."""
-    return tuple(result for run in rejudge.load_observations(case) for result in run.results)
+    return tuple(result for run in stored_runs(case.path) for result in run.results)
 
 
 def pattern_made_wide(case: Case, cases: tuple[Case, ...], pattern: str = ".*") -> Iterator[str]:
@@ -69,7 +76,7 @@ def control_taken_away(case: Case, folder: Path) -> Iterator[str]:
 def range_turned_round(case: Case) -> Iterator[str]:
     """The complement of the range: detected by judging again, and by the versions of the proof."""
     mutant = dataclasses.replace(case, affected=tuple(map(_inverted, case.affected)))
-    again = rejudge.rejudge_case(mutant, rejudge.load_observations(case))
+    again = rejudge.rejudge_case(mutant, stored_runs(case.path))
     wrong = sorted({result.now.verdict.value for result in again if result.changed and not result.now.expected})
     if wrong:
         yield f"`judge` says {' and '.join(wrong)}"
