@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from packaging.version import Version
 
@@ -18,76 +18,12 @@ from ..environments.index.releases import releases
 from ..environments.locks import release_date
 from ..errors import BuildError
 from ..util.versions import fewest, suspects_first
-from .installation import Attempt, Pins, Release, Stage, blames_packages
+from .installation import Attempt, Pins, Release, blames_packages
+from .model import Breakage, Culprit, Drift, Stage
 
 Try = Callable[[Pins, Stage], Attempt]
 Known = Mapping[str, tuple[str, str]]
 """The last good and first bad version of packages that broke other releases."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Culprit:
-    """A package whose newer versions break a release. ``good`` and ``bad``: the last version that works, and the first that does not.
-
-    ``pin`` is what a user adds to ``pip install``.
-    """
-
-    package: str
-    then: str
-    today: str
-    good: str = ""
-    bad: str = ""
-
-    @property
-    def pin(self) -> str:
-        """The specifier that keeps the package below the first bad version."""
-        return f"<{self.bad}" if self.bad else f"=={self.then}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Breakage:
-    """A stage that fails today, and the packages that break it; empty if no older package restores it."""
-
-    stage: Stage
-    reason: str
-    culprits: tuple[Culprit, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Drift:
-    """Diagnosis of a release: its breakages in the order in which they were found, and the pins with which every stage passes.
-
-    ``confirmed``: the release was installed once more with ``pins`` and passed. ``then``: why the resolution of its first day fails, too.
-    ``python``: the version of Python that it was installed for.
-    """
-
-    version: str
-    day: datetime.date
-    breakages: tuple[Breakage, ...] = ()
-    pins: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    confirmed: bool = False
-    then: str = ""
-    python: str = "3.11"
-
-    @property
-    def sound(self) -> bool:
-        """Whether ``pip install`` of this day gives a server that answers."""
-        return not self.breakages
-
-    def lines(self) -> Iterator[str]:
-        """Yield lines for a person: what fails, because of what, and what to do."""
-        if self.sound:
-            yield f"vllm {self.version}: installs, starts and answers"
-        for breakage in self.breakages:
-            yield f"vllm {self.version}: {breakage.stage} fails: {breakage.reason[:200]}"
-            for culprit in breakage.culprits:
-                change = f"{culprit.package} {culprit.then} -> {culprit.today or 'absent'}"
-                yield f"    because of {change}" + (f"; first bad version: {culprit.bad}" if culprit.bad else "")
-            if not breakage.culprits:
-                yield f"    no older package restores it{': it does not resolve as of its first day either' if self.then else ''}"
-        if self.confirmed:
-            pins = " ".join(f"'{name}{specifier}'" for name, specifier in sorted(self.pins.items()))
-            yield f"    this works (installed and started): pip install vllm=={self.version} {pins}"
 
 
 def diagnose(release: Release, progress: Callable[[str], None], known: Known) -> Drift:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsup
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.sizes import GIB, disk_usage
+from .model import Stage
 
 if TYPE_CHECKING:
     from ..engines.server import Server
@@ -34,17 +34,6 @@ RELEASE_BYTES = 14 * GIB
 """Room for a release: its files, and what its installation with other versions of some packages adds."""
 Pins = Mapping[str, str]
 """Package name to version specifier, as a user would add them to ``pip install``."""
-
-
-class Stage(enum.StrEnum):
-    """What an installation must do, in this order."""
-
-    RESOLVE = "resolve"
-    INSTALL = "install"
-    IMPORT = "import"
-    HELP = "help"
-    SERVE = "serve"
-    ANSWER = "answer"
 
 
 @dataclasses.dataclass(frozen=True)

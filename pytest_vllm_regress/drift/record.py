@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ from packaging.version import Version
 
 from ..reporting import record_file
 from ..reporting.record_file import markdown_table
-from .diagnosis import Breakage, Culprit, Drift
-from .installation import Stage
+from .model import Breakage, Culprit, Drift, Stage
 
 _COLUMNS = ("release", "Python", "day", "fails at", "because of", "first bad", "pin", "confirmed")
 
@@ -57,7 +57,7 @@ def known_culprits(drifts: Iterable[Drift]) -> dict[str, tuple[str, str]]:
     }
 
 
-def table(drifts: Iterable[Drift]) -> list[str]:
+def table(drifts: Collection[Drift]) -> list[str]:
     """Return the page as lines of Markdown, newest release first."""
     rows = [
         row for drift in sorted(drifts, key=lambda drift: Version(drift.version), reverse=True) for row in _rows(drift)
@@ -70,8 +70,22 @@ def table(drifts: Iterable[Drift]) -> list[str]:
         "device until it answered one token. Where a stage fails, the packages that differ from the day after the release were searched for the",
         "one to blame. A pin is confirmed if the release was installed once more with it and passed every stage.",
         "",
+        _summary(drifts),
+        "",
         *markdown_table(_COLUMNS, rows),
     ]
+
+
+def _summary(drifts: Collection[Drift]) -> str:
+    sound, mended = sum(drift.sound for drift in drifts), sum(drift.confirmed for drift in drifts)
+    blamed = Counter(
+        name for drift in drifts for name in {c.package for breakage in drift.breakages for c in breakage.culprits}
+    )
+    counts = ", ".join(f"{name} {count}" for name, count in blamed.most_common())
+    return (
+        f"Of {len(drifts)} releases {sound} pass as they are, {mended} with the pins below, and {len(drifts) - sound - mended} do not pass."
+        + (f" To blame (number of releases): {counts}." if counts else "")
+    )
 
 
 def _rows(drift: Drift) -> list[tuple[str, ...]]:

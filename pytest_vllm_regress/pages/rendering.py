@@ -69,6 +69,7 @@ def _templates() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["shown"] = shown
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     environment.globals.update(
         style=style,

@@ -23,6 +23,8 @@ from ..cases.proof import FILE as PROOF
 from ..cases.proof import BisectedCommit, read_proof
 from ..cases.rejudge import OBSERVATIONS_FILE
 from ..cases.results import RunResult, read_results
+from ..drift.model import Drift
+from ..drift.record import read_record
 from ..errors import UsageError
 from .documents import Document, Sources, documents_of, render_document, reports
 from .evidence import Entry, entry_of, facts_of
@@ -33,6 +35,8 @@ from .record import Knowledge, State
 from .rendering import MAX_TEXT, date_text, file_name, render, shown
 from .run_page import place_of
 
+DRIFT = "docs/records/drift.json"
+"""Where a checkout of the project has the record of `drift`."""
 MAX_COMMANDS = 2
 _COLORS = ((0, "#1a7f37"), (10, "#9a6700"))
 """The colour of a badge up to a number of failures."""
@@ -114,7 +118,7 @@ def build_site(
     files: dict[str, str | bytes] = {
         "index.html": render("index.html", grid=overview(knowledge), nav=_from("index.html", nav), made=date_text(now))
     }
-    files |= _release_pages(knowledge, nav)
+    files |= _release_pages(knowledge, nav, read_record(project / DRIFT) if project else {})
     sources = Sources(project or Path(), _link_targets(cases, documents, project))
     rendered = {name: render_document(sources, name, page) for name, page in documents.items()}
     for case in cases:
@@ -256,7 +260,9 @@ def _bar_state(state: State) -> tuple[str, str, str]:
     return "outside", "·", "not run, outside the affected range"
 
 
-def _release_pages(knowledge: Knowledge, nav: Sequence[tuple[str, str]]) -> dict[str, str | bytes]:
+def _release_pages(
+    knowledge: Knowledge, nav: Sequence[tuple[str, str]], drifts: Mapping[str, Drift]
+) -> dict[str, str | bytes]:
     files: dict[str, str | bytes] = {}
     rows = []
     names = knowledge.releases
@@ -272,6 +278,7 @@ def _release_pages(knowledge: Knowledge, nav: Sequence[tuple[str, str]]) -> dict
             failures=failures,
             severities=severities,
             advice=str(advice) if advice else "",
+            drift=drifts.get(name),
             basis=""
             if knowledge.has_lock(name)
             else "Only ranges of vLLM itself count, because the project has no lock of this release.",

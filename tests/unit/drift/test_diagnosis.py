@@ -13,8 +13,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from pytest_vllm_regress.drift import diagnosis
-from pytest_vllm_regress.drift.diagnosis import Culprit, Drift, diagnose
-from pytest_vllm_regress.drift.installation import Attempt, Pins, Release, Stage
+from pytest_vllm_regress.drift.diagnosis import diagnose
+from pytest_vllm_regress.drift.installation import Attempt, Pins, Release
+from pytest_vllm_regress.drift.model import Breakage, Culprit, Drift, Stage
 from pytest_vllm_regress.drift.record import known_culprits, read_record, table, write_record
 from pytest_vllm_regress.errors import BuildError, UsageError
 
@@ -145,6 +146,8 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(read_record(record)) == ["0.8.5", "0.10.2"]
     assert known_culprits([broken, sound]) == {"numpy": ("2.0", "2.2")}
     rows = [line for line in table([broken, sound]) if line.startswith("| 0.")]
+    summary = "Of 2 releases 1 pass as they are, 1 with the pins below, and 0 do not pass. To blame (number of releases): numpy 1."
+    assert summary in table([broken, sound])
     assert rows[0].startswith("| 0.10.2 |") and "nothing fails" in rows[0]
     assert "numpy 1.26 -" in rows[1] and "| 2.2 |" in rows[1] and rows[1].endswith("| yes |")
 
@@ -160,7 +163,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path, document: str) -> None:
 
 
 def test_text_of_packages_is_no_markup_in_the_table() -> None:
-    breakage = diagnosis.Breakage(Stage.IMPORT, "<b>| @user")
+    breakage = Breakage(Stage.IMPORT, "<b>| @user")
     (row,) = [line for line in table([Drift("0.8.5", TODAY, (breakage,))]) if line.startswith("| 0.8.5")]
     assert "` import: <b>\\| @user `" in row
 

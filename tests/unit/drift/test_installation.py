@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.drift import installation
-from pytest_vllm_regress.drift.installation import RELEASE_BYTES, Attempt, Release, Stage, limited_downloads
+from pytest_vllm_regress.drift.installation import RELEASE_BYTES, Attempt, Release, limited_downloads
+from pytest_vllm_regress.drift.model import Stage
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.uv import explain
 from pytest_vllm_regress.errors import BuildError, UsageError

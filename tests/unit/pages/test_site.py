@@ -87,6 +87,14 @@ def test_a_releases_page_lists_failures_by_severity(site: dict[str, str], knowle
     assert f"vLLM 0.8.4: {len(failing)} known failures" in site["badges/0.8.4.svg"]
 
 
+def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) -> None:
+    broken = " ".join(" ".join(Tags(site["releases/0.8.5.html"]).words).split())
+    assert "serve: " in broken and "because of transformers 5.0.0 and newer" in broken
+    assert "pip install vllm==0.8.5 'transformers<5.0.0'" in broken
+    sound = " ".join(" ".join(Tags(site["releases/0.33.0.html"]).words).split())
+    assert "it installs, starts and answers." in sound and "pip install vllm==0.33.0" in sound
+
+
 def test_the_overview_shows_recorded_verdicts_and_ranges(knowledge: Knowledge) -> None:
     grid = overview(knowledge)
     table = read_table(CASES)
