@@ -119,7 +119,7 @@ def _not_installed(stage: Stage, error: BuildError) -> Attempt:
     """Return the failure of a stage that uv ran. Raises the error again unless the packages caused it."""
     if not blames_packages(error):
         raise error
-    return Attempt(stage, _last_line(str(error)), str(error))
+    return Attempt(stage, _reason(str(error)), str(error))
 
 
 @contextmanager
@@ -175,6 +175,12 @@ def _nothing(value: object) -> None:
 def _cause(error: ChildError) -> str:
     """Return the root cause in one line: of an exception, or the first error in the log of a process that ended."""
     return _first_line(error.parts.get(Part.EXCEPTION) or error.args[0].rpartition(FIRST_ERROR)[2])
+
+
+def _reason(text: str) -> str:
+    """Return why uv failed in one line: the requirement that cannot be met, or else uv's last line."""
+    because = text.find("Because ")
+    return _first_line(text[because:]) if because >= 0 else _last_line(text)
 
 
 def _first_line(text: str) -> str:

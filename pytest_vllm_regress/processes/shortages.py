@@ -27,7 +27,7 @@ _NO_SPACE = re.compile(
     r"No space left on device|Errno 28|\bENOSPC\b|Bus error|\bSIGBUS\b|exit ?code:? -7\b|signal:? 7\b", re.I
 )
 _NO_FILES = re.compile(r"Too many open files|Errno 24|\bEMFILE\b", re.I)
-_WARNING = re.compile(r"can cause fd limit errors like `[^`]*`")
+_WARNING = re.compile(r"can cause fd limit errors like ?`[^`]*`")
 """vLLM names the error at every start below ``FILES``, before there is one."""
 
 

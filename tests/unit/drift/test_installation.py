@@ -42,6 +42,20 @@ def test_packages_that_do_not_fit_or_build_are_a_failure_of_the_release(
     assert attempt.failed is Stage.RESOLVE and attempt.reason == output.splitlines()[-1]
 
 
+def test_a_requirement_that_cannot_be_met_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(
+        monkeypatch,
+        "error: No solution found when resolving dependencies\n"
+        "  cause: Because there is no version of xgrammar==0.1.16 and vllm==0.8.2 depends on it, vllm==0.8.2 cannot be used.\n"
+        "         And because you require vllm==0.8.2, your requirements are unsatisfiable.",
+    )
+    reason = RELEASE.attempt({}, lambda line: None).reason
+    assert (
+        reason
+        == "Because there is no version of xgrammar==0.1.16 and vllm==0.8.2 depends on it, vllm==0.8.2 cannot be used."
+    )
+
+
 @pytest.mark.parametrize("output", ["No space left on device (os error 28)", "dns error: no such host"])
 def test_a_full_disk_and_an_absent_index_are_no_failure_of_the_release(
     monkeypatch: pytest.MonkeyPatch, output: str
