@@ -11,8 +11,9 @@ def has_ovis():
 
 
 def configurations():
-    """Return the names of the configurations, which the server and the engine import, too."""
-    from vllm.transformers_utils import config, configs
+    """Import vLLM as a user does, and return the names of its configurations."""
+    from vllm import EngineArgs
+    from vllm.transformers_utils import configs
 
-    assert config
+    assert EngineArgs
     return sorted(configs.__all__)
