@@ -30,8 +30,8 @@ class CandidateResult:
 
     @property
     def rate(self) -> str:
-        """`` 3 of 5``: how often the failure was seen. Empty for a single run."""
-        return f" {self.bad} of {self.runs}" if self.runs > 1 else ""
+        """`` (failed 3 of 5 times)``. Empty for a single run."""
+        return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
 
 
 def output_file(case_id: str) -> Path:
