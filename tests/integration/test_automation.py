@@ -85,7 +85,7 @@ def test_the_commands_for_tests_leave_nothing_out_and_repeat_nothing() -> None:
     tox = configparser.ConfigParser(interpolation=None)
     tox.read(ROOT / "tox.ini")
     readme = (ROOT / "README.md").read_text().partition("<!-- test-command -->")[2].partition("<!-- end -->")[0]
-    fast = 'pytest tests -n 4 -m "not engine and not slow"'
+    fast = 'pytest tests -n 4 --dist worksteal -m "not engine and not slow"'
     assert f"&& .venv/bin/{fast}\n" in readme
     assert tox["testenv:tests"]["commands"] == f"{fast} {{posargs}}"
     assert tox["testenv:full"]["commands"] == "pytest tests -n 2 {posargs}"
