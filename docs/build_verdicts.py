@@ -54,7 +54,7 @@ def matrix_rows() -> Iterator[str]:
         if not verdict.expected
     ]
     yield ""
-    yield f"Without the expected verdict: {', '.join(unexpected)}." if unexpected else "All are as expected."
+    yield f"Not as expected: {', '.join(unexpected)}." if unexpected else "All are as expected."
 
 
 def attempt_rows() -> Iterator[str]:

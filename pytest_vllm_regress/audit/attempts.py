@@ -35,7 +35,7 @@ class Attempts:
 
     @property
     def wrong(self) -> int:
-        """Number of runs with a clear verdict that was not the expected one."""
+        """Number of runs with a clear but unexpected verdict."""
         return self.runs - self.expected - self.inconclusive
 
     def with_run(self, cell: Cell) -> Attempts:

@@ -42,7 +42,7 @@ _OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
 class Recorded:
     """The verdict of a case in an environment on a device. ``date``: ISO 8601.
 
-    ``code``: fingerprint of the test and the probe that were run; empty if it is not known, None in a proof, which has its own.
+    ``code``: fingerprint of the test and the probe that were run. Empty if unknown; None for a verdict from a proof, which has its own fingerprint.
     """
 
     environment: str
@@ -102,7 +102,7 @@ def read_table(cases: Sequence[Case]) -> VerdictTable:
         for entry in _proven(case):
             versions[entry.environment] = entry.versions
             rows.setdefault(case.id, []).append(
-                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date, None)
+                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None)
             )
     for directory in {case.directory.parent for case in cases}:
         for case_id, recorded in read_file(directory / FILE).items():
@@ -121,9 +121,9 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
 
 
 def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]) -> int:
-    """Add results to the directory's file, judged by the ranges that the cases have now. Return how many verdicts are new or changed,
-    or come from another test than before.
+    """Add results to the directory's file, judged by the present ranges of the cases. Return the number of new and changed entries.
 
+    An entry has also changed if it has the same verdict from another version of the test.
     Left out are environments that only this machine has, verdicts that a proof has, and INCONCLUSIVE ones where a clear one is recorded.
     """
     by_id = {case.id: case for case in cases}

@@ -30,7 +30,7 @@ class CandidateResult:
 
     @property
     def rate(self) -> str:
-        """`` (failed 3 of 5 times)``. Empty for a single run."""
+        """How often the failure was seen, for example `` (failed 3 of 5 times)``. Empty for a single run."""
         return f" (failed {self.bad} of {self.runs} times)" if self.runs > 1 else ""
 
 

@@ -90,10 +90,10 @@ class Release:
 
 @contextmanager
 def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
-    """Yield a function that makes room for a release, so that all downloads and the installation take at most ``limit`` bytes.
+    """Keep downloads and installations within ``limit`` bytes. Yield a function to call before each release is installed.
 
-    uv has a cache of its own meanwhile, which is emptied when another release might not fit, and at the end. Raises ``UsageError`` if one
-    release alone might not.
+    Downloads go to a separate cache of uv. It is emptied when the next release might not fit, and at the end. Raises ``UsageError`` if the limit
+    is too small for a single release.
     """
     if limit < RELEASE_BYTES:
         raise UsageError(f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB")
@@ -178,7 +178,7 @@ def _cause(error: ChildError) -> str:
 
 
 def _reason(text: str) -> str:
-    """Return why uv failed in one line: the requirement that cannot be met, or else uv's last line."""
+    """Return in one line why uv failed: the requirement that cannot be met, or else uv's last line."""
     because = text.find("Because ")
     return _first_line(text[because:]) if because >= 0 else _last_line(text)
 

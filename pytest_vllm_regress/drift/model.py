@@ -66,7 +66,7 @@ class Drift:
 
     @property
     def sound(self) -> bool:
-        """Whether ``pip install`` of this day gives a server that answers."""
+        """Whether ``pip install`` on that day gave a server that answers."""
         return not self.breakages
 
     @property

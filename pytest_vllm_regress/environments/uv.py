@@ -199,7 +199,7 @@ def own_cache(folder: Path) -> Iterator[None]:
 
 
 def empty_cache() -> None:
-    """Remove all that uv has downloaded. uv waits for those of its processes that use it. Raises ``BuildError``."""
+    """Remove everything that uv has downloaded. Waits for other uv processes that use the cache. Raises ``BuildError``."""
     run(["cache", "clean", "--quiet"], doing="emptying uv's cache")
 
 

@@ -34,7 +34,7 @@ def mutant_detections(case: Case, cases: tuple[Case, ...], folder: Path) -> dict
 
 @functools.lru_cache(maxsize=1)
 def stored_runs(path: Path) -> tuple[RunResult, ...]:
-    """Return the runs stored with the proof of the case in ``path``, a case.toml. The last one is remembered: many mutants are judged by it."""
+    """Return the runs stored with the proof of the case whose case.toml is ``path``. Cached, because each case has several mutants."""
     return rejudge.load_observations(load_case(path))
 
 

@@ -13,11 +13,12 @@ from pytest_vllm_regress.audit.boundaries import boundaries
 from pytest_vllm_regress.audit.verdict_table import Recorded, read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.drift.record import read_record
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.pages.documents import Sources, render_document
 from pytest_vllm_regress.pages.links import broken_links
 from pytest_vllm_regress.pages.record import Knowledge, State, latest, release_of
-from pytest_vllm_regress.pages.site import badge, build_site, overview, write_site
+from pytest_vllm_regress.pages.site import DRIFT, badge, build_site, overview, write_site
 from tests.helpers import ROOT
 from tests.unit.reporting.test_formats import CASES, Tags
 
@@ -88,11 +89,15 @@ def test_a_releases_page_lists_failures_by_severity(site: dict[str, str], knowle
 
 
 def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) -> None:
-    broken = " ".join(" ".join(Tags(site["releases/0.8.5.html"]).words).split())
-    assert "serve: " in broken and "because of transformers 5.0.0 and newer" in broken
-    assert "pip install vllm==0.8.5 'transformers<5.0.0'" in broken
-    sound = " ".join(" ".join(Tags(site["releases/0.33.0.html"]).words).split())
-    assert "it installs, starts and answers." in sound and "pip install vllm==0.33.0" in sound
+    for drift in read_record(ROOT / DRIFT).values():
+        text = " ".join(" ".join(Tags(site[f"releases/{drift.version}.html"]).words).split())
+        assert ("it installs, starts and answers." in text) == drift.sound
+        assert (drift.command in text) == (drift.sound or drift.confirmed)
+        assert all(
+            f"because of {culprit.package} {culprit.bad}" in text
+            for breakage in drift.breakages
+            for culprit in breakage.culprits
+        )
 
 
 def test_the_overview_shows_recorded_verdicts_and_ranges(knowledge: Knowledge) -> None:

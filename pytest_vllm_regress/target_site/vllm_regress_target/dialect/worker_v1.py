@@ -237,7 +237,7 @@ def connector_handshake(connector: Any) -> Any:
 
 
 def connector_output(connector: Any, scheduled: Any) -> Dict[str, Any]:
-    """Return what the connector finished, as fields of a step's output: ``kv_connector_output``, or until 0.10.0 two sets of requests."""
+    """Return what the connector has finished, as fields of a step's output: ``kv_connector_output``, or two sets of requests up to 0.10.0."""
     from vllm.v1 import outputs
 
     sending, receiving = connector.get_finished(scheduled.finished_req_ids)
