@@ -253,8 +253,10 @@ class Agent:
             **inherited,
             "PYTHONPATH": str(TARGET_SITE),
             "PYTHONUNBUFFERED": "1",
-            # OpenBLAS starts a thread when numpy is imported, and a process with threads cannot be forked safely.
+            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers imports pandas, and a process with threads cannot
+            # be forked safely.
             "OPENBLAS_NUM_THREADS": "1",
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
             "HF_HUB_OFFLINE": "1",
             "TRANSFORMERS_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",

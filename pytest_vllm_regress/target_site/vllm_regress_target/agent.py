@@ -88,13 +88,19 @@ def _warm(channel: FrameSocket, request: Frame) -> Reply:
         gc.enable()
     facts: Dict[str, Any] = {"refusal": engines.unsupported_reason()}
     if os.environ.get("VLLM_REGRESS_DEVICE") == "gpu":
-        _SPAWN_REASONS.extend(filter(None, [gpu.why_not_to_fork()]))
+        why = gpu.why_not_to_fork()
+        if why is None:
+            _HARMLESS_THREADS.update(gpu.driver_threads())
+        else:
+            _SPAWN_REASONS.append(why)
         facts["share"] = gpu.default_share()
     return {**facts, "spawns": "; ".join(_SPAWN_REASONS) or _why_threads()}, []
 
 
 _SPAWN_REASONS: List[str] = []
 """Why children are spawned although the agent has a single thread."""
+_HARMLESS_THREADS: Set[str] = set()
+"""Ids of threads despite which a fork of this process works."""
 _VARIABLES_READ: Set[str] = set()
 """Names of the environment variables that were read while vLLM was imported."""
 _READ_BY_LIBRARIES = ("RAY_", "OMP_", "KMP_", "MKL_", "OPENBLAS_")
@@ -219,7 +225,7 @@ def _why_threads() -> str:
 
 
 def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(set(os.listdir("/proc/self/task")) - _HARMLESS_THREADS)
 
 
 def _flush() -> None:

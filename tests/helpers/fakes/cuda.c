@@ -20,7 +20,15 @@ static void note(const char *function) {
     close(file);
 }
 
-int cuInit(unsigned flags) { note(__func__); return NO_DEVICE; }
+/* Returns FAKE_CUDA_INIT, but fails in a fork of a process that has called it. */
+int cuInit(unsigned flags) {
+    static int caller;
+    const char *result = getenv("FAKE_CUDA_INIT");
+    note(__func__);
+    if (caller && caller != getpid()) return NOT_INITIALIZED;
+    caller = getpid();
+    return result ? atoi(result) : NO_DEVICE;
+}
 int cuDeviceGetCount(int *count) { note(__func__); *count = 0; return NO_DEVICE; }
 int cuDriverGetVersion(int *version) { *version = 13000; return OK; }
 int cuGetErrorString(int error, const char **text) { *text = "fake"; return OK; }

@@ -26,6 +26,7 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import writable_root
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.conftest import MakeTarget
+from tests.helpers import fake_gpus
 
 VLLM = {
     "__init__.py": "__version__ = '0.8.5'",
@@ -67,6 +68,18 @@ def variable(name):
 def patience():
     from vllm import client
     return client.PATIENCE
+"""
+
+NVML_THREAD = """
+import threading, time
+def _wait():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as name:
+        name.write("cuda00001800007")
+    named.set()
+    time.sleep(600)
+named = threading.Event()
+threading.Thread(target=_wait, daemon=True).start()
+named.wait()
 """
 
 
@@ -163,6 +176,35 @@ def test_threads_that_the_import_has_started_are_named_as_the_reason_to_spawn(ta
         assert agent.import_error is None
         assert agent.spawns == "importing vLLM started 1 thread"
         assert agent.start_child("probe", Deadline.after("start", 60)).start_method == "spawn"
+    finally:
+        agent.stop()
+
+
+@pytest.mark.parametrize(
+    ("initialized", "spawns", "start_method"),
+    [
+        ("0", "", "fork"),
+        ("3", "importing vLLM started threads of the driver, and cuInit returns 3 in a fork", "spawn"),
+    ],
+)
+def test_a_thread_of_the_driver_is_harmless_if_cuda_works_in_a_fork(
+    initialized: str, spawns: str, start_method: str, target: Path, run_dir: RunDir
+) -> None:
+    package = next((target.parent.parent / "lib").glob("python3.*/site-packages")) / "vllm" / "__init__.py"
+    with package.open("a") as file:
+        file.write(NVML_THREAD)
+    variables = {
+        "VLLM_REGRESS_DEVICE": "gpu",
+        "LD_LIBRARY_PATH": str(fake_gpus.cuda_folder()),
+        "FAKE_CUDA_INIT": initialized,
+    }
+    agent = Agent(target, run_dir, environment=variables)
+    agent.start(Deadline.after("import", 60))
+    try:
+        agent.warm(Deadline.after("import", 60), fronts=[])
+        assert agent.import_error is None
+        assert agent.spawns == spawns
+        assert agent.start_child("probe", Deadline.after("start", 60)).start_method == start_method
     finally:
         agent.stop()
 

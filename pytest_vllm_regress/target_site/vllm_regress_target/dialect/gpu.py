@@ -4,6 +4,7 @@ The request describes the GPUs, as NVML reports them. Nothing here initializes C
 """
 
 import contextlib
+import ctypes
 import math
 import os
 import platform
@@ -112,31 +113,51 @@ def default_share() -> float:
 
 
 def why_not_to_fork() -> Optional[str]:
-    """Return why a fork of this process could not use CUDA, or None if it could. Tests it in a fork."""
+    """Return why a fork of this process could not use CUDA, or None if it could, despite ``driver_threads``. Tests it in a fork."""
     if "microsoft" in platform.uname().release.lower():
         return "WSL: vLLM and CUDA want spawned processes there"
-    if "torch" not in sys.modules:
-        return None
+    has_driver_threads = bool(driver_threads())
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
             signal.alarm(_FORK_S)
-            os.write(writer, b"bad" if _is_bad_fork() else b"good")
+            os.write(writer, _fork_result(has_driver_threads).encode())
             status = 0
         finally:
             os._exit(status)
     os.close(writer)
-    with os.fdopen(reader, "rb") as stream:
-        answer = stream.read()
+    with os.fdopen(reader) as stream:
+        result = stream.read()
     os.waitpid(child, 0)
-    if answer == b"good":
+    if result == "works":
         return None
-    return "importing vLLM initialized CUDA" if answer == b"bad" else "a forked process could not be asked about CUDA"
+    return result or "a forked process could not be asked about CUDA"
 
 
-def _is_bad_fork() -> bool:
-    import torch
+def driver_threads() -> Set[str]:
+    """Return the ids of the threads that the NVIDIA driver has started in this process.
 
-    return bool(torch.cuda._is_in_bad_fork())
+    With driver 580 on an H100, ``import vllm`` starts one, called cuda00001800007, by initializing NVML. vLLM itself forks engine cores then.
+    """
+    return {thread for thread in os.listdir("/proc/self/task") if _name_of(thread).startswith("cuda")}
+
+
+def _name_of(thread: str) -> str:
+    with contextlib.suppress(OSError), open("/proc/self/task/{}/comm".format(thread)) as file:
+        return file.read()
+    return ""  # it has ended
+
+
+def _fork_result(has_driver_threads: bool) -> str:
+    """Return why CUDA does not work in this forked process, or "works". Initializes CUDA only if threads of the driver leave it in doubt."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda._is_in_bad_fork():
+        return "importing vLLM initialized CUDA"
+    code = ctypes.CDLL("libcuda.so.1").cuInit(0) if has_driver_threads else 0
+    return (
+        "importing vLLM started threads of the driver, and cuInit returns {} in a fork".format(code)
+        if code
+        else "works"
+    )
