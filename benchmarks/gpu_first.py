@@ -9,9 +9,9 @@ for the environment ends the script before the first step, and the memory that s
 interpreter with a CUDA build of torch, which plays the other tenant of the GPU (default: that of the environment).
 
 ``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a step leaves goes to the next one, so all of
-them together never take longer. The first start of an engine, which compiles kernels, is a step of its own. A step that fails is recorded as
-failed, and the next one runs. The record is written after each step. Exit codes: 0 all necessary steps are done and none failed; 1 one failed, or
-a necessary one was left out; 2 usage, or this environment cannot run on this GPU.
+them together never take longer. The first start of an engine, which compiles kernels, is a step of its own; if it fails, the steps that need an
+engine are left out. Any other step that fails is recorded as failed, and the next one runs. The record is written after each step. Exit codes: 0
+all necessary steps are done and none failed; 1 one failed, or a necessary one was left out; 2 usage, or this environment cannot run on this GPU.
 
 Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed`` instead of ``steps``, and is not written to
 docs/records.
@@ -340,28 +340,32 @@ def two_at_once(bench: Bench) -> Facts:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step and its share of 25 minutes. ``least_s``: seconds without which it is not begun."""
+    """A step and its share of 25 minutes. ``least_s``: seconds without which it is not begun. ``engine``: whether it starts an engine."""
 
     do: Callable[[Bench], Facts]
     minutes: float
     necessary: bool = False
     least_s: float = 30
+    engine: bool = True
 
 
 STEPS: Mapping[str, Step] = {
-    "facts": Step(facts, 0.5, necessary=True, least_s=5),
+    "facts": Step(facts, 0.5, necessary=True, least_s=5, engine=False),
     "first-start": Step(first_start, 7, necessary=True, least_s=60),
-    "fork": Step(fork, 1.5, necessary=True),
+    "fork": Step(fork, 1.5, necessary=True, engine=False),
     "cases": Step(cases, 5, necessary=True, least_s=60),
     "core-killed": Step(core_killed, 2, necessary=True),
     "pytest-killed": Step(pytest_killed, 2, necessary=True),
-    "release": Step(release, 1),
+    "release": Step(release, 1, engine=False),
     "tenant": Step(tenant, 1.5),
     "two-at-once": Step(two_at_once, 1.5),
     "conformance": Step(conformance, 3, least_s=60),
 }
 """The steps, the most important first. Their minutes add up to 25; with another ``--minutes`` they scale."""
 PLANNED_MINUTES = 25
+FIRST_START = "first-start"
+NO_ENGINE = {"outcome": "left out", "why": f"{FIRST_START} failed", "seconds": 0.0}
+"""The result of a step that needs an engine if none has started: it would use up the time of the others."""
 
 
 def rehearsal(device: str) -> str | None:
@@ -391,7 +395,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(options.env, options.device, options.torch, Path(folder), end, gpu, options.cases, options.suite)
         for name, limit_s in limits(options.only, lambda: end - time.monotonic(), options.minutes):
-            entry = steps[name] = step(bench, STEPS[name], limit_s)
+            no_engine = STEPS[name].engine and steps.get(FIRST_START, {}).get("outcome") == "failed"
+            entry = steps[name] = NO_ENGINE if no_engine else step(bench, STEPS[name], limit_s)
             print(f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}", flush=True)
             write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
     missing = [name for name in steps if STEPS[name].necessary and steps[name]["outcome"] == "left out"]

@@ -41,12 +41,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Prepare a worker of pytest-xdist. Refuse unusable GPUs here: a worker cannot end the run with a message."""
+    """Prepare a worker of pytest-xdist. Before the first one, show GPUs or refuse unusable ones: a worker has no terminal and cannot end the run."""
     config = node.config
     if SESSION not in config.stash and options.any_set(config) and settings_of(config).device == "gpu":
         from . import session as harness
 
-        harness.header(config)
+        terminal = config.pluginmanager.get_plugin("terminalreporter")
+        lines = harness.header(config)
+        if terminal is not None:
+            terminal.ensure_newline()
+            for line in lines:
+                terminal.write_line(line)
     tell_worker(node.workerinput)
     _collect_verdicts(config)
 

@@ -15,6 +15,7 @@ import pytest
 
 from ..engines.session import Session
 from ..errors import RegressError
+from ..gpus.visible import usable
 from ..processes.early_exit import EarlyExitPolicy
 from ..util.deadline import Deadline, DeadlineFor
 from ..util.masking import mask
@@ -62,15 +63,25 @@ def environment_of(item: pytest.Item) -> str:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """Return one line per environment: versions and device. Builds nothing and starts no interpreter."""
+    """Return one line per environment: versions and device; then one about GPUs, if workers have to share them.
+
+    Builds nothing and starts no interpreter.
+    """
     settings = settings_of(config)
     session = session_of(config)
     try:
-        return [f"vllm-regress: {one_line(session.preview(name))}" for name in session.environment_names()]
+        lines = [f"vllm-regress: {one_line(session.preview(name))}" for name in session.environment_names()]
+        return lines + (_shared_gpus(config) if settings.device == "gpu" else [])
     except RegressError as error:
         if config.getoption("collectonly") and not settings.environments:
             return [f"vllm-regress: {one_line(mask(str(error)))}"]  # collecting needs no environment
         raise pytest.UsageError(str(error)) from None
+
+
+def _shared_gpus(config: pytest.Config) -> list[str]:
+    """Return a line if pytest-xdist has more workers than there are GPUs, because each worker is a run of its own."""
+    workers, gpus = config.getoption("numprocesses", None) or 0, len(usable().devices)
+    return [f"vllm-regress: {workers} workers take turns on {gpus} GPU{'s' * (gpus != 1)}"] if workers > gpus else []
 
 
 def deadline_for(config: pytest.Config) -> DeadlineFor:

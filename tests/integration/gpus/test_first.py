@@ -153,6 +153,17 @@ def test_failures_are_recorded_and_the_next_step_runs(speak: Speak, fixed_target
     assert done.returncode == 1, done.stdout + done.stderr
 
 
+def test_without_a_first_engine_no_other_is_tried(speak: Speak, fixed_target: Path, tmp_path: Path) -> None:  # noqa: F811
+    speak(MACHINES["H100"])
+    record = tmp_path / "record.json"
+    done = first(record, f"--env={fixed_target}", "--only=first-start,core-killed,release")
+    steps = rehearsed(record)
+    assert steps["first-start"]["outcome"] == "failed"
+    assert steps["core-killed"] == {"outcome": "left out", "why": "first-start failed", "seconds": 0.0}
+    assert "first-start" not in steps["release"]["why"], "it needs no engine"
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("only", "status"), [("fork,release", 1), ("release", 0)])
 def test_a_step_that_cannot_run_is_an_error_if_it_is_necessary(
     only: str, status: int, fixed_target: Path, tmp_path: Path

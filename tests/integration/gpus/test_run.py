@@ -101,6 +101,17 @@ def test_a_probe_sees_its_gpu(
     done.stdout.fnmatch_lines(["*device gpu (real CUDA device)*"])
 
 
+@pytest.mark.parametrize(("machine", "shared"), [("H100", True), ("8 alike", False)])
+def test_workers_that_share_a_gpu_are_announced(
+    machine: str, shared: bool, speak: Speak, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    speak(MACHINES[machine])
+    pytester.makepyfile("def test_it(vllm_probe): assert vllm_probe('sees', name='CUDA_VISIBLE_DEVICES') == '0'")
+    done = run(pytester, fixed_target, "-n2")
+    done.assert_outcomes(passed=1)
+    assert ("vllm-regress: 2 workers take turns on 1 GPU" in done.outlines) == shared
+
+
 @pytest.mark.parametrize("setting", ["", "NoDevFiles", "9", "GPU-none", "MIG-1"])
 def test_an_unusable_gpu_is_an_error_and_not_a_skip(
     setting: str, answer: Answer, pytester: pytest.Pytester, fixed_target: Path, monkeypatch: pytest.MonkeyPatch
