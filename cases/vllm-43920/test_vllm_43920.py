@@ -8,8 +8,8 @@ import pytest
 
 from pytest_vllm_regress import AsyncEngine, RemoteError
 
-# xgrammar rejects an empty alternative, so `auto` chooses llguidance for it.
-SUPPORTED_BY_BOTH, LLGUIDANCE_ONLY = r"^(.*)$", r"^(|.*)$"
+# xgrammar rejects flags, so `auto` chooses llguidance for them.
+SUPPORTED_BY_BOTH, LLGUIDANCE_ONLY = r"^(.*)$", r"(?i)yes"
 
 
 @pytest.mark.vllm_case("vllm-43920")
