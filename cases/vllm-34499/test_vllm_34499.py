@@ -9,6 +9,12 @@ import pytest
 from pytest_vllm_regress import AtWork, Server
 
 
+def status(answer: Any) -> int:
+    """Return the status in the answer's body, if it is an error: 0.15 and 0.16 send errors with status 200."""
+    error = answer.json().get("error")
+    return int(error["code"]) if error else int(answer.status_code)
+
+
 @pytest.mark.vllm_case("vllm-34499")
 @pytest.mark.vllm_engine(front="serve", generation="V1")
 def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
@@ -20,6 +26,7 @@ def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
     vllm_at_work(
         "the same conversation without the item is answered", plain.status_code == 200 and plain.json()["output"]
     )
-    answer = ask({"type": "reasoning", "id": "rs_1", "summary": []})
-    assert answer.status_code == 200, f"a reasoning item is answered with {answer.status_code}: {answer.text[:500]}"
+    # Without "content", what pydantic makes of the item depends on its version: vllm-41355.
+    answer = ask({"type": "reasoning", "id": "rs_1", "summary": [], "content": None})
+    assert status(answer) == 200, f"a reasoning item is answered with {status(answer)}: {answer.text[:500]}"
     vllm_server.check()
