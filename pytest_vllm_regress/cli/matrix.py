@@ -190,7 +190,7 @@ def matrix(
         journal.close()
     with contextlib.ExitStack() as sweep:
         if limit is not None:
-            batches, executor = _sweep(sweep, batches, journal, limit, jobs, yes=yes, dry_run=dry_run)
+            batches, executor = _sweep(sweep, batches, limit, jobs, yes=yes, dry_run=dry_run)
         else:
             executor = make_executor(on, gpus, jobs, say, progress)
             if on is None:
@@ -274,7 +274,6 @@ def _size(disk: str) -> int:
 def _sweep(
     context: contextlib.ExitStack,
     batches: Sequence[Batch],
-    journal: Journal,
     limit: int,
     jobs: int | None,
     *,
@@ -295,7 +294,7 @@ def _sweep(
         print_columns(("environment", "torch", "adds", "notes"), rows)
         say(summary)
         raise typer.Exit(OK)
-    budget = DiskBudget(limit, planned, EnvironmentCache(), journal.directory / "uv", say)
+    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / "sweep-uv", say)
     budget.check()
     say(summary)
     confirm(yes=yes)

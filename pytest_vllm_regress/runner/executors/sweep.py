@@ -1,8 +1,8 @@
 """A sweep: cases over many releases on one machine, whose environments are built, used and removed within a limit of disk space.
 
 Environments of one torch follow each other, because they share most of their files: uv links the files of an environment to those of its own
-cache, so removing an environment frees only what no other one and uv's cache has. A sweep therefore has a uv cache of its own, which counts
-and which it may empty.
+cache, so removing an environment frees only what no other one and uv's cache has. Sweeps therefore have a uv cache of their own, which counts
+and which they may empty. It is emptied at the end; what a killed sweep has left counts in the next one.
 """
 
 from __future__ import annotations
@@ -124,13 +124,15 @@ class DiskBudget:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[DiskBudget]:
-        """Let uv use its own cache of the sweep while the context is open; then give up all leases."""
+        """Let uv use ``downloads`` as its cache while the context is open; then give up all leases and empty it."""
         with uv.own_cache(self._downloads):
             try:
                 yield self
             finally:
                 for name in list(self._leases):
                     self._leases.pop(name).close()
+                if self._downloads.exists():
+                    uv.empty_cache()
 
     def build(self, name: str) -> None:
         """Build the environment, when there is room for it, and keep it until ``release``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -138,6 +139,20 @@ def test_uvs_cache_is_emptied_when_removing_environments_is_not_enough(
     budget = DiskBudget(600 * KB, swept(*NAMES), cache, downloads, lambda line: None)
     with budget.opened():
         budget.build(NAMES[0])
+        (clean,) = [call for call in released.noted() if call["words"][:2] == ["cache", "clean"]]
+    assert clean["env"]["UV_CACHE_DIR"] == str(downloads)
+
+
+def test_uvs_cache_is_emptied_when_a_sweep_is_interrupted(
+    released: Fake, cache: EnvironmentCache, tmp_path: Path
+) -> None:
+    """Regression: it was kept for a repetition of the same command, and did not count in any other sweep."""
+    downloads = tmp_path / "uv"
+    downloads.mkdir()
+    budget = DiskBudget(600 * KB, swept(*NAMES), cache, downloads, lambda line: None)
+    with contextlib.suppress(KeyboardInterrupt), budget.opened():
+        budget.build(NAMES[0])
+        raise KeyboardInterrupt
     (clean,) = [call for call in released.noted() if call["words"][:2] == ["cache", "clean"]]
     assert clean["env"]["UV_CACHE_DIR"] == str(downloads)
 
