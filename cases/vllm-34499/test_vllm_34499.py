@@ -16,6 +16,7 @@ def status(answer: Any) -> int:
 
 
 @pytest.mark.vllm_case("vllm-34499")
+@pytest.mark.vllm_requires(pydantic="<2.13.5")  # later ones make something else of the item: vllm-41355
 @pytest.mark.vllm_engine(front="serve", generation="V1")
 def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
     def ask(*items: dict[str, Any]) -> Any:
@@ -26,7 +27,6 @@ def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
     vllm_at_work(
         "the same conversation without the item is answered", plain.status_code == 200 and plain.json()["output"]
     )
-    # Without "content", what pydantic makes of the item depends on its version: vllm-41355.
-    answer = ask({"type": "reasoning", "id": "rs_1", "summary": [], "content": None})
+    answer = ask({"type": "reasoning", "id": "rs_1", "summary": []})
     assert status(answer) == 200, f"a reasoning item is answered with {status(answer)}: {answer.text[:500]}"
     vllm_server.check()
