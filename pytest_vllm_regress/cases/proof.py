@@ -370,14 +370,18 @@ def _needs_leg(case: Case) -> bool:
     return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
 
 
+_NO_IMPOSTOR_RAN = ": they replace answers of vllm_engine, vllm_server and vllm_probe, not those of vllm_engines"
+
+
 def _too_few(case: Case, proof: Proof) -> list[str]:
     """Return a message for each side that rejected too few impostors."""
     firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
     rejected = {evidence.environment: evidence.impostors for evidence in proof.environments}
+    counts = {name: rejected.get(name, 0) for name in firsts}
     return [
-        f"{name}: {rejected.get(name, 0)} impostors were rejected, {MIN_REJECTED} are needed"
-        for name in firsts
-        if rejected.get(name, 0) < MIN_REJECTED
+        f"{name}: {count} impostors were rejected, {MIN_REJECTED} are needed{'' if count else _NO_IMPOSTOR_RAN}"
+        for name, count in counts.items()
+        if count < MIN_REJECTED
     ]
 
 

@@ -80,7 +80,8 @@ class EngineSpec:
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
-        """Return a spec. Like the constructor, but an unknown field is a ``UsageError`` that suggests the closest name."""
+        """Return a spec. Like the constructor, but takes short names (tp), too, and an unknown one is a ``UsageError`` that suggests the closest."""
+        values = {SHORT.get(name, name): value for name, value in values.items()}
         unknown = [name for name in values if name not in _FIELDS]
         if unknown:
             raise UsageError(_unknown_axis(unknown[0]))

@@ -8,13 +8,13 @@ import re
 from typing import Any
 
 import pytest
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..cases.loading import load_case_for
-from ..cases.model import Case
+from ..cases.model import SPECIFIER_HELP, Case
 from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
 from ..engines.target import Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
+from ..util.versions import alternatives_of
 from .private import write_group
 from .session import session_of
 from .stash import settings_of
@@ -109,14 +109,13 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
             raise pytest.UsageError(f"{item.nodeid}: vllm_requires takes keywords, e.g. vllm_requires(vllm='>=0.8')")
         for name, specifier in marker.kwargs.items():
             package = name.replace("_", "-").lower()
-            try:
-                allowed = SpecifierSet("" if specifier == "*" else specifier)
-            except InvalidSpecifier:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: vllm_requires({name}={specifier!r}) is not a PEP 440 specifier"
-                ) from None
+            allowed = alternatives_of("" if specifier == "*" else specifier)
+            if allowed is None:
+                raise pytest.UsageError(f"{item.nodeid}: vllm_requires({name}={specifier!r}): {SPECIFIER_HELP}")
             version = target.versions.get(package)
-            if version is None or not allowed.contains(version.partition("+")[0], prereleases=True):
+            if version is None or not any(
+                alternative.contains(version.partition("+")[0], prereleases=True) for alternative in allowed
+            ):
                 has = f"{package} {version}" if version else f"no {package}"
                 raise Unsupported(f"{target.name} has {has}", needs=f"{package} {specifier}")
 

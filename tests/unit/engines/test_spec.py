@@ -120,6 +120,7 @@ def test_errors_for_bad_values_say_what_is_allowed(values: dict[str, Any], words
 
 def test_replace_checks_values() -> None:
     spec = EngineSpec.create(seed=3)
+    assert EngineSpec.create(tp=2, pp=3) == EngineSpec.create(tensor_parallel_size=2, pipeline_parallel_size=3)
     assert spec.replace(pipeline_parallel_size=2) == EngineSpec.create(seed=3, pipeline_parallel_size=2)
     with pytest.raises(UsageError):
         spec.replace(generation="V9")
