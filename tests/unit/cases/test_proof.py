@@ -137,6 +137,15 @@ def test_too_few_rejected_impostors(case: Case) -> None:
     assert problem.endswith(f"evidence.json: {words}; run `vllm-regress validate demo`")
 
 
+def test_without_any_impostor_the_message_says_what_they_replace(case: Case) -> None:
+    evidence, _ = proof.make_proof(case, [GOOD], lock)
+    _, wrong = proof.with_impostor_trials(case, evidence, [trial for trial in REJECTED if trial.environment == "old"])
+    assert wrong == [
+        "new: 0 impostors were rejected, 6 are needed: they replace answers of vllm_engine, vllm_server and vllm_probe,"
+        " not those of vllm_engines"
+    ]
+
+
 def test_an_impostor_that_produced_the_verdict_is_reported(case: Case) -> None:
     evidence, _ = proof.make_proof(case, [GOOD], lock)
     fooled = dataclasses.replace(REJECTED[-1], verdict=Verdict.REGRESSED, reason="the documented words")
