@@ -10,8 +10,8 @@ from pytest_vllm_regress import AtWork, Server
 
 
 def status(answer: Any) -> int:
-    """Return the status in the answer's body, if it is an error: 0.15 and 0.16 send errors with status 200."""
-    error = answer.json().get("error")
+    """Return the answer's status, or that in its body, if it is an error with status 200, as 0.15 and 0.16 send."""
+    error = answer.json().get("error") if answer.status_code == 200 else None
     return int(error["code"]) if error else int(answer.status_code)
 
 
