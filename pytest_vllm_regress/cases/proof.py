@@ -255,7 +255,7 @@ def _trial_problems(case: Case, role: str, by_trial: Sequence[Sequence[TestResul
             yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
     results = [result for trial in by_trial for result in trial]
     if role == AFFECTED and _needs_leg(case) and not _control_outcome(results):
-        yield f"no control leg passed; a {case.symptom.kind} needs one"
+        yield f"no control leg passed; a case of kind {case.symptom.kind} needs one"
     yield from tests_without_mechanism(case, results)
 
 
