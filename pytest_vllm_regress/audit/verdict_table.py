@@ -123,7 +123,7 @@ def read_file(path: Path) -> dict[str, list[Recorded]]:
 def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]) -> int:
     """Add results to the directory's file, judged by the present ranges of the cases. Return the number of new and changed entries.
 
-    An entry has also changed if it has the same verdict from another version of the test.
+    An entry with the same verdict counts as changed, too, if another version of the test gave it.
     Left out are environments that only this machine has, verdicts that a proof has, and INCONCLUSIVE ones where a clear one is recorded.
     """
     by_id = {case.id: case for case in cases}

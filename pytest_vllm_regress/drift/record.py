@@ -83,8 +83,8 @@ def _summary(drifts: Collection[Drift]) -> str:
     )
     counts = ", ".join(f"{name} {count}" for name, count in blamed.most_common())
     return (
-        f"Of {len(drifts)} releases, {sound} pass without a pin, {mended} with the pins below, and {len(drifts) - sound - mended} not at all."
-        + (f" Packages to blame, with the number of releases: {counts}." if counts else "")
+        f"Of {len(drifts)} releases, {sound} pass as they are, {mended} with the pins below, and {len(drifts) - sound - mended} do not pass."
+        + (f" Releases broken by each package: {counts}." if counts else "")
     )
 
 

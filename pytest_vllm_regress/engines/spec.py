@@ -80,7 +80,10 @@ class EngineSpec:
 
     @classmethod
     def create(cls, **values: Json) -> EngineSpec:
-        """Return a spec. Like the constructor, but takes short names (tp), too, and an unknown one is a ``UsageError`` that suggests the closest."""
+        """Return a spec. Unlike the constructor, this accepts short names such as ``tp``.
+
+        Raises ``UsageError`` for an unknown name and suggests the closest one.
+        """
         values = {SHORT.get(name, name): value for name, value in values.items()}
         unknown = [name for name in values if name not in _FIELDS]
         if unknown:

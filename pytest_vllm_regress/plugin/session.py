@@ -63,7 +63,7 @@ def environment_of(item: pytest.Item) -> str:
 
 
 def header(config: pytest.Config) -> list[str]:
-    """Return one line per environment: versions and device; then one about GPUs, if workers have to share them.
+    """Return a line for each environment, with versions and device, and one more if workers have to share GPUs.
 
     Builds nothing and starts no interpreter.
     """

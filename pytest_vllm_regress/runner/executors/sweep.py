@@ -19,7 +19,7 @@ from ...environments import uv
 from ...environments.cache import EnvironmentCache
 from ...environments.downloads import DISK_FACTOR, Contents, contents
 from ...environments.names import resolve
-from ...errors import UsageError
+from ...errors import BuildError, UsageError
 from ...util.sizes import GIB, disk_usage
 from ..progress import Say
 
@@ -124,7 +124,7 @@ class DiskBudget:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[DiskBudget]:
-        """Let uv use ``downloads`` as its cache while the context is open; then give up all leases and empty it."""
+        """Make ``downloads`` uv's cache while the context is open. At its end, give up all leases and empty that cache."""
         with uv.own_cache(self._downloads):
             try:
                 yield self
@@ -132,7 +132,10 @@ class DiskBudget:
                 for name in list(self._leases):
                     self._leases.pop(name).close()
                 if self._downloads.exists():
-                    uv.empty_cache()
+                    try:
+                        uv.empty_cache()
+                    except BuildError as error:  # the sweep's results must not be lost
+                        self._say(f"{self._downloads} is left, and counts in the next sweep: {error}")
 
     def build(self, name: str) -> None:
         """Build the environment, when there is room for it, and keep it until ``release``.

@@ -16,11 +16,12 @@ from packaging.version import Version
 
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cli import main
+from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.downloads import Contents
 from pytest_vllm_regress.environments.index import releases as index
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.errors import BuildError, UsageError
 from pytest_vllm_regress.runner.batch import Batch, RunOptions
 from pytest_vllm_regress.runner.executors.sweep import DiskBudget, SweptEnvironment, plan_sweep
 from pytest_vllm_regress.runner.executors.threads import ThreadsExecutor
@@ -155,6 +156,19 @@ def test_uvs_cache_is_emptied_when_a_sweep_is_interrupted(
         raise KeyboardInterrupt
     (clean,) = [call for call in released.noted() if call["words"][:2] == ["cache", "clean"]]
     assert clean["env"]["UV_CACHE_DIR"] == str(downloads)
+
+
+def test_a_cache_that_cannot_be_emptied_does_not_cost_the_results(
+    cache: EnvironmentCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise BuildError("no uv")
+
+    monkeypatch.setattr(uv, "empty_cache", fail)
+    said: list[str] = []
+    with DiskBudget(600 * KB, swept(*NAMES), cache, tmp_path, said.append).opened():
+        pass
+    assert said == [f"{tmp_path} is left, and counts in the next sweep: no uv"]
 
 
 def test_a_build_waits_for_an_environment_in_use(released: Fake, cache: EnvironmentCache) -> None:
