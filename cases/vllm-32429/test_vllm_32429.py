@@ -31,7 +31,7 @@ def first(vllm_engines: Engines) -> Iterator[Server]:
 
 @pytest.fixture
 def engine_spec(engine_spec: EngineSpec, vllm_leg: str, first: Server) -> EngineSpec:
-    """Return the second server, which starts while the first one runs."""
+    """Return the spec of the second server, which starts while the first one runs."""
     return engine_spec.merged_with({"extra": SHARED if vllm_leg == "subject" else {}})
 
 

@@ -10,13 +10,13 @@ from pytest_vllm_regress import AtWork, Server
 
 
 def status(answer: Any) -> int:
-    """Return the answer's status, or that in its body, if it is an error with status 200, as 0.15 and 0.16 send."""
+    """Return the status of an answer. vLLM 0.15 and 0.16 send errors with status 200 and the real status in the body."""
     error = answer.json().get("error") if answer.status_code == 200 else None
     return int(error["code"]) if error else int(answer.status_code)
 
 
 @pytest.mark.vllm_case("vllm-34499")
-@pytest.mark.vllm_requires(pydantic="<2.13.5")  # later ones make something else of the item: vllm-41355
+@pytest.mark.vllm_requires(pydantic="<2.13.5")  # later ones validate the item as another class: vllm-41355
 @pytest.mark.vllm_engine(front="serve", generation="V1")
 def test_reasoning_item(vllm_server: Server, vllm_at_work: AtWork) -> None:
     def ask(*items: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""vllm#41355: /v1/responses must take back a reasoning item without content, whichever type pydantic makes of it."""
+"""vllm#41355: /v1/responses must take back a reasoning item without content, whichever class pydantic validates it as."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_vllm_regress import AtWork, Server
 
 
 def status(answer: Any) -> int:
-    """Return the answer's status, or that in its body, if it is an error with status 200, as 0.15 and 0.16 send."""
+    """Return the status of an answer. vLLM 0.15 and 0.16 send errors with status 200 and the real status in the body."""
     error = answer.json().get("error") if answer.status_code == 200 else None
     return int(error["code"]) if error else int(answer.status_code)
 

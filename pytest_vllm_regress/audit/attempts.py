@@ -12,6 +12,7 @@ from typing import Any
 
 from ..cases import proof
 from ..cases.cells import Cell, group_into_cells
+from ..cases.fingerprint import code_fingerprint
 from ..cases.model import Case
 from ..cases.results import RunResult
 from ..cases.verdict import Verdict
@@ -64,7 +65,7 @@ def count_attempts(directory: Path, cases: Sequence[Case], runs: Iterable[RunRes
     A run counts once, however often its file is given. Runs of tests that have changed since do not count, and a changed test starts anew.
     """
     record = read_attempts(directory)
-    codes = {case.id: proof.code_fingerprint(case.directory) for case in cases}
+    codes = {case.id: code_fingerprint(case.directory) for case in cases}
     proven = {(case.id, environment) for case in cases for environment in proof.evidence_roles(case)}
     cells = [
         cell for run in runs for cell in group_into_cells(run.results) if (cell.case_id, cell.environment) in proven

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from packaging.version import Version
 
-from ..cases import proof
+from ..cases.fingerprint import case_fingerprint
 from ..cases.model import Case
 from ..cases.proof import AFFECTED, BisectedCommit, Proof
 from ..environments.git import Commit, Repository
@@ -124,7 +124,7 @@ def trace(case: Case, pair: ReleasePair, options: TraceOptions, runner: Candidat
 def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runner: CandidateRunner) -> Trace:
     case = search.case
     # The environments are left out: the search of all commits must not repeat the runs of the documented ones.
-    key = [case.id, proof.case_fingerprint(case), "documented", pair.package, str(options.env), str(options.trials)]
+    key = [case.id, case_fingerprint(case), "documented", pair.package, str(options.env), str(options.trials)]
     search_log = SearchLog.in_cache([*key, *options.arguments])
     report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
     commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ..cases import proof
+from ..cases.fingerprint import case_fingerprint
 from ..cases.model import Case
 from ..environments.index.releases import releases
 from ..environments.sources import PROJECTS, clone_of
@@ -163,7 +163,7 @@ class _Bisection:
 
     def _open_log(self, kind: str, plan: Plan) -> SearchLog:
         request = self._request
-        key = [request.case.id, proof.case_fingerprint(request.case), request.package]
+        key = [request.case.id, case_fingerprint(request.case), request.package]
         key += [str(request.device), str(request.trials), kind, *plan.environments, *request.pytest_args]
         if request.state_file is None:
             log = SearchLog.in_cache(key)

@@ -1,14 +1,8 @@
 """Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and checked by tests.
 
-A proof has the fingerprint of its case and the id of each environment's lock. The fingerprint (``case_fingerprint``) covers
-
-- the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
-- every ``*.py`` below the case's folder, and every other file in its subfolders, which the target may import from (``import_path``);
-- the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this code names as "module:function".
-
-It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
-(``vllm-regress judge``). A proof is out of date (``check_proof``) when the fingerprint differs, when the lock of a recorded environment differs, or
-when an environment that the case names now has no evidence, or evidence of the wrong side.
+A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock. It is out of date (``check_proof``) when the
+fingerprint differs, when the lock of a recorded environment differs, or when an environment that the case names now has no evidence, or evidence of
+the wrong side.
 """
 
 from __future__ import annotations
@@ -24,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..engines.probe import BUILT_IN, built_in_sources
 from ..errors import UsageError
 from ..util.documents import load_json
-from ..util.files import files_below, read_bounded, write_atomically
+from ..util.files import read_bounded, write_atomically
 from ..util.validation import problems
+from .fingerprint import case_fingerprint
 from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
 from .model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
 from .results import TestResult
@@ -37,9 +31,7 @@ from .verdict import Verdict, combine
 FILE = "evidence.json"
 SCHEMA_VERSION = 1
 MAX_BYTES = 256 * 1024
-_MAX_CODE = 4 * 1024 * 1024
 _SHORTEST_ID = 7
-_BUILT_IN_CALL = re.compile(rb"""["'](\w+):\w+["']""")
 AFFECTED, FIXED = "affected", "fixed"
 EXPECTED_VERDICTS = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
 # Packages whose versions are recorded, besides those that the case names.
@@ -128,54 +120,6 @@ class Proof:
         if not self.commits:
             del plain["commits"]
         return plain
-
-
-def case_fingerprint(case: Case) -> str:
-    """Return a hash of the claims of case.toml, the code of the case, and the built-in probe modules that it calls."""
-    return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
-
-
-def claims_fingerprint(case: Case) -> str:
-    """Return a hash of the claims of case.toml. When they change, stored observations can be judged again (``vllm-regress judge``)."""
-    claims = (
-        case.id,
-        case.devices,
-        [str(affected) for affected in case.affected],
-        dataclasses.astuple(case.symptom),
-        case.racy,
-        case.control.claims(),
-        [(variant.name, variant.never, [str(r) for r in variant.ranges]) for variant in case.variants.values()],
-        dataclasses.astuple(case.evidence),
-    )
-    return _digest(repr(claims))
-
-
-def code_fingerprint(directory: Path) -> str:
-    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules they call."""
-    files = files_below(directory)
-    names = {file.relative_to(directory): file for file in files}
-    sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
-    called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}
-    for module in sorted(called.intersection(BUILT_IN)):
-        sources |= {f"{module}:{file.name}": _read_code(file) for file in built_in_sources(module)}
-    return _digest(*(part for source in sources.items() for part in source))
-
-
-def _is_code(name: Path) -> bool:
-    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that is no cache."""
-    in_cache = name.suffix == ".pyc" or any(part.startswith(".") for part in name.parts)
-    return name.suffix == ".py" or (len(name.parts) > 1 and not in_cache)
-
-
-def _read_code(file: Path) -> bytes:
-    return read_bounded(file, _MAX_CODE, what="a test or probe")
-
-
-def _digest(*parts: str | bytes) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
-    return digest.hexdigest()[:16]
 
 
 def lock_id(environment: str) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from ..errors import Kind, Masked
 from ..util.paths import strip_machine_paths
 from ..util.text import truncate_middle
+from .fingerprint import code_fingerprint
 from .model import Case
 from .observation import Observation
-from .proof import code_fingerprint
 from .results import RunResult, TestResult, merge_results, read_results, write_compact_results
 from .symptom import search
 from .verdict import judge_observation

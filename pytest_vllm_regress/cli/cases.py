@@ -82,7 +82,7 @@ def show(
     command = invocation(context)
     (case,) = command.select([case_id])
     if command.cases_dir is not None:  # tests check the built-in cases, and the check takes a second
-        from ..cases import lint
+        from ..validation import lint
 
         for line in lint.lint_case(case, command.loaded.cases):
             warn(f"warning: {line}")
@@ -168,11 +168,11 @@ def new(
     omits: Annotated[str, typer.Option(metavar="TEXT", help="What the control leg omits, in words.")] = "",
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
-    from ..cases import lint
     from ..cases.loading import load_valid_cases
     from ..cases.model import NEEDS_AT_WORK
     from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
     from ..cases.new.templates import PLACEHOLDER, TEMPLATES
+    from ..validation import lint
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")

@@ -230,7 +230,7 @@ def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, 
 def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
     """Return the batches with only the cases whose present test has no clear verdict there. Raises ``UsageError`` if nothing is left."""
     from ..audit.verdict_table import read_table
-    from ..cases.proof import code_fingerprint
+    from ..cases.fingerprint import code_fingerprint
     from ..cases.verdict import Verdict
 
     table = read_table(cases)

@@ -11,7 +11,6 @@ import typer
 
 from ..bisection.documented import TraceOptions
 from ..bisection.search import CandidateRunner
-from ..cases import lint
 from ..cases.impostors import ImpostorTrial
 from ..cases.model import Case
 from ..defaults import RACY_TRIALS
@@ -24,6 +23,7 @@ from ..runner.run import LocalMachine, RunRequest, SequentialRunner, batch_progr
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
+from ..validation import lint
 from ..validation.prove import ProofRunner, ValidateRequest, evidence_problems
 from ..validation.prove import validate as prove
 from ..validation.trace import trace_case

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from ..cases.fingerprint import code_fingerprint
 from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proof import FILE as PROOF
-from ..cases.proof import code_fingerprint
 from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict, excerpt, judge_observation
 from ..engines.http.transport import unknown_address

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..cases import proof
+from ..cases.fingerprint import case_fingerprint
 from ..cases.model import Case
 from ..cases.results import RunResult, merge_results, read_appended_results, read_results, write_results
 from ..errors import UsageError
@@ -96,7 +97,7 @@ class Journal:
         key = (batch.environment, case.id)
         if key not in self._names:
             lock = proof.lock_id(batch.environment)
-            self._names[key] = f"{_digest(batch.environment, lock, case.id, proof.case_fingerprint(case))}.json"
+            self._names[key] = f"{_digest(batch.environment, lock, case.id, case_fingerprint(case))}.json"
         return self.directory / self._names[key]
 
     def _note_files(self, batch: Batch) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ..cases import lint, proof, rejudge
+from ..cases import proof, rejudge
 from ..cases.impostors import ImpostorTrial
 from ..cases.model import Case
 from ..cases.proof import Proof
@@ -15,6 +15,7 @@ from ..cases.results import RunResult, TestResult
 from ..defaults import RACY_TRIALS
 from ..runner.batch import Batch, RunOutcome
 from ..runner.plan import plan_batches
+from . import lint
 
 logger = logging.getLogger("vllm_regress.validation")
 

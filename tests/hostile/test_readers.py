@@ -18,6 +18,7 @@ from pytest_vllm_regress.audit.package_lists import read_list
 from pytest_vllm_regress.audit.target import read_target
 from pytest_vllm_regress.bisection.search_log import SearchLog
 from pytest_vllm_regress.cases import impostors, proof, results
+from pytest_vllm_regress.cases.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.checkpoints.forge import architectures_of
 from pytest_vllm_regress.conformance.record import read_faults
@@ -150,7 +151,7 @@ def test_pipes_and_devices_in_a_folder_are_ignored_at_once(tmp_path: Path, make:
         patch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
         assert list(rundir.abandoned_runs()) == []
     with pytest.raises(RegressError):
-        proof.code_fingerprint(run)
+        code_fingerprint(run)
 
 
 def test_notes_of_shared_memory_name_only_regular_files_below_dev_shm(tmp_path: Path) -> None:

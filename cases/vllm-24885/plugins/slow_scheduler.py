@@ -7,7 +7,7 @@ except ImportError:  # vLLM 0.8.0 and 0.8.1
 
 
 class SlowScheduler(Scheduler):
-    """Takes its time for each step, so that a request is surely running when the signal comes."""
+    """Waits in each step, so that a request is still running when the signal arrives."""
 
     def schedule(self, *args, **kwargs):
         time.sleep(0.02)

@@ -13,6 +13,7 @@ from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.boundaries import Boundary
 from pytest_vllm_regress.bisection.documented import ReleasePair, release_pairs
 from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.fingerprint import case_fingerprint
 from pytest_vllm_regress.cases.impostors import MIN_REJECTED
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
@@ -55,7 +56,7 @@ def evidence(case: Case, *roles: tuple[str, str, str], package: str = "vllm") ->
         )
         for environment, role, version in roles
     )
-    return Proof(case.id, proof.case_fingerprint(case), tuple(environments))
+    return Proof(case.id, case_fingerprint(case), tuple(environments))
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ sys.stdin.read()
 
 @dataclasses.dataclass(frozen=True)
 class Killed:
+    pid: int
     path: Path
     tag: str
     escaped: psutil.Process
@@ -64,7 +65,7 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
     )
     assert process.stdout is not None
     path, tag, pid, mapped, noted = process.stdout.readline().split()
-    killed = Killed(Path(path), tag, psutil.Process(int(pid)), Path(mapped), Path(noted))
+    killed = Killed(process.pid, Path(path), tag, psutil.Process(int(pid)), Path(mapped), Path(noted))
     try:
         if kill:
             process.send_signal(signal.SIGKILL)
@@ -80,9 +81,16 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
 
 
 @pytest.fixture
-def killed() -> Iterator[Killed]:
-    with controller(kill=True) as run:
+def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Killed]:
+    """A run that only this process takes for a killed one: other tests start runs, too, and each removes what killed runs left."""
+    with controller(kill=False) as run:
+        presume_dead(run.pid, monkeypatch)
         yield run
+
+
+def presume_dead(pid: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_state = Owner.state
+    monkeypatch.setattr(Owner, "state", lambda owner: State.GONE if owner.pid == pid else real_state(owner))
 
 
 @pytest.fixture(autouse=True)
@@ -119,6 +127,12 @@ def test_the_next_run_removes_it_too(killed: Killed) -> None:
     lines = abandoned.sweep()
     assert any(line.startswith(f"removed run directory {killed.path}, left by process") for line in lines)
     assert killed.existing() == [False] * 4
+
+
+def test_a_run_that_was_really_killed_is_removed() -> None:
+    with controller(kill=True) as killed:
+        abandoned.sweep()  # or another test's run was faster
+        assert killed.existing() == [False] * 4
 
 
 def test_a_living_run_is_left_alone() -> None:
@@ -166,13 +180,14 @@ def test_lookalikes_are_not_removed(killed: Killed, tmp_path: Path, monkeypatch:
             folder.unlink() if folder.is_symlink() else RunDir(folder, "").remove()
 
 
-def test_files_older_than_the_run_are_not_removed() -> None:
+def test_files_older_than_the_run_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's file in /dev/shm that an abandoned engine has mapped."""
     checkpoint = Path(f"/dev/shm/vr_test_checkpoint_{os.getpid()}")
     checkpoint.write_bytes(bytes(4096))
     try:
         subprocess.run([sys.executable, "-c", ""], check=True)  # takes longer than a tick, in which starts are counted
-        with controller(kill=True, mapped_too=[checkpoint]) as killed:
+        with controller(kill=False, mapped_too=[checkpoint]) as killed:
+            presume_dead(killed.pid, monkeypatch)
             abandoned.sweep()
             assert killed.existing() == [False] * 4
             assert checkpoint.exists()

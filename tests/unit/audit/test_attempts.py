@@ -9,8 +9,8 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.attempts import FILE, Attempts, count_attempts, read_attempts, total
+from pytest_vllm_regress.cases.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.proof import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError

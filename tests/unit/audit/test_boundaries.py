@@ -13,8 +13,8 @@ from packaging.version import Version
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.boundaries import Boundary, boundaries, observation
 from pytest_vllm_regress.audit.verdict_table import FILE, read_file, read_table, record
+from pytest_vllm_regress.cases.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.proof import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index import releases as index

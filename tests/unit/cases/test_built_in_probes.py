@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.fingerprint import code_fingerprint
 from pytest_vllm_regress.engines.probe import BUILT_IN, Probe, built_in_sources
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.processes.child_handle import Loan
@@ -133,11 +133,11 @@ def test_a_proof_depends_on_the_built_in_modules_that_the_case_calls(
         folder.mkdir()
         (folder / "test_x.py").write_text(f'vllm_probe("{function}")\n')
     module.write_text("a = 1\n")
-    monkeypatch.setattr(proof, "built_in_sources", lambda name: (module,))
-    before = {folder: proof.code_fingerprint(folder) for folder in (calling, other)}
+    monkeypatch.setattr("pytest_vllm_regress.cases.fingerprint.built_in_sources", lambda name: (module,))
+    before = {folder: code_fingerprint(folder) for folder in (calling, other)}
     module.write_text("a = 2\n")
-    assert proof.code_fingerprint(calling) != before[calling]
-    assert proof.code_fingerprint(other) == before[other]
+    assert code_fingerprint(calling) != before[calling]
+    assert code_fingerprint(other) == before[other]
 
 
 def test_cases_call_functions_that_the_modules_have() -> None:

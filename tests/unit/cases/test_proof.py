@@ -11,6 +11,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.fingerprint import claims_fingerprint, code_fingerprint
 from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
@@ -184,25 +185,63 @@ def test_a_declared_control_leg_must_pass_for_every_kind(case: Case) -> None:
 
 
 def test_claims_and_code_have_separate_fingerprints(case: Case) -> None:
-    claims, code = proof.claims_fingerprint(case), proof.code_fingerprint(case.directory)
+    claims, code = claims_fingerprint(case), code_fingerprint(case.directory)
     case.path.write_text(case.path.read_text().replace('"<0.8.5"', '"<0.8.4"'))
     changed = load_case(case.path)
-    assert proof.claims_fingerprint(changed) != claims and proof.code_fingerprint(case.directory) == code
+    assert claims_fingerprint(changed) != claims and code_fingerprint(case.directory) == code
     (case.directory / "probe.py").write_text("def count(n):\n    return n\n")
-    assert proof.code_fingerprint(case.directory) != code
+    assert code_fingerprint(case.directory) != code
 
 
 def test_what_the_target_may_import_from_the_case_s_folder_is_code(case: Case) -> None:
-    codes = {proof.code_fingerprint(case.directory)}
+    codes = {code_fingerprint(case.directory)}
     for name in ("plugins/slow.py", "plugins/slow-1.0.dist-info/entry_points.txt"):
         (case.directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (case.directory / name).write_text("# 1")
-        codes.add(proof.code_fingerprint(case.directory))
+        (case.directory / name).write_text("1")
+        codes.add(code_fingerprint(case.directory))
     assert len(codes) == 3
     for name in ("README.md", "plugins/__pycache__/slow.cpython-311.pyc", ".pytest_cache/README.md"):
         (case.directory / name).parent.mkdir(exist_ok=True)
         (case.directory / name).write_text("1")
-    assert proof.code_fingerprint(case.directory) in codes
+    assert code_fingerprint(case.directory) in codes
+
+
+CODE = '''"""What the module is for."""
+TEXT = """one
+
+two"""
+
+
+def f(x):
+    """Return x."""
+    return f"{x!r} # {{}}"
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("What the module is for.", "Other\n\nwords: ünï.", False),
+        ('    """Return x."""\n', "", False),
+        ('"""Return x."""', '"""Return x."""  # why', False),
+        ("    return", "    # why\n\n    return", False),
+        ("def f(x):", "def f(x):  # why", False),
+        ("one\n\ntwo", "one\ntwo", True),  # not a docstring
+        ("one", "one # one", True),
+        ("# {{}}", "# {}", True),
+        ('    """Return x."""\n', '    f"""{x.y}"""\n', True),  # runs
+        ("(x)", "(x, y)", True),
+        ("    return", "return", True),
+        ("TEXT", "TEXT (", True),  # no Python
+    ],
+)
+def test_comments_and_docstrings_are_not_code(case: Case, old: str, new: str, changes: bool) -> None:
+    probe = case.directory / "probe.py"
+    probe.write_text(CODE)
+    before = code_fingerprint(case.directory)
+    assert CODE.count(old) >= 1
+    probe.write_text(CODE.replace(old, new))
+    assert (code_fingerprint(case.directory) != before) == changes
 
 
 @pytest.mark.parametrize(
@@ -214,6 +253,7 @@ def test_what_the_target_may_import_from_the_case_s_folder_is_code(case: Case) -
         ("case.toml", "one result", "one result of many", False),
         ("test_demo.py", "n=8", "n=9", True),
         ("probe.py", "return 1", "return 2", True),
+        ("test_demo.py", "def ", "# A comment.\n\ndef ", False),
     ],
 )
 def test_changes_that_make_a_proof_stale(case: Case, file: str, old: str, new: str, stale: bool) -> None:

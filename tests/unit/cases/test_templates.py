@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases import lint
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
@@ -17,6 +16,7 @@ from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
 from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import Kind
+from pytest_vllm_regress.validation import lint
 from tests.helpers.cases import project_cases
 
 FRONTS = tuple(name for name in TEMPLATES if name not in ("finding", "request"))  # these need a finding

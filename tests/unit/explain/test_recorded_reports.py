@@ -6,10 +6,10 @@ import io
 
 import pytest
 
-from pytest_vllm_regress.cases.lint import SOUND_LOGS
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.explain.explanation import Explanation
 from pytest_vllm_regress.explain.log import explain
+from pytest_vllm_regress.validation.lint import SOUND_LOGS
 from tests.helpers.cases import project_cases
 from tests.unit.explain.recorded_reports import pytest_output, recorded
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.fingerprint import case_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
@@ -93,7 +94,7 @@ def test_an_environment_name_means_the_same_where_a_request_is_unpacked(
         assert (recipe.lock and recipe.lock.read_text()) == (local_recipe.lock and local_recipe.lock.read_text())
         assert unpacked_locks
         assert unpacked_locks == {lock.name: lock.read_text() for lock in sidecar_locks()}
-        assert proof.case_fingerprint(batch.cases[0]) == proof.case_fingerprint(case)
+        assert case_fingerprint(batch.cases[0]) == case_fingerprint(case)
         assert (unpacked.device, unpacked.pytest_args, request.needs) == ("gpu", ("-x",), Needs(gpus=2))
         assert (folder / "cases" / "conftest.py").exists()
         assert (folder / "cases" / "one" / "plugins" / "entry_points.txt").exists()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 
+from ..cases.impostors import UNRELATED_MESSAGE, sample_match
+from ..cases.model import Case
+from ..cases.proof import AFFECTED, Proof
+from ..cases.symptom import search
 from ..errors import Part
 from ..util.paths import DATA
-from .impostors import UNRELATED_MESSAGE, sample_match
-from .model import Case
-from .proof import AFFECTED, Proof
-from .symptom import search
 
 UNRELATED_TEXTS = ("", "x", f"ValueError: {UNRELATED_MESSAGE}", "INFO 01-01 00:00:00 engine.py:1] the engine is up")
 """Texts without a documented failure: an empty one, a letter, the message of an invalid request, a line of a normal log."""
