@@ -97,10 +97,7 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
     ]
     cases = [case for case in request.cases if case.id not in bad_patterns]
     trials = _run_trials(request, cases, runner)
-    proofs = {
-        case.id: proof.make_proof(case, trials[: request.trials_of(case)], command=request.command(case.id))
-        for case in cases
-    }
+    proofs = {case.id: proof.make_proof(case, trials[case.id], command=request.command(case.id)) for case in cases}
     impostor_trials = runner.try_impostors([case for case in cases if not proofs[case.id][1]])
     reports = []
     for case in cases:
@@ -108,22 +105,33 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
         if not problems:
             evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
         if problems:
-            reports.append(CaseReport(case, tuple(problems)))
+            left_out = request.trials_of(case) - len(trials[case.id])
+            note = [f"{left_out} more trials were left out, because they cannot change that"] if left_out else []
+            reports.append(CaseReport(case, (*problems, *note)))
         else:
-            reports.append(CaseReport(case, path=_write(case, evidence, trials[: request.trials_of(case)])))
+            reports.append(CaseReport(case, path=_write(case, evidence, trials[case.id])))
     return ValidateReport((*refused, *reports))
 
 
-def _run_trials(request: ValidateRequest, cases: Sequence[Case], runner: ProofRunner) -> list[list[TestResult]]:
-    """Return the results of each trial; a case takes part in its first ``trials_of(case)`` trials."""
-    trials: list[list[TestResult]] = []
-    for number in range(max(map(request.trials_of, cases), default=0)):
-        selected = [case for case in cases if request.trials_of(case) > number]
-        logger.info("trial %d of %s", number + 1, ", ".join(case.id for case in selected))
+def _run_trials(
+    request: ValidateRequest, cases: Sequence[Case], runner: ProofRunner
+) -> dict[str, list[list[TestResult]]]:
+    """Return the results of each trial by case. A case whose trial does not show its sides takes no part in later ones."""
+    trials: dict[str, list[list[TestResult]]] = {case.id: [] for case in cases}
+    selected = list(cases)
+    while selected:
+        number = len(trials[selected[0].id]) + 1
+        logger.info("trial %d of %s", number, ", ".join(case.id for case in selected))
         outcome = runner.run(plan_batches(selected, all_evidence=True))
         if outcome.interrupted:
             raise KeyboardInterrupt
-        trials.append(list(outcome.run.results))
+        for case in selected:
+            trials[case.id].append([result for result in outcome.run.results if result.case_id == case.id])
+        selected = [
+            case
+            for case in selected
+            if request.trials_of(case) > number and not proof.make_proof(case, trials[case.id])[1]
+        ]
     return trials
 
 

@@ -21,6 +21,7 @@ from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
 from pytest_vllm_regress.runner.batch import RunOutcome
 from pytest_vllm_regress.runner.run import RunRequest
+from pytest_vllm_regress.validation import prove
 from tests.helpers.cases import CaseFile, project_cases
 
 TEST = """
@@ -354,3 +355,14 @@ def test_validate_proves_and_skips_proven_cases(
     assert "validate" not in output  # to repeat the same command would not help
     assert validate() == 2
     assert validate("--all", "--device", "tpu") == 2
+
+
+def test_a_trial_that_shows_something_else_is_the_last(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_vllm_regress.cases.proof.make_proof.__defaults__", (lock,))
+    answers = [GOOD, [GOOD[0], result("new", Verdict.REPRODUCED)]]
+    runner = prove.ProofRunner(lambda batches: RunOutcome(RunResult(tuple(answers.pop(0)))), lambda cases: [])
+    report = prove.validate(prove.ValidateRequest((case,), 5, lambda case_id: "validate"), runner)
+    first, *_, last = report.cases[0].problems
+    assert first.startswith("new: trial 2 of 2 was REPRODUCED, not FIXED")
+    assert last == "3 more trials were left out, because they cannot change that"
+    assert not answers
