@@ -12,6 +12,7 @@ from ..util.paths import PACKAGE
 from ..util.validation import did_you_mean
 
 if TYPE_CHECKING:
+    from ..errors import Parts
     from ..processes.child_handle import Child, Loan
     from ..processes.lifecycle import Leftover
 
@@ -84,6 +85,10 @@ class Probe:
         if not self._file.exists():
             raise UsageError(f"vllm_probe calls {function}(), but there is no {self._file}: write the function there")
         return str(self._file), function
+
+    def parts(self) -> Parts:
+        """Return what the process logged in its last call; empty if none is running."""
+        return self._child.parts() if self._child is not None else {}
 
     def close(self) -> tuple[Leftover, ...]:
         """End the process. Returns what its processes left behind, which has been removed."""

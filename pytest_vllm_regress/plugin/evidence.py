@@ -35,7 +35,7 @@ class Evidence:
 
     ``changes``: EngineSpec fields that this leg changes; ``probe``: arguments of its probe that it changes; ``spec``: the engine that it had.
     ``line``: file and line of the test in which ``error`` was raised.
-    ``engine``: what the engine logged and which of its processes were gone when a failed test gave it back; ``dead``: it was dead then.
+    ``engine``: what the engine, or the probe, logged and which of its processes were gone when the test had failed; ``dead``: the engine was dead.
     ``fault``: an injected failure that replaces the answers of the target. ``smaller_engine``: the leg runs on a smaller engine; it keeps the
     engine's ``dossier`` if it works, and the engine is not used again. ``gpu``: what a record says of the GPU. ``early_exit``: what may end its
     waits before their deadline (None: the session's default).

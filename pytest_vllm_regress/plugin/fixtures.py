@@ -92,6 +92,8 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     loan = Loan(early_exit_of(request.node), interceptor, evidence.replied)
     probe = Probe(start, file, deadline_for(request.config), loan, evidence.changed_arguments)
     yield probe
+    if evidence.error is not None:
+        evidence.engine = probe.parts()
     _report_leftovers(request, probe.close())
 
 

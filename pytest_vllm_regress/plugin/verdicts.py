@@ -16,7 +16,7 @@ from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict, excerpt, judge_observation
 from ..engines.http.transport import unknown_address
 from ..engines.target import Target
-from ..errors import BuildError, ChildError, Kind, Part, Unsupported, UsageError
+from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
 from .evidence import Evidence, sanitize
 from .markers import MarkedCase, test_id
@@ -115,7 +115,8 @@ def _seen(evidence: Evidence) -> Observation:
     if error is not None:
         text = f"{type(error).__name__}: {error}"
         where = f"{evidence.line}: " if evidence.line else ""
-        return Observation(Kind.EXCEPTION, TEST, where + _first_line(text), {Part.EXCEPTION: mask(text)})
+        logged = evidence.engine if isinstance(error, NotAtWork) else {}
+        return Observation(Kind.EXCEPTION, TEST, where + _first_line(text), {**logged, Part.EXCEPTION: mask(text)})
     if evidence.skipped is not None:
         return Observation(Kind.NOT_APPLICABLE, evidence.phase, evidence.skipped)
     if evidence.replies == 0:

@@ -45,6 +45,13 @@ def test_demo(vllm_probe, vllm_leg, vllm_at_work):
     vllm_at_work("eight came", vllm_probe("{function}") == {wanted})
     assert vllm_leg == "control" or vllm_probe("one") == {asserted}, "the documented words"
 """
+ABSENT = """
+import pytest
+
+@pytest.mark.vllm_case("demo-1")
+def test_demo(vllm_probe, vllm_leg, vllm_at_work):
+    vllm_at_work("a backend was chosen", vllm_probe("says", words="no backend was found"))
+"""
 RAISES = """
 import pytest
 
@@ -181,6 +188,17 @@ def test_without_its_mechanism_a_case_is_inconclusive(
     _, result = run(pytester, affected_target)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "not at work: eight came" in result.reason
+
+
+def test_what_the_probe_logged_shows_why_a_mechanism_was_absent(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path
+) -> None:
+    demo(test=ABSENT)
+    pytester.makepyfile(probe=PROBE)
+    _, result = run(pytester, affected_target)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.observation is not None
+    assert "no backend was found" in result.observation.parts[Part.LOG]
 
 
 def test_with_its_mechanism_it_is_proven_and_without_a_word_about_it_not(
