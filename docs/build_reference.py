@@ -17,13 +17,17 @@ from page_parts import replace_parts
 
 import pytest_vllm_regress
 from pytest_vllm_regress import cli, plugin
+from pytest_vllm_regress.engines.probe import BUILT_IN, built_in_sources
 from pytest_vllm_regress.plugin import fixtures, options
 from pytest_vllm_regress.util.paths import DATA
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
 SCHEMAS = DATA / "json_schemas"
-HARNESS = ("lend", "route_through", "wait_ready", "close")
+HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
+HELPERS = ("unpack_bitmask",)
+"""Functions of the modules of built-in probes that only their own backends call."""
+JSON_TYPES = {"str", "int", "float", "bool", "Any", "Dict", "Json", "List", "Optional", "Sequence", "Union"}
 
 
 def option_rows() -> Iterator[str]:
@@ -118,6 +122,29 @@ def method_rows(*classes: str) -> Iterator[str]:
             yield from (f"And as above: {', '.join(shared)}.", "")
 
 
+def probe_rows() -> Iterator[str]:
+    """Yield the functions of the built-in probe modules that take and return JSON values."""
+    yield "| probe | what it does |"
+    yield "| --- | --- |"
+    for module in BUILT_IN:
+        source = next(file for file in built_in_sources(module) if file.stem in (module, "__init__"))
+        for node in ast.parse(source.read_text()).body:
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.name in HELPERS:
+                continue
+            if _annotations(node) <= JSON_TYPES:
+                returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+                call = f"{module}:{node.name}({ast.unparse(node.args)}){returns}"
+                yield f"| `{_cell(call)}` | {_cell(' '.join((ast.get_docstring(node) or '').split()))} |"
+
+
+def _annotations(function: ast.FunctionDef) -> set[str]:
+    """Return the names in the annotations of a function's arguments and result."""
+    annotations = [function.returns, *(argument.annotation for argument in function.args.args)]
+    return {
+        name.id for node in annotations if node is not None for name in ast.walk(node) if isinstance(name, ast.Name)
+    }
+
+
 def _signature(function: Callable[..., Any]) -> str:
     node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -166,6 +193,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "fixtures": fixture_rows,
     "api": api_rows,
     "methods": lambda: method_rows("Engine", "AsyncEngine", "Server", "Probe", "Script"),
+    "probes": probe_rows,
     "commands": command_rows,
     "case": lambda: schema_rows("case_schema.json"),
     "result": lambda: schema_rows("result_schema.json"),

@@ -87,7 +87,7 @@ class Probe:
         return str(self._file), function
 
     def parts(self) -> Parts:
-        """Return what the process logged in its last call; empty if none is running."""
+        """Return what the process logged; empty if none is running."""
         return self._child.parts() if self._child is not None else {}
 
     def close(self) -> tuple[Leftover, ...]:
