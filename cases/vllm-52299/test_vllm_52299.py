@@ -16,10 +16,10 @@ TIMEOUT_S = 20
 def test_workers_end_with_their_server(vllm_probe: Probe, vllm_model_path: str, vllm_at_work: AtWork) -> None:
     reply = vllm_probe(
         "alive_after_sigterm",
-        timeout=300,
+        timeout=500,
         model=vllm_model_path,
         workers=WORKERS,
-        start_s=150,
+        start_s=400,
         timeout_s=TIMEOUT_S,
     )
     vllm_at_work("the workers were loading when the server got the signal", reply["loading"] == WORKERS)

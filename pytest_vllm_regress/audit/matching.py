@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..cases.model import Case
-from ..environments.installed import VLLM_BUILDS, Package
+from ..environments.installed import VLLM, VLLM_BUILDS, Package
 from ..util.versions import is_version
 from .inventory import Inventory
 from .severity import severity
@@ -71,14 +71,24 @@ def find(inventory: Inventory, cases: Iterable[Case]) -> tuple[AuditMatch, ...]:
     return tuple(finding for case in cases if (finding := _match(inventory, case)) is not None)
 
 
-def notes(inventory: Inventory, cases: Iterable[Case]) -> tuple[str, ...]:
+def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
+    """Return whether ``inventory`` has vLLM, or all packages of at least one case, whatever their versions."""
+    present = {*inventory.versions, *inventory.unpinned}
+    return bool(present.intersection(VLLM)) or any(
+        present.issuperset(condition.package for condition in case.affected) for case in cases
+    )
+
+
+def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
     """Return what could not be decided: packages of the cases that are missing, unpinned, or have an invalid version."""
     names = _names(cases)
     versions = inventory.versions
     lines = []
-    if not names & {*versions, *inventory.unpinned}:
+    if not can_show(inventory, cases):
         lines.append(
             f"{inventory.source} has none of the packages that the cases are about ({', '.join(sorted(names - set(VLLM_BUILDS)))})"
+            if not names & {*versions, *inventory.unpinned}
+            else f"{inventory.source} has no vLLM, and no case is about its other packages alone: nothing was checked"
         )
     if inventory.unread:
         count = len(inventory.unread)

@@ -23,7 +23,7 @@ from ..util.validation import did_you_mean, format_value
 from ..util.versions import requirement_of
 from .boundaries import observation
 from .inventory import Inventory, inventory_of
-from .matching import AuditMatch, find, notes, relevant
+from .matching import AuditMatch, can_show, find, notes, relevant
 from .package_lists import MAX_BYTES, parse_list, read_list
 from .releases import UpgradeAdvice, better, by_severity, release
 from .verdict_table import read_table
@@ -115,9 +115,18 @@ def read_target(target: str) -> Inventory:
     return Inventory(target, packages)
 
 
-def read_interpreter(python: Path) -> Inventory:
-    """Start the interpreter ``python`` (or that of an environment's directory) in isolated mode, ask for its path, and read its packages."""
-    return inventory_of(expand_home(python).absolute(), str(python))
+def read_interpreter(python: Path, cases: Sequence[Case]) -> Inventory:
+    """Start the interpreter ``python`` (or that of an environment's directory) in isolated mode, ask for its path, and read its packages.
+
+    Raises ``UsageError`` if it has the packages of no case, so that an audit would prove nothing.
+    """
+    inventory = inventory_of(expand_home(python).absolute(), str(python))
+    if not can_show(inventory, cases):
+        raise UsageError(
+            f"{python} has no vLLM, so that the audit would prove nothing. Name what has it: an interpreter (--python PATH), "
+            "a version (vllm==0.8.4), a lock file or a list of packages"
+        )
+    return inventory
 
 
 def _pinned(target: str) -> Inventory | None:

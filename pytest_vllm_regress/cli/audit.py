@@ -103,7 +103,7 @@ def audit(
     inventories = [
         *map(audit_target.read_target, targets or ()),
         *(release(version, load(find_file()).locks) for version in vllm or ()),
-        *map(audit_target.read_interpreter, interpreters),
+        *(audit_target.read_interpreter(interpreter, cases) for interpreter in interpreters),
     ]
     host = _host() if preflight else None
     deployments = read_deployments(serve) if serve is not None else ()

@@ -56,7 +56,7 @@ def test_several_tests_of_a_case_are_one_run(case: Case, tmp_path: Path) -> None
 def test_a_changed_test_starts_anew(case: Case, tmp_path: Path) -> None:
     before = run_of(case, Verdict.REPRODUCED, 1.0)
     assert count_attempts(tmp_path, [case], [before]) == 1
-    (case.directory / "test_one.py").write_text("# second\n")
+    (case.directory / "test_one.py").write_text("second = 1\n")
     assert count_attempts(tmp_path, [case], [before]) == 0
     assert count_attempts(tmp_path, [case], [run_of(case, Verdict.REPRODUCED, 2.0)]) == 1
     assert read_attempts(tmp_path)["one"]["vllm-0.8.4 sim"] == Attempts(code_fingerprint(case.directory), 1, 1, 0, 2.0)

@@ -62,6 +62,7 @@ def test_each_of_several_versions_counts(cases: tuple[Case, ...]) -> None:
     ("content", "words"),
     [
         (b"requests==2\n", "has none of the packages that the cases are about (ray, vllm)"),
+        (b"ray==2.43.0\n", "has no vLLM, and no case is about its other packages alone: nothing was checked"),
         (b"ray==2.43.0\nvllm>=0.8\n", "'vllm>=0.8' has no version"),
         (b'[{"name": "vllm", "version": "main"}]', "vllm has version 'main', which is not a PEP 440 version"),
     ],
