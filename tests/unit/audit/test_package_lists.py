@@ -163,7 +163,7 @@ def test_unreadable_lines_are_counted_and_not_quoted(tmp_path: Path) -> None:
     (tmp_path / "top.txt").write_text("vllm==0.8.4\nroot:x:0:0:my password\nAPI=hunter2 and more\n")
     inventory = read_list(tmp_path / "top.txt")
     assert inventory.versions == {"vllm": ("0.8.4",)}
-    note = notes(inventory, [])[1]
+    note = notes(inventory, [])[0]
     assert "2 lines are not requirements" in note and note.endswith("line 2")
     assert "hunter2" not in note and "password" not in note
 
