@@ -15,7 +15,7 @@ from ..environments.recipes import find_file, load
 from ..util.text import markdown_cell
 from ..util.versions import is_version, version_of
 from .inventory import Inventory
-from .matching import find, notes, relevant
+from .matching import find, notes, relevant, unknown_packages
 from .package_lists import read_list
 from .releases import release
 from .severity import severity
@@ -24,11 +24,12 @@ from .verdict_table import Recorded, VerdictTable, read_table
 
 
 class UpgradeEffect(enum.StrEnum):
-    """UpgradeEffect of the change on a failure, the most important first."""
+    """Effect of the change on a failure, the most important first. UNKNOWN: one side does not say which version of a package it has."""
 
     BREAKS = "breaks"
     LEAVES = "leaves"
     FIXES = "fixes"
+    UNKNOWN = "unknown"
 
     @property
     def rank(self) -> int:
@@ -84,7 +85,10 @@ class Comparison:
 
     def counts(self) -> str:
         """Return the number of failures by effect, in words."""
-        return ", ".join(f"{effect} {len(self.of(effect))}" for effect in UpgradeEffect)
+        counts = {effect: len(self.of(effect)) for effect in UpgradeEffect}
+        return ", ".join(
+            f"{effect} {count}" for effect, count in counts.items() if count or effect is not UpgradeEffect.UNKNOWN
+        )
 
     def markdown(self) -> str:
         """Return a comment for a pull request: what breaks and what is fixed, and the number of failures that stay."""
@@ -139,12 +143,14 @@ def not_recorded(inventory: Inventory, cases: Sequence[Case]) -> tuple[Case, ...
     return tuple(case for case in cases if _latest(inventory, case, table) is None)
 
 
-def _effect(before: bool, after: bool) -> UpgradeEffect:
+def _effect(before: bool | None, after: bool | None) -> UpgradeEffect:
+    if before is None or after is None:
+        return UpgradeEffect.UNKNOWN
     return UpgradeEffect.LEAVES if before and after else UpgradeEffect.BREAKS if after else UpgradeEffect.FIXES
 
 
-def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool, str]:
-    """Return whether the packages have the failure, and how that is known."""
+def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool | None, str]:
+    """Return whether the packages have the failure (None: not known), and how that is known or why not."""
     if recorded := _latest(inventory, case, table):
         has_failure = recorded.shown is True
         return (
@@ -154,16 +160,25 @@ def _known(inventory: Inventory, case: Case, table: VerdictTable) -> tuple[bool,
     findings = find(inventory, [case])
     if findings:
         return True, f"range: {findings[0].reason.removeprefix('affected: ')}"
+    if unknown := unknown_packages(inventory, case):
+        return None, f"no version of {' and '.join(unknown)} is known"
     return False, f"range: not in {case.affected_text()}"
 
 
 def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded | None:
-    """Return the last result that tells something about the only package that decides, in its only version."""
+    """Return the last result that tells something about the only package that decides, in its only version.
+
+    For a release of vLLM of which no lock is known, that is a result with the packages of the day after the release.
+    """
     package = case.affected[0].package
     name = next((name for name in (VLLM if package == "vllm" else (package,)) if name in inventory.versions), package)
     versions = inventory.versions.get(name, ())
     version = version_of(versions[0]) if len(versions) == 1 else None
-    if len(case.affected) != 1 or version is None:
+    if inventory.release and unknown_packages(inventory, case):
+        name, version = "vllm", version_of(inventory.release)
+    elif len(case.affected) != 1:
+        return None
+    if version is None:
         return None
     telling = [entry for entry in table.at(case.id, name, version.public) if entry.shown is not None]
     return max(telling, key=lambda entry: entry.date, default=None)

@@ -18,6 +18,7 @@ class Inventory:
     ``source``: the target as the user named it.
     ``unpinned``: requirements without a version, by package.
     ``unread``: places of lines that are neither a requirement nor an option.
+    ``release``: the release of vLLM, if the user named one instead of packages.
     """
 
     source: str
@@ -25,6 +26,7 @@ class Inventory:
     unpinned: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
+    release: str = ""
 
     @functools.cached_property
     def versions(self) -> dict[str, tuple[str, ...]]:
@@ -33,6 +35,11 @@ class Inventory:
         for package in self.packages:
             by_name.setdefault(package.name, {})[package.version] = None
         return {name: tuple(versions) for name, versions in by_name.items()}
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether other packages than those listed are installed, too: vLLM requires torch, which a list of direct requirements does not name."""
+        return self.interpreter is None and "torch" not in self.versions
 
     def find(self, name: str, version: str) -> Package | None:
         """Return the package with that name and version."""

@@ -79,6 +79,15 @@ def can_show(inventory: Inventory, cases: Iterable[Case]) -> bool:
     )
 
 
+def unknown_packages(inventory: Inventory, case: Case) -> tuple[str, ...]:
+    """Return the packages whose unknown versions decide whether ``inventory`` has the failure; none if the known versions exclude it."""
+    versions = {name: listed[0] for name, listed in inventory.versions.items()}
+    present = {*versions, *({"vllm"} if set(VLLM).intersection(versions) else ())}
+    excluded = any(condition.package in present and not condition.check(versions) for condition in case.affected)
+    absent = [condition.package for condition in case.affected if condition.package not in present]
+    return () if excluded else tuple(name for name in absent if name in inventory.unpinned or inventory.is_partial)
+
+
 def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
     """Return what could not be decided: packages of the cases that are missing, unpinned, or have an invalid version."""
     names = _names(cases)

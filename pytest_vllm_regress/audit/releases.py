@@ -142,9 +142,10 @@ def release(version: str, folder: Path) -> Inventory:
     """
     if not is_version(version):
         raise UsageError(f"--vllm {format_value(version)}: not a version. Give one like 0.8.4")
-    lock = locked(folder).get(version)
+    public = Version(Version(version).public)
+    lock = next((lock for name, lock in locked(folder).items() if Version(name) == public), None)
     inventory = read_list(lock) if lock else parse_list(f"vllm=={version}\n".encode(), f"vllm {version}")
-    return dataclasses.replace(inventory, source=f"vllm {version}")
+    return dataclasses.replace(inventory, source=f"vllm {version}", release=version)
 
 
 def overview(cases: Sequence[Case], folder: Path) -> tuple[Release, ...]:

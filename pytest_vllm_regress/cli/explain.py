@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -51,16 +53,33 @@ def explain(
 @contextlib.contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
+        _check(sys.stdin.buffer, "standard input")
         yield sys.stdin.buffer
         return
     path = expand_home(file)
+    if path.exists() and not path.is_file():
+        raise UsageError(
+            f"{file}: is not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
+        )
     if not path.is_file():
         raise UsageError(f"{file}: no such file. Give a log, or - for standard input")
-    with path.open("rb") as stream:
-        try:
+    try:
+        with path.open("rb") as stream:
+            _check(stream, file)
             yield stream
-        except OSError as error:
-            raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+    except OSError as error:
+        raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _check(stream: BinaryIO, source: str) -> None:
+    """Say if a log is empty. Raises ``UsageError`` for one in UTF-16, in which no line would match."""
+    if not isinstance(stream, io.BufferedReader):
+        return
+    beginning = stream.peek(2)[:2]
+    if not beginning:
+        warn(f"note: {source} is empty")
+    if beginning in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
 
 
 def _print(explanation: Explanation) -> None:

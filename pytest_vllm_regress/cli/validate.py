@@ -119,6 +119,8 @@ def validate(
     check_device(device)
     if not (case_ids or everything or stale or check):
         raise UsageError("name cases, or give --all, --stale or --check")
+    if everything and case_ids:
+        raise UsageError(f"--all proves every case: leave it out to prove {' '.join(case_ids)} only")
     if commits and (everything or stale or check or not case_ids):
         raise UsageError("--commits takes minutes for each case: name cases, without --all, --stale and --check")
     if not commits and (env is not None or branch != "HEAD"):

