@@ -11,7 +11,7 @@ import typer
 from ..errors import RegressError, UsageError
 from ..util.files import peek, write_atomically
 from ..util.text import one_line
-from .context import HELP, Source, print_json, say, warn
+from .context import HELP, Source, Yes, confirm_downloads, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
@@ -70,12 +70,21 @@ def list_environments(as_json: Annotated[bool, typer.Option("--json", help="Prin
 
 
 @app.command()
-def build(names: Names = None, source: Source = None) -> None:
-    """Build environments that are not built yet (default: all of environments.toml). The progress of uv is shown on standard error."""
+def build(
+    names: Names = None,
+    everything: Annotated[bool, typer.Option("--all", help="Build all environments of environments.toml.")] = False,
+    source: Source = None,
+    yes: Yes = False,
+) -> None:
+    """Build environments that are not built yet. The progress of uv is shown on standard error."""
     from ..environments.cache import EnvironmentCache
 
+    if bool(names) == everything:
+        raise UsageError("name the environments to build (`vllm-regress env list` shows some), or give --all")
+    recipes = _recipes(names)
+    confirm_downloads([recipe.name for recipe in recipes], yes=yes, show=warn)
     cache, failures = EnvironmentCache(), []
-    for recipe in _recipes(names):
+    for recipe in recipes:
         try:
             say(f"{recipe.name}  {cache.ensure(recipe, progress=warn)}")
         except RegressError as error:
