@@ -18,6 +18,7 @@ class Inventory:
     ``source``: the target as the user named it.
     ``unpinned``: requirements without a version, by package.
     ``unread``: places of lines that are neither a requirement nor an option.
+    ``left_out``: included files that were not read, and why.
     """
 
     source: str
@@ -25,6 +26,7 @@ class Inventory:
     unpinned: Mapping[str, str] = dataclasses.field(default_factory=lambda: MappingProxyType({}))
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @functools.cached_property
     def versions(self) -> dict[str, tuple[str, ...]]:
