@@ -168,7 +168,7 @@ def audit(
         relevant(inventory, cases),
         tuple(finding for finding in findings if finding.case.id not in ignore),
         tuple(concern for concern in concerns if concern.id not in ignore),
-        notes(inventory, cases),
+        (*notes(inventory, cases), *(f"{place.source}: {note}" for place in deployments for note in place.notes)),
         tuple(found_id for found_id in all_ids if found_id in ignore),
     )
     if deployments:

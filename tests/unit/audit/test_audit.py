@@ -168,6 +168,19 @@ def test_a_pinned_requirement(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert f"{target}: vllm 0.8.4" in capsys.readouterr().out
 
 
+def test_options_that_no_release_has_are_noted(
+    cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit(cases, affected, fine, "--serve", "vllm serve M --enforce-eagerr") == 1
+    errors = capsys.readouterr().err
+    assert (
+        errors.count(
+            "note: --serve: '--enforce-eagerr' is no option of vllm serve that is known; close to it: --enforce-eager"
+        )
+        == 1
+    )
+
+
 def test_a_directory_of_packages(cases: Path, install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("image/site-packages", "vllm", "0.8.4")
     assert audit(cases, install("image/site-packages", "ray", "2.43.0")) == 1

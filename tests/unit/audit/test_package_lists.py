@@ -65,7 +65,7 @@ marker = "sys_platform == 'win32'"
 ''',
     "poetry.lock": '# Poetry\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n[metadata]\nx = 1\n',
     "pdm.lock": '[metadata]\nlock_version = "4.5.0"\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n',
-    "editable": "# Editable install with no version control (vllm==0.8.4)\n-e /home/u/vllm\n# Editable Git install with no remote (ray==2.43.0)\n-e /x\n",
+    "editable": "# Editable install with no version control (vllm==0.8.4)\n-e /home/u/vllm\n# Editable Git install with no remote (ray==2.43.0)\n",
     "sources": "https://example.org/vllm-0.8.4.tar.gz ; python_version > '3'\nray-2.43.0.tar.gz\n",
     "Pipfile.lock": as_json({"_meta": {}, "default": {"vllm": {"version": "==0.8.4"}}, "develop": {"ray": {"version": "==2.43.0"}}}),
     "CycloneDX": as_json({"bomFormat": "CycloneDX", "components": [
