@@ -41,20 +41,25 @@ class OptionNames:
                         short[alias] = name
         return cls(options, short)
 
+    def exact(self, word: str) -> str | None:
+        """Return the option, or its negative form ``--no-...``, that ``word`` spells out; None if there is none."""
+        return self._known.get(_dashed(word))
+
     def find(self, word: str) -> str | None:
-        """Return the option that ``word`` means, or its negative form ``--no-...``; None if none is known, or several begin with the word."""
-        word = _dashed(word)
-        if word in self._known:
-            return self._known[word]
+        """Like ``exact``, but ``word`` may be the beginning of a name; None if several begin so."""
         longer = self._longer(word)
-        return longer[0] if len(longer) == 1 else None
+        return self.exact(word) or (longer[0] if len(longer) == 1 else None)
 
     def near(self, word: str) -> tuple[str, ...]:
         """Return the options that begin with ``word``, or else the one that resembles it most, if any does."""
-        word = _dashed(word)
-        return self._longer(word) or tuple(closest(word, self._names))
+        return self._longer(word) or tuple(closest(_dashed(word), self._names))
+
+    def is_misspelt(self, word: str) -> bool:
+        """Return whether ``word`` is no option and not the beginning of one, but resembles one."""
+        return not self._longer(word) and bool(closest(_dashed(word), self._names))
 
     def _longer(self, word: str) -> tuple[str, ...]:
+        word = _dashed(word)
         if not word.startswith("--") or len(word) < 4:
             return ()
         return tuple(name for name in self._names if name.startswith(word))

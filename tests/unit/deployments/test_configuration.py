@@ -95,7 +95,7 @@ def test_options_may_be_shortened(arguments: str, options: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("arguments", "note", "open_options"),
     [
-        ("--tensor-parallel-sizee 2", "'--tensor-parallel-sizee' is no option of vllm serve that is known; close to it: --tensor-p", ["tensor_parallel_size"]),
+        ("--tensor-parallel-sizee 2", "'--tensor-parallel-sizee' is no option of vllm serve that is known; close to it: ", ["tensor_parallel_size"]),
         ("--no-enable-prefix-cachingg", "'--no-enable-prefix-cachingg' is no", ["enable_prefix_caching"]),
         ("--tool-c hermes --tool-call-parserr x", "'--tool-call-parserr' is no", []),  # given as well
         ("--enable-l", "'--enable-l' is no option of vllm serve that is known; close to it: --enable-layerwise-", ["enable_lora"]),
