@@ -19,6 +19,7 @@ class Inventory:
     ``unpinned``: requirements without a version, by package.
     ``unread``: places of lines that are neither a requirement nor an option.
     ``release``: the release of vLLM, if the user named one instead of packages.
+    ``left_out``: included files that were not read, and why.
     """
 
     source: str
@@ -27,6 +28,7 @@ class Inventory:
     interpreter: Interpreter | None = None
     unread: tuple[str, ...] = ()
     release: str = ""
+    left_out: tuple[str, ...] = ()
 
     @functools.cached_property
     def versions(self) -> dict[str, tuple[str, ...]]:

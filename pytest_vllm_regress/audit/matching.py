@@ -103,6 +103,7 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
         count = len(inventory.unread)
         problem = "lines are not requirements" if count > 1 else "line is not a requirement"
         lines.append(f"{inventory.source}: {count} {problem} and not counted: {inventory.unread[0]}")
+    lines += inventory.left_out
     for name in sorted(names & set(inventory.unpinned)):
         if name not in versions:
             lines.append(

@@ -1,4 +1,4 @@
-"""Read lists of packages: requirements, `pip freeze`, `pip list`, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, SBOMs in JSON."""
+"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs in JSON."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 from packaging.version import InvalidVersion
 
-from ..environments.installed import Package, package
+from ..environments.installed import VLLM, Package, package
 from ..errors import UsageError
 from ..util.documents import parse_json, parse_toml
 from ..util.files import read_bounded
@@ -23,9 +30,20 @@ from .inventory import Inventory
 MAX_BYTES = 128 * 1024 * 1024
 MAX_INCLUDED = 1024 * 1024
 MAX_INCLUDES = 20
-_KNOWN = "requirements.txt, `pip freeze`, `pip list`, uv.lock, pylock.toml, poetry.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
+_KNOWN = (
+    "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
+    "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
+)
 _PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
 _ADDRESS = re.compile(r"[A-Za-z0-9_.+-]{0,20}(?:://|/)|\.")
+_INCLUDE = re.compile(r"(?:-r|--requirement|(?P<constraints>-c|--constraint))[\s=]*")
+_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]{1,100})")
+_CHECKOUT = re.compile(
+    rf"(?:^|[\s/:])({'|'.join(VLLM)})(?:\.git)?/?(?:\[[\w,.-]{{0,200}}\])?(?:@[^#\s]{{0,200}})?(?:#\S{{0,200}})?$"
+)
+"""The end of an address of vLLM's repository, or of a folder with its name."""
+_EDITABLE = re.compile(r"# Editable\b.{0,100}\(([A-Za-z0-9._-]{1,100}==[^\s()]{1,100})\)\s*")
+"""The comment in which `pip freeze` names an editable install that has no address."""
 _NAMED = re.compile(r'"?name"?\s*[=:]\s*"([^"\n]{1,100})"')
 
 
@@ -56,9 +74,13 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
 
 
 def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
-    reader = _LineReader(source, path)
-    packages = tuple(dict.fromkeys(reader.read(text, source, path)))
-    return _not_empty(Inventory(source, packages, MappingProxyType(reader.unpinned), unread=tuple(reader.unread)))
+    own = [path.resolve()] if path is not None else []
+    reader = _LineReader(_Includes(source, path, own), constraints=_LineReader(_Includes(source, path)))
+    packages = tuple(dict.fromkeys([*reader.read(text, source, path), *reader.constrained()]))
+    unpinned = MappingProxyType(reader.unpinned)
+    return _not_empty(
+        Inventory(source, packages, unpinned, unread=tuple(reader.unread), left_out=tuple(reader.left_out))
+    )
 
 
 def _not_empty(inventory: Inventory) -> Inventory:
@@ -152,39 +174,17 @@ def _tables(value: object) -> list[dict[str, Any]]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-class _LineReader:
-    """Reads a list with one requirement per line, and the files that it includes. ``unpinned``: lines without a version, by package."""
+class _Includes:
+    """The files that a list includes: below its folder, each once."""
 
-    def __init__(self, source: str, path: Path | None) -> None:
-        self.unpinned: dict[str, str] = {}
-        self.unread: list[str] = []
+    def __init__(self, source: str, path: Path | None, seen: Iterable[Path] = ()) -> None:
         self._source = source
         self._root = path.resolve().parent if path is not None else None
-        self._seen = {path.resolve()} if path is not None else set()
+        self._seen = set(seen)
 
-    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
-        """Yield the packages in ``text``, the content of the file ``path``."""
-        for number, line in _logical_lines(text):
-            if line.startswith(("-r", "--requirement")):
-                yield from self._included(line, source, path)
-                continue
-            if line.startswith("-"):  # an option, or the line below the titles of `pip list`
-                if egg := re.search(r"[#&]egg=([A-Za-z0-9._-]{1,100})", line):
-                    self.unpinned.setdefault(canonicalize_name(egg[1]), format_value(line))
-                continue
-            parsed = _parse_line(line)
-            if parsed is None:
-                self.unread.append(f"{source}, line {number}")
-                continue
-            name, version = parsed
-            pinned = package(name, version, path, number) if version else None
-            if pinned is not None:
-                yield pinned
-            elif package(name, "0") is not None:
-                self.unpinned.setdefault(canonicalize_name(name), format_value(line))
-
-    def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
-        words = line.removeprefix("--requirement").removeprefix("-r").lstrip("= ").split()
+    def read(self, line: str, source: str, path: Path | None) -> tuple[str, Path] | None:
+        """Return text and path of the file that a line of the file ``path`` includes, None if it was read before."""
+        words = _INCLUDE.sub("", line).split()
         if path is None or self._root is None or not words:
             raise UsageError(
                 f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
@@ -198,16 +198,74 @@ class _LineReader:
                 f"{source}: {format_value(line)}: leads outside {self._root}: only files below the folder of the list are read"
             )
         if included in self._seen:
-            return
+            return None
         if len(self._seen) > MAX_INCLUDES:
             raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
         self._seen.add(included)
-        text = read_bounded(included, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace")
-        yield from self.read(text, str(included), included)
+        return read_bounded(included, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace"), included
+
+
+class _LineReader:
+    """Reads a list with one requirement per line, and the files that it includes.
+
+    ``unpinned``: lines without a version, by package. ``constraints``: reads the files of ``-c``; None if it is this one.
+    ``left_out``: constraints that were not read, and why.
+    """
+
+    def __init__(self, includes: _Includes, constraints: _LineReader | None = None) -> None:
+        self.unpinned: dict[str, str] = {}
+        self.unread: list[str] = []
+        self.left_out: list[str] = []
+        self._includes = includes
+        self._constraints = constraints
+        self._constraining: list[Package] = []
+
+    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
+        """Yield the packages in ``text``, the content of the file ``path``."""
+        for number, line in _logical_lines(text):
+            if include := _INCLUDE.match(line):
+                if include["constraints"] and self._constraints is not None:
+                    self._constrain(self._constraints, line, source, path)
+                else:
+                    yield from self._included(line, source, path)
+                continue
+            if line.startswith("-"):  # an option, or the line below the titles of `pip list`
+                if line.startswith(("-e", "--editable")) and (name := _name_in_address(line)):
+                    self.unpinned.setdefault(name, format_value(line))
+                continue
+            parsed = _parse_line(line)
+            if parsed is None:
+                self.unread.append(f"{source}, line {number}")
+                continue
+            name, version = parsed
+            pinned = package(name, version, path, number) if version else None
+            if pinned is not None:
+                yield pinned
+            elif package(name, "0") is not None:
+                self.unpinned.setdefault(canonicalize_name(name), format_value(line))
+
+    def constrained(self) -> Iterator[Package]:
+        """Yield the versions that constraints give to packages that the list names without one. Call it after ``read``."""
+        yield from (pin for pin in self._constraining if pin.name in self.unpinned)
+
+    def _constrain(self, reader: _LineReader, line: str, source: str, path: Path | None) -> None:
+        """Read constraints. They name no packages of their own, so that a file that cannot be read is only noted."""
+        try:
+            self._constraining += reader._included(line, source, path)
+        except UsageError as error:
+            self.left_out.append(f"constraints were not read: {error}")
+
+    def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
+        included = self._includes.read(line, source, path)
+        if included is not None:
+            yield from self.read(included[0], str(included[1]), included[1])
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the logical lines of a requirements file with their line numbers: continuations joined, comments and trailing options removed."""
+    """Yield the logical lines of a requirements file with their line numbers: continuations joined, comments and trailing options removed.
+
+    A comment of `pip freeze` that names an editable install becomes its requirement.
+    """
     parts: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(), start=1):
@@ -215,7 +273,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         parts.append(line.rstrip("\\"))
         if line.endswith("\\"):
             continue
-        logical_line = re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
+        editable = _EDITABLE.fullmatch(line)
+        logical_line = editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
         parts = []
         if logical_line:
             yield (
@@ -231,26 +290,46 @@ def _parse_line(line: str) -> tuple[str, str] | None:
         return words[0], words[1]
     if words[:2] == ["Package", "Version"]:
         return "", ""
-    if line.partition(";")[0].strip().endswith(".whl"):
-        return _wheel(line.partition(";")[0].strip())
-    requirement = requirement_of(line)
+    address, _, marker = map(str.strip, line.partition(";"))
+    is_file = address.endswith((".whl", ".tar.gz")) and "@" not in address
+    requirement = None if is_file else requirement_of(line)
     if requirement is None:
-        return ("", "") if _ADDRESS.match(line) else None  # a URL or a path has no version
-    if requirement.marker is not None and not _may_apply(str(requirement.marker)):
+        if not is_file and not _ADDRESS.match(address):
+            return None
+        return _named(address) if _may_apply(marker or None) else ("", "")
+    if not applies(requirement):
         return "", ""
     if requirement.url is not None:
-        name, version = _wheel(requirement.url)
-        return requirement.name, version if name else ""
+        return requirement.name, _distribution(requirement.url)[1]
     pins = [pin.version for pin in requirement.specifier if pin.operator in ("==", "===") and "*" not in pin.version]
     return requirement.name, pins[0] if pins else ""
 
 
-def _wheel(address: str) -> tuple[str, str]:
+def _named(address: str) -> tuple[str, str]:
+    """Return name and version of the package at a URL or path, as far as it says them."""
+    name, version = _distribution(address)
+    return name or _name_in_address(address), version
+
+
+def _name_in_address(line: str) -> str:
+    """Return the package that a line with a URL or path names after ``#egg=``; vLLM also by the name of its repository."""
+    match = _EGG.search(line) or _CHECKOUT.search(line)
+    return canonicalize_name(match[1]) if match else ""
+
+
+def _distribution(address: str) -> tuple[str, str]:
+    """Return name and version in the file name of a wheel or a source distribution."""
+    file = unquote(re.split(r"[?#]", address)[0]).rpartition("/")[2]
     try:
-        name, version, _, _ = parse_wheel_filename(unquote(re.split(r"[?#]", address)[0]).rpartition("/")[2])
-    except (InvalidWheelFilename, InvalidVersion, ValueError):
+        name, version = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion, ValueError):
         return "", ""
     return name, str(version)
+
+
+def applies(requirement: Requirement) -> bool:
+    """Return whether the requirement's marker holds on Linux for any Python."""
+    return requirement.marker is None or _may_apply(str(requirement.marker))
 
 
 def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,11 +19,11 @@ from ..environments.recipes import find_file, load
 from ..errors import UsageError
 from ..util.files import expand_home
 from ..util.validation import did_you_mean, format_value
-from ..util.versions import requirement_of
+from ..util.versions import is_version, requirement_of
 from .boundaries import observation
 from .inventory import Inventory, inventory_of
 from .matching import AuditMatch, can_show, find, notes, relevant
-from .package_lists import MAX_BYTES, parse_list, read_list
+from .package_lists import MAX_BYTES, applies, parse_list, read_list
 from .releases import UpgradeAdvice, better, by_severity, release
 from .verdict_table import read_table
 
@@ -130,11 +129,21 @@ def read_interpreter(python: Path, cases: Sequence[Case]) -> Inventory:
 
 
 def _pinned(target: str) -> Inventory | None:
-    """Return the packages of ``name==version``; for a release of vLLM with those of its lock, if there is one."""
+    """Return the packages of ``name==version``; for a release of vLLM with those of its lock, if there is one.
+
+    Raises ``UsageError`` if the version is none, or a marker excludes every machine that could run vLLM.
+    """
     requirement = requirement_of(target)
-    if requirement is None or not re.fullmatch(r"==[^*,]+", str(requirement.specifier)):
+    pins = list(requirement.specifier) if requirement is not None else []
+    if requirement is None or len(pins) != 1 or pins[0].operator not in ("==", "===") or "*" in pins[0].version:
         return None
-    version = str(requirement.specifier).removeprefix("==")
+    version = pins[0].version
+    if canonicalize_name(requirement.name) == "vllm" and not is_version(version):
+        raise UsageError(f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4")
+    if not applies(requirement):
+        raise UsageError(
+            f"{target}: its marker holds for no Python on Linux, so that the audit would prove nothing. Give a requirement that applies"
+        )
     if canonicalize_name(requirement.name) == "vllm":
         return dataclasses.replace(release(version, load(find_file()).locks), source=target)
     return parse_list(f"{requirement.name}=={version}\n".encode(), target)
@@ -159,7 +168,7 @@ def audit(
         relevant(inventory, cases),
         tuple(finding for finding in findings if finding.case.id not in ignore),
         tuple(concern for concern in concerns if concern.id not in ignore),
-        notes(inventory, cases),
+        (*notes(inventory, cases), *(f"{place.source}: {note}" for place in deployments for note in place.notes)),
         tuple(found_id for found_id in all_ids if found_id in ignore),
     )
     if deployments:

@@ -63,8 +63,8 @@ def audit(
         typer.Option(
             "--serve",
             metavar="COMMAND|FILE",
-            help="Rank the failures by whether this deployment can show them: a command line with `vllm serve`, a Dockerfile, a compose file, a "
-            "Kubernetes manifest, or Helm values. It is read, not run.",
+            help="Rank the failures by whether this deployment can show them: a command line with `vllm serve` or `docker run`, a Dockerfile, "
+            "a compose file, a Kubernetes manifest, or Helm values. It is read, not run.",
         ),
     ] = None,
     preflight: Annotated[bool, typer.Option("--preflight", help="Also check the environment itself.")] = False,
@@ -117,7 +117,7 @@ def audit(
     else:
         for result in audits:
             _print(result, verbose)
-    for note in [note for result in audits for note in result.notes]:
+    for note in dict.fromkeys(note for result in audits for note in result.notes):
         warn(f"note: {note}")
     raise typer.Exit(OK if all(result.clean for result in audits) else UNEXPECTED)
 

@@ -14,19 +14,22 @@ from ..errors import UsageError
 from ..util.documents import MAX_NODES, parse_json, parse_yaml
 from ..util.files import expand_home, read_bounded
 from ..util.validation import format_value
+from .arguments import UNSET, literal, read_arguments
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPLOYMENTS = 100
 MAX_COMMAND = 64 * 1024
 """Characters of a command: ``shlex`` takes time with the square of a word's length."""
-_SHORT = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size", "dp": "data_parallel_size", "q": "quantization"}
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@]|$)")
+_ENGINES = ("docker", "podman", "nerdctl")
+_FLAGS = re.compile(
+    r"-[ditP]+|-q|--(?:detach|interactive|tty|rm|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable|quiet|replace)"
+)
+"""Options of ``docker run`` that take no value."""
 _KEYS = ("entrypoint", "command", "args", "extraArgs")
-_ALLOWED = "a command line with `vllm serve`, a Dockerfile, or YAML: a compose file, a Kubernetes manifest, Helm values"
-UNSET = "?"
-"""The value of an option that the file leaves to a variable."""
+_ALLOWED = "a command line with `vllm serve` or `docker run`, a Dockerfile, or YAML: a compose file, a Kubernetes manifest, Helm values"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +37,21 @@ class Deployment:
     """Options of one ``vllm serve``, by their names with underscores, and variables of its process.
 
     ``complete``: whether an option that is not named has its default. It may not if a configuration file or a variable adds options.
+    ``notes``: options that no release has.
     """
 
     source: str
     options: Mapping[str, Any] = dataclasses.field(hash=False)
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     complete: bool = True
+    notes: tuple[str, ...] = ()
 
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
     """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
     path = expand_home(text)
     if " " in text.strip() and not os.path.exists(path):
-        deployments = tuple(_bounded(_of_words(_split(text), "--serve", {})))
+        deployments = tuple(_bounded(_of_words(_split(_joined(text)), "--serve", {})))
     elif os.path.exists(path):
         deployments = tuple(_bounded(_of_file(path)))
     else:
@@ -72,7 +77,7 @@ def _of_file(path: Path) -> Iterator[Deployment]:
     elif re.search(r"^\s*FROM\s", text, re.MULTILINE | re.IGNORECASE):
         yield from _of_dockerfile(text, str(path))
     else:
-        for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        for line in _joined(text).splitlines():
             if "vllm" in line:
                 yield from _of_words(_split(line), str(path), {})
 
@@ -111,7 +116,8 @@ def _of_mapping(node: Mapping[Any, Any], source: str) -> Iterator[Deployment]:
     config = node.get("vllmConfig")
     if isinstance(config, dict):
         options = {re.sub(r"(?<!^)([A-Z])", r"_\1", str(key)).lower(): value for key, value in config.items()}
-        yield Deployment(place, {**options, **_options(_words(config.get("extraArgs")))}, variables)
+        more = read_arguments(_words(config.get("extraArgs")))
+        yield Deployment(place, {**options, **more.options}, variables, notes=more.notes)
     elif words or of_vllm:
         deployments = tuple(_of_words(words, place, variables))
         if not deployments and of_vllm:
@@ -122,7 +128,7 @@ def _of_mapping(node: Mapping[Any, Any], source: str) -> Iterator[Deployment]:
 def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
     variables: dict[str, str] = {}
     base, entrypoint, command = "", [], []  # type: str, list[str], list[str]
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+    for line in _joined(text).splitlines():
         name, _, rest = line.strip().partition(" ")
         match name.upper():
             case "FROM":
@@ -155,43 +161,61 @@ def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -
         if "=" in word and _VARIABLE.fullmatch(word.partition("=")[0]):
             assigned[word.partition("=")[0]] = word.partition("=")[2]
         elif (" " in word or "\n" in word) and "vllm" in word:
-            for line in re.sub(r"\\\r?\n", " ", word).splitlines():
+            for line in _joined(word).splitlines():
                 yield from _of_words(_split(line), source, assigned)
         elif (word.rpartition("/")[2] == "vllm" and "serve" in words[index + 1 : index + 2]) or _MODULE.fullmatch(word):
             arguments = words[index + (1 if _MODULE.fullmatch(word) else 2) :]
-            end = next(
-                (at for at, other in enumerate(arguments) if other in ("&&", ";", "|", "||", "&")), len(arguments)
-            )
-            yield _deployment(arguments[:end], source, assigned)
+            yield _deployment(_to_end(arguments), source, assigned)
             return
+        elif word.rpartition("/")[2] in _ENGINES and "run" in words[index + 1 : index + 3]:
+            command = _to_end(words[words.index("run", index) + 1 :])
+            deployments = tuple(_of_container(command, source, assigned))
+            yield from deployments
+            if deployments:
+                return
+
+
+def _of_container(words: Sequence[str], source: str, variables: Mapping[str, str]) -> Iterator[Deployment]:
+    """Yield the deployments of the words after ``docker run``: options, an image, and its arguments."""
+    assigned, entrypoint, at = dict(variables), [], 0  # type: dict[str, str], list[str], int
+    while at < len(words) and words[at].startswith("-"):
+        option, equals, value = words[at].partition("=")
+        if not equals and not _FLAGS.fullmatch(option):
+            at += 1
+            value = words[at] if at < len(words) else ""
+        if option in ("-e", "--env"):
+            name, equals, text = value.partition("=")
+            assigned[name] = literal(text) if equals else UNSET
+        elif option == "--entrypoint":
+            entrypoint = [value]
+        at += 1
+    if at >= len(words):
+        return
+    image, arguments = words[at], words[at + 1 :]
+    deployments = tuple(_of_words([*entrypoint, *arguments], source, assigned))
+    is_server = _IMAGE.search(image) is not None and (
+        "vllm-openai" in image or not arguments or arguments[0].startswith("-")
+    )
+    if not deployments and not entrypoint and is_server:
+        yield _deployment(arguments, source, assigned)
+    yield from deployments
+
+
+def _to_end(words: Sequence[str]) -> Sequence[str]:
+    """Return the words before the end of a command."""
+    return words[: next((at for at, word in enumerate(words) if word in ("&&", ";", "|", "||", "&")), len(words))]
+
+
+def _joined(text: str) -> str:
+    """Return ``text`` with continued lines as one."""
+    return re.sub(r"\\\r?\n", " ", text)
 
 
 def _deployment(arguments: Sequence[str], source: str, variables: Mapping[str, str]) -> Deployment:
-    options = _options(arguments)
+    read = read_arguments(arguments)
     open_ended = any(re.fullmatch(r"\"?\$[\w@*{].*", word) for word in arguments if not word.startswith("-"))
-    return Deployment(source, options, dict(variables), complete="config" not in options and not open_ended)
-
-
-def _options(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the options among ``arguments``: a text, a list of texts, or True for an option without a value."""
-    options: dict[str, Any] = {}
-    name = "model"
-    for word in arguments:
-        if match := re.fullmatch(r"--([A-Za-z][\w.-]*)(?:=(.*))?", word, re.DOTALL):
-            name = match[1].replace("-", "_")
-            options[name] = True if match[2] is None else _known(match[2])
-        elif (match := re.fullmatch(r"-([a-z]{1,3})(?:=(.*))?", word)) and match[1] in _SHORT:
-            name = _SHORT[match[1]]
-            options[name] = True if match[2] is None else _known(match[2])
-        elif options.get(name, True) is True:
-            options[name] = _known(word)
-    for negated in [name for name in options if name.startswith("no_") and options[name] is True]:
-        options[negated.removeprefix("no_")] = False
-    return options
-
-
-def _known(value: str) -> str:
-    return UNSET if "$" in value or "{{" in value else value
+    complete = "config" not in read.options and not open_ended
+    return Deployment(source, read.options, dict(variables), complete, read.notes)
 
 
 def _words(value: Any) -> list[str]:
@@ -203,13 +227,13 @@ def _words(value: Any) -> list[str]:
 def _variables(value: Any) -> dict[str, str]:
     """Return variables from a mapping, from texts ``NAME=value``, or from Kubernetes' list of name and value."""
     if isinstance(value, dict):
-        return {str(name): _known(str(text)) for name, text in value.items()}
+        return {str(name): literal(str(text)) for name, text in value.items()}
     variables = {}
     for entry in value if isinstance(value, list) else []:
         if isinstance(entry, str) and "=" in entry:
-            variables[entry.partition("=")[0]] = _known(entry.partition("=")[2])
+            variables[entry.partition("=")[0]] = literal(entry.partition("=")[2])
         elif isinstance(entry, dict) and "name" in entry:
-            variables[str(entry["name"])] = _known(str(entry.get("value", UNSET)))
+            variables[str(entry["name"])] = literal(str(entry.get("value", UNSET)))
     return variables
 
 

@@ -13,7 +13,8 @@ from packaging.version import Version
 from ..cases.model import Case
 from ..environments.installed import VLLM
 from ..util.versions import version_of
-from .configuration import UNSET, Deployment
+from .arguments import UNSET
+from .configuration import Deployment
 from .needs import TestNeeds, needs_of
 
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tokenizer_pool_size")

@@ -13,6 +13,7 @@ from packaging.version import Version
 from ..api_history.lookup import Missing, Unknown
 from ..api_history.store import MOVES, History
 from ..api_history.timeline import definition_at
+from ..util.validation import did_you_mean, format_value
 from ..util.versions import specifiers_of
 from .check import Checker
 from .model import KINDS, Declared, Place, Project, Use
@@ -90,9 +91,13 @@ class Answer:
 
 
 def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
-    """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count."""
+    """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count.
+
+    A name in ``ignore`` that the project does not use becomes a note.
+    """
     checker = Checker(history)
-    counted = [use for use in project.uses if not {use.name, use.targets[0], use.detail} & set(ignore)]
+    counted = [use for use in project.uses if not _names(use) & set(ignore)]
+    project = dataclasses.replace(project, notes=(*project.notes, *_needless(project, ignore)))
     known: list[Use] = []
     unknown: list[Use] = []
     for use in counted:
@@ -109,6 +114,18 @@ def answer(project: Project, history: History, ignore: Collection[str] = ()) -> 
     deprecated = tuple(deprecations(checker, reached, last))
     broken = {declared: releases for declared in project.declared if (releases := _broken(declared, problems))}
     return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+
+
+def _names(use: Use) -> set[str]:
+    """Return the names by which a use can be ignored."""
+    return {use.name, use.targets[0], use.detail} - {""}
+
+
+def _needless(project: Project, ignore: Iterable[str]) -> Iterator[str]:
+    used: set[str] = set().union(*map(_names, project.uses))
+    for name in dict.fromkeys(ignore):
+        if name not in used:
+            yield f"--ignore {format_value(name)}: the project uses nothing of this name.{did_you_mean(name, sorted(used))}"
 
 
 def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
@@ -129,17 +146,20 @@ def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem,
 
 def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
     """Return the releases of a declared range in which something fails; a local range is about the uses in its file."""
-    specifiers = specifiers_of(declared.specifier)
     return tuple(
         release
-        for release, lacking in problems.items()
-        if specifiers is not None
-        and specifiers.contains(Version(release))
-        and any(
+        for release in in_range(declared, problems)
+        if any(
             problem.breaks and (not declared.local or problem.use.place.file == declared.place.file)
-            for problem in lacking
+            for problem in problems[release]
         )
     )
+
+
+def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
+    """Return the releases in a declared range."""
+    specifiers = specifiers_of(declared.specifier)
+    return tuple(release for release in releases if specifiers is not None and specifiers.contains(Version(release)))
 
 
 def instead(checker: Checker, use: Use, release: int) -> str:

@@ -20,32 +20,36 @@ _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
 MAX_ITEMS = 50_000
 
 
-def declared_in(text: str, file: str) -> Iterator[Declared]:
-    """Yield the ranges that a file declares; none for a file of another kind, or one that cannot be parsed."""
-    name = file.rpartition("/")[2]
+def declared_in(text: str, file: str) -> list[Declared]:
+    """Return the ranges that a file declares; none for a file of another kind. Raises ``ValueError`` if it cannot be parsed."""
     try:
-        if name == "pyproject.toml":
-            specifiers = list(_pyproject(parse_toml(text)))
-        elif name == "setup.cfg":
-            parser = configparser.RawConfigParser()
-            parser.read_string(text)
-            specifiers = [s for section in parser.values() for value in section.values() for s in _lines(value)]
-        elif name == "setup.py":
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SyntaxWarning)
-                nodes = ast.walk(ast.parse(text))
-            texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
-            specifiers = [s for item in texts for s in _lines(item)]
-        elif name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file):
-            specifiers = list(_lines(text))
-        else:
-            return
-    except (ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error):
-        return
-    lines = _lines_by_version(text)
-    for specifier in dict.fromkeys(specifiers):
-        version = _NUMBER.search(specifier)
-        yield Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
+        specifiers = dict.fromkeys(_specifiers(text, file))
+    except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
+        raise ValueError(str(error)) from None
+    lines = _lines_by_version(text) if specifiers else {}
+    return [
+        Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
+        for specifier in specifiers
+        for version in [_NUMBER.search(specifier)]
+    ]
+
+
+def _specifiers(text: str, file: str) -> Iterator[str]:
+    name = file.rpartition("/")[2]
+    if name == "pyproject.toml":
+        yield from _pyproject(parse_toml(text))
+    elif name == "setup.cfg":
+        parser = configparser.RawConfigParser()
+        parser.read_string(text)
+        yield from (s for section in parser.values() for value in section.values() for s in _lines(value))
+    elif name == "setup.py":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            nodes = ast.walk(ast.parse(text))
+        texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+        yield from (s for item in texts for s in _lines(item))
+    elif name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file):
+        yield from _lines(text)
 
 
 def _pyproject(document: dict[str, object]) -> Iterator[str]:

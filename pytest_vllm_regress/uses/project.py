@@ -7,10 +7,11 @@ import dataclasses
 import itertools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..api_history.definitions import is_class
+from ..api_history.option_names import OptionNames
 from ..api_history.service import Option
 from ..api_history.store import History
 from ..api_history.timeline import intervals
@@ -95,7 +96,12 @@ class ProjectReader:
         self._declare(text, name)
 
     def _declare(self, text: str, name: str) -> None:
-        declared = declared_in(text, name)
+        declared: Iterable[Declared] = ()
+        try:
+            declared = declared_in(text, name)
+        except ValueError:
+            if not name.endswith(".py"):  # which is noted when its uses are read
+                self._notes.append(f"left out: {name}: cannot be parsed, so that the range of vllm in it is not known")
         if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
             declared = itertools.chain(declared, pins(text, name))
         self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
@@ -204,10 +210,9 @@ def known_names(history: History) -> Known:
         name: [Option.of(text) for text in timeline[1::2] if isinstance(text, str)]
         for name, timeline in options.items()
     }
-    aliases = {alias for rows in texts.values() for option in rows for alias in option.aliases}
     choices = {name for name, rows in texts.items() if any(option.choices for option in rows)}
     return Known(
-        {*options, *(alias for alias in aliases if alias.startswith("--"))},
+        OptionNames.of(history),
         set(history.table("environment")),
         set(history.table("routes")),
         set(history.table("metrics")),

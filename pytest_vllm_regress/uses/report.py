@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from ..util.text import markdown_cell, one_line
-from .answer import Answer, Problem
+from .answer import Answer, Problem, in_range
 
 SCHEMA_VERSION = 1
 MAX_LISTED = 100
@@ -71,7 +71,11 @@ def to_json(answer: Answer, source: str) -> dict[str, Any]:
         "uses": len(answer.project.uses),
         "complete": list(answer.complete),
         "declared": [
-            {**dataclasses.asdict(declared), "broken": list(answer.broken.get(declared, ()))}
+            {
+                **dataclasses.asdict(declared),
+                "releases": list(in_range(declared, answer.problems)),
+                "broken": list(answer.broken.get(declared, ())),
+            }
             for declared in answer.project.declared
         ],
         "releases": {release: [p.to_json() for p in problems] for release, problems in answer.problems.items()},
@@ -94,7 +98,10 @@ def first_missing(answer: Answer) -> Iterator[tuple[str, Problem, int]]:
 def _declared_lines(answer: Answer, releases: Sequence[str]) -> Iterator[str]:
     for declared in answer.project.declared:
         broken = answer.broken.get(declared, ())
-        state = f"breaks with {span(broken, releases)}" if broken else "nothing breaks"
+        if broken:
+            state = f"breaks with {span(broken, releases)}"
+        else:
+            state = "nothing breaks" if in_range(declared, releases) else "no known release is in this range"
         yield f"declared: vllm{declared.specifier} ({declared.place}): {state}"
     if not answer.project.declared:
         yield "declared: no range of vllm"

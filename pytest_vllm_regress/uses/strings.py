@@ -7,9 +7,10 @@ import dataclasses
 import itertools
 import re
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ..api_history.modules import text_of
+from ..api_history.option_names import OptionNames, closest
 from .model import Command, Place, Use
 
 _VARIABLE = re.compile(r"\bVLLM_[A-Z0-9_]+\b")
@@ -17,6 +18,7 @@ _METRIC = re.compile(r"\bvllm:[a-z][a-z0-9_]+")
 _DOTTED = re.compile(r"vllm(?:\.[A-Za-z_]\w*){2,8}")
 _SERVER = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b")
 _ROUTE = re.compile(r"(?:https?://[^/\s\"']+|\{[^{}]*\}|\$\{?\w+\}?|:\d{2,5}|^)(/[\w/.-]+)")
+_OPTION = re.compile(r"--[a-z][a-z0-9_-]{1,100}")
 _SUFFIXES = ("_bucket", "_count", "_sum", "_total", "_created")
 _TAIL = re.compile(r"[;|&<>]+")
 _GENERIC_ROUTES = frozenset(
@@ -25,13 +27,16 @@ _GENERIC_ROUTES = frozenset(
 PARSER_OPTIONS = {"--tool-call-parser": "tool", "--reasoning-parser": "reasoning"}
 MAX_WORDS = 2000
 MAX_COMMANDS = 1000
+MAX_UNKNOWN = 500
+"""Names that no release has of which it is found out whether they resemble a known one."""
+_PREFIX = "VLLM_"
 
 
 @dataclasses.dataclass(frozen=True)
 class Known:
     """Names that any release has: strings of other meaning are no uses. ``choices``: options that allow only some values."""
 
-    options: Collection[str]
+    options: OptionNames
     environment: Collection[str]
     routes: Collection[str]
     metrics: Collection[str]
@@ -43,6 +48,8 @@ class StringReader:
 
     def __init__(self, known: Known) -> None:
         self._known = known
+        self._variables = [name.removeprefix(_PREFIX) for name in known.environment if name.startswith(_PREFIX)]
+        self._resembling: dict[str, bool] = {}
         self.own_routes: set[str] = set()
         self.commands: dict[Command, None] = {}
 
@@ -54,7 +61,7 @@ class StringReader:
     def uses_in(self, node: ast.AST, place: Place) -> list[Use]:
         """Return the uses in one node of Python source: a string, or a list of words that starts the server."""
         if isinstance(node, (ast.List, ast.Tuple)):
-            return list(self.words([text_of(item) for item in node.elts], place))
+            return list(self.words([text_of(item) for item in node.elts], place, alone=True))
         text = text_of(node) if isinstance(node, (ast.Constant, ast.JoinedStr)) else ""
         if not text or len(text) > 10_000:
             return []
@@ -68,7 +75,7 @@ class StringReader:
     def line(self, text: str, place: Place) -> Iterator[Use]:
         """Yield environment variables, metrics and routes in a text."""
         for name in set(_VARIABLE.findall(text)):
-            if name in self._known.environment:
+            if name in self._known.environment or self._resembles_variable(name):
                 yield Use("environment", (name,), place)
         for name in set(_METRIC.findall(text)):
             if (metric := self._metric(name)) is not None:
@@ -78,25 +85,32 @@ class StringReader:
             if route in self._known.routes and route not in _GENERIC_ROUTES:
                 yield Use("route", (route,), place)
 
-    def words(self, words: Sequence[str], place: Place) -> Iterator[Use]:
+    def words(self, words: Sequence[str], place: Place, *, alone: bool = False) -> Iterator[Use]:
         """Yield the options in a command that starts the server; none if it starts something else."""
         if any(_SERVER.search(f"{word} {following}") for word, following in itertools.pairwise([*words, ""])):
-            yield from self.options(words, [place] * len(words))
+            yield from self.options(words, [place] * len(words), alone=alone)
 
-    def options(self, words: Sequence[str], places: Sequence[Place]) -> Iterator[Use]:
-        """Yield the options of the server among the words of a command, each with its place. Notes the command."""
+    def options(self, words: Sequence[str], places: Sequence[Place], *, alone: bool = False) -> Iterator[Use]:
+        """Yield the options of the server among the words of a command, each with its place. Notes the command.
+
+        ``alone``: the words are of no other program, so that any option is meant for the server, and may be shortened.
+        """
         given: list[tuple[str, str]] = []
         for number, word in enumerate(words[:MAX_WORDS]):
             if not word.startswith("--") or len(word) < 4:
                 continue
             name, _, value = word.partition("=")
-            option = self._option(name)
-            if option is None:
-                continue
+            head, dot, keys = name.partition(".")
+            meaning = self._known.options.find(head) if alone else self._known.options.exact(head)
             place = places[number]
+            if meaning is None:
+                if _OPTION.fullmatch(head) and (alone or self._is_misspelt(head)):
+                    yield Use("option", (head,), place)
+                continue
+            option = self._positive(meaning)
             yield Use("option", (option,), place)
             value = value or (words[number + 1] if number + 1 < len(words) else "")
-            given.append((name.replace("_", "-"), "" if value.startswith("--") else value))
+            given.append((f"{meaning}{dot}{keys}".replace("_", "-"), "" if value.startswith("--") else value))
             if value and not value.startswith(("-", "$", "{")):
                 if option in PARSER_OPTIONS:
                     yield Use("parser", (option,), place, detail=value)
@@ -105,13 +119,20 @@ class StringReader:
         if words and len(self.commands) < MAX_COMMANDS:
             self.commands[Command(places[0], tuple(given))] = None
 
-    def _option(self, name: str) -> str | None:
-        """Return the option that a word means: it may have underscores, a dotted key, or be the negative form."""
-        name = name.partition(".")[0].replace("_", "-")
-        for candidate in (name, f"--{name.removeprefix('--no-')}"):
-            if candidate in self._known.options:
-                return candidate
-        return None
+    def _positive(self, option: str) -> str:
+        return option if option in self._known.options.options else f"--{option.removeprefix('--no-')}"
+
+    def _is_misspelt(self, option: str) -> bool:
+        return self._resembles(option, self._known.options.is_misspelt)
+
+    def _resembles_variable(self, name: str) -> bool:
+        """Return whether a variable is probably a known one with an error. Projects have variables ``VLLM_...`` of their own."""
+        return self._resembles(name, lambda name: bool(closest(name.removeprefix(_PREFIX), self._variables)))
+
+    def _resembles(self, name: str, resembles: Callable[[str], bool]) -> bool:
+        if name not in self._resembling and len(self._resembling) < MAX_UNKNOWN:
+            self._resembling[name] = resembles(name)
+        return self._resembling.get(name, False)
 
     def _metric(self, name: str) -> str | None:
         stems = [name, *(name.removesuffix(suffix) for suffix in _SUFFIXES), f"{name}_total"]

@@ -14,6 +14,8 @@ from .strings import StringReader
 Word = tuple[str, int]
 """A word and its line."""
 _SERVER = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b|\bvllm/vllm-openai\b")
+_PROGRAM = re.compile(r"\bvllm\s+serve\b|\bvllm\.entrypoints\.openai\.api_server\b")
+"""Starts the server. The name of its image may also be in ``docker build`` and ``docker push``."""
 _SERVER_LIST = re.compile(r"""['"]?\bvllm['"]?\s*,\s*['"]?serve\b|^\s*-\s*['"]?vllm['"]?\s*$""")
 _IMAGE = re.compile(r"\bvllm/vllm-openai:v?(\d+(?:\.\d+)+(?:\.post\d+)?)")
 _INSTALLED = re.compile(
@@ -39,7 +41,8 @@ def read_text(text: str, file: str, strings: StringReader) -> list[Use]:
                 words, done = _block(lines, number)
             else:
                 words, done = _command(lines, number, is_dockerfile(file))
-            uses += strings.options([word for word, _ in words], [Place(file, at) for _, at in words])
+            alone = not is_yaml and _PROGRAM.search(line) is not None
+            uses += strings.options([word for word, _ in words], [Place(file, at) for _, at in words], alone=alone)
     return uses
 
 

@@ -150,9 +150,35 @@ def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.C
         ([affected, "--preflight"], "is a list of packages"),
         ([affected, "--json", "--sarif"], "contradict"),
         (["--python", "/nowhere/python"], "No such file"),
+        (["vllm===main"], "vllm===main: 'main' is not a version"),
+        (
+            ['vllm==0.8.4; python_version<"3"'],
+            'vllm==0.8.4; python_version<"3": its marker holds for no Python on Linux',
+        ),
+        (["ray==2.43.0; sys_platform=='win32'"], "its marker holds for no Python on Linux"),
     ):
         assert audit(cases, *arguments) == 2
         assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["vllm===0.8.4", "vllm==0.8.4", "vllm == 0.8.4; python_version >= '3.13'"])
+def test_a_pinned_requirement(tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str) -> None:
+    cases = dataclasses.replace(CASE, affected=">=0.8,<0.8.5").write(tmp_path / "cases").directory.parent
+    assert audit(cases, target) == 1
+    assert f"{target}: vllm 0.8.4" in capsys.readouterr().out
+
+
+def test_options_that_no_release_has_are_noted(
+    cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert audit(cases, affected, fine, "--serve", "vllm serve M --enforce-eagerr") == 1
+    errors = capsys.readouterr().err
+    assert (
+        errors.count(
+            "note: --serve: '--enforce-eagerr' is no option of vllm serve that is known; close to it: --enforce-eager"
+        )
+        == 1
+    )
 
 
 def test_a_directory_of_packages(cases: Path, install: Install, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from pytest_vllm_regress.audit.matching import notes
 from pytest_vllm_regress.audit.package_lists import parse_list, read_list
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.errors import UsageError
+from tests.unit.audit.test_matching import CASE
 
 WHEEL = "https://example.org/vllm-0.8.4-cp38-abi3-manylinux1_x86_64.whl"
 FREEZE = f"""# a comment
@@ -23,6 +26,11 @@ colorama==0.4 ; sys_platform == "win32"
 --extra-index-url https://example.org
 lm_format_enforcer>=0.10
 """
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> tuple[Case, ...]:
+    return load_all_cases(CASE.write(tmp_path / "cases").directory.parent)
 
 
 def versions(text: str | bytes, path: Path | None = None) -> dict[str, tuple[str, ...]]:
@@ -56,6 +64,9 @@ version = "1"
 marker = "sys_platform == 'win32'"
 ''',
     "poetry.lock": '# Poetry\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n[metadata]\nx = 1\n',
+    "pdm.lock": '[metadata]\nlock_version = "4.5.0"\n[[package]]\nname = "vllm"\nversion = "0.8.4"\n[[package]]\nname = "ray"\nversion = "2.43.0"\n',
+    "editable": "# Editable install with no version control (vllm==0.8.4)\n-e /home/u/vllm\n# Editable Git install with no remote (ray==2.43.0)\n",
+    "sources": "https://example.org/vllm-0.8.4.tar.gz ; python_version > '3'\nray-2.43.0.tar.gz\n",
     "Pipfile.lock": as_json({"_meta": {}, "default": {"vllm": {"version": "==0.8.4"}}, "develop": {"ray": {"version": "==2.43.0"}}}),
     "CycloneDX": as_json({"bomFormat": "CycloneDX", "components": [
         {"name": "image", "components": [{"name": "vllm", "version": "0.8.4", "purl": "pkg:pypi/vllm@0.8.4?x=1"}]},
@@ -91,8 +102,35 @@ def test_the_line_of_a_package_is_recorded(tmp_path: Path) -> None:
 def test_requirements_without_a_version_are_kept_as_unpinned() -> None:
     inventory = parse_list(FREEZE.encode(), "list")
     assert inventory.unpinned == {"lm-format-enforcer": "'lm_format_enforcer>=0.10'"}
-    for line in ("vllm @ git+https://example.org/x", "-e git+https://example.org/x@0#egg=vllm"):
-        assert parse_list(line.encode(), "list").unpinned == {"vllm": repr(line)}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "vllm @ git+https://example.org/x",
+        "-e git+https://example.org/x@0#egg=vllm",
+        "git+https://github.com/vllm-project/vllm.git@v0.8.4#egg=vllm",
+        "git+https://github.com/a/b#subdirectory=c&egg=vllm",
+        "git+https://github.com/vllm-project/vllm.git@releases/v0.8.4",
+        "git+ssh://git@github.com/vllm-project/vllm",
+        "-e /home/u/vllm",
+        "--editable=../vllm[audio]",
+        "./vllm/",
+    ],
+)
+def test_an_address_of_vllm_is_vllm_without_a_version(cases: tuple[Case, ...], line: str) -> None:
+    inventory = parse_list(line.encode(), "list")
+    assert inventory.unpinned == {"vllm": repr(line)}
+    assert "has no version, so that nothing is known about vllm" in notes(inventory, cases)[0]
+
+
+@pytest.mark.parametrize("line", ["--find-links /srv/vllm", "-e /srv/vllm-tools", "git+https://github.com/vllm/tools"])
+def test_other_addresses_are_not_vllm(line: str) -> None:
+    assert parse_list(f"ray==2.43.0\n{line}".encode(), "list").unpinned == {}
+
+
+def test_an_address_counts_where_its_marker_may_hold() -> None:
+    assert versions("ray==2.43.0\n./vllm-0.8.4.tar.gz ; python_version < '3'\n") == {"ray": ("2.43.0",)}
 
 
 def test_markers_for_another_python_or_machine_count() -> None:
@@ -118,6 +156,35 @@ def test_included_files_are_read_within_limits(tmp_path: Path) -> None:
         read_list(top)
 
 
+def test_constraints_give_versions_to_packages_that_the_list_names(cases: tuple[Case, ...], tmp_path: Path) -> None:
+    (tmp_path / "pins.txt").write_text("vllm==0.8.4\nxgrammar==0.1\noutlines-core>=1\n-c more.txt\n")
+    (tmp_path / "more.txt").write_text("ray==2.43.0\n-c pins.txt\n")
+    (tmp_path / "base.txt").write_text("ray\n")
+    top = tmp_path / "top.txt"
+    for option in ("-c ", "-c", "--constraint ", "--constraint="):
+        top.write_text(f"{option}pins.txt\nvllm>=0.8\n-r base.txt\n")
+        inventory = read_list(top)
+        assert inventory.versions == BOTH
+        assert "no version" not in "".join(notes(inventory, cases))
+    top.write_text("-c base.txt\n-r base.txt\nvllm==0.8.4\n")  # as constraints and as a list
+    assert read_list(top).unpinned == {"ray": "'ray'"}
+    top.write_text("-c pins.txt\n")
+    with pytest.raises(UsageError, match="names no package"):
+        read_list(top)
+
+
+@pytest.mark.parametrize("constraints", ["https://example.org/pins.txt", "../pins.txt", "none.txt", ""])
+def test_constraints_that_are_not_read_are_noted(cases: tuple[Case, ...], tmp_path: Path, constraints: str) -> None:
+    (tmp_path / "pins.txt").write_text("vllm==0.8.4\n")
+    (tmp_path / "lists").mkdir()
+    top = tmp_path / "lists" / "top.txt"
+    top.write_text(f"-c {constraints}\nvllm\n")
+    inventory = read_list(top)
+    assert inventory.versions == {}
+    assert notes(inventory, cases)[0].startswith("constraints were not read: ")
+    assert notes(parse_list(b"-c pins.txt\nvllm", "standard input"), cases)[0].startswith("constraints were not read: ")
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -134,6 +201,8 @@ def test_included_files_are_read_within_limits(tmp_path: Path) -> None:
 def test_a_file_that_is_not_a_list_is_refused(content: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=words) as caught:
         parse_list(content, "list")
+    for name in ("pdm.lock", "poetry.lock", "uv.lock", "pylock.toml", "Pipfile.lock"):
+        assert b"\x00" in content or name in str(caught.value)
     assert "\x1b" not in str(caught.value) and "prose" not in str(caught.value)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.deployments.configuration import UNSET, Deployment, read_deployments
+from pytest_vllm_regress.deployments.arguments import UNSET
+from pytest_vllm_regress.deployments.configuration import Deployment, read_deployments
 from pytest_vllm_regress.errors import UsageError
 
 COMPOSE = """
@@ -72,6 +74,68 @@ def test_a_command_line() -> None:
     assert deployment.complete
 
 
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        ("--tensor-parallel 2", {"tensor_parallel_size": "2"}),  # argparse accepts the beginning of a name
+        ("--tensor_par=2", {"tensor_parallel_size": "2"}),
+        ("--no-enable-prefix", {"no_enable_prefix_caching": True, "enable_prefix_caching": False}),
+        ("--structured-outputs-c.backend xgrammar", {"structured_outputs_config.backend": "xgrammar"}),
+        ("--enable-lora -dcp 2 -n=3", {"enable_lora": True, "decode_context_parallel_size": "2", "nnodes": "3"}),
+        ("-O3 --enable-lora", {"optimization_level": "3", "enable_lora": True}),
+        ("--help", {"help": True}),
+    ],
+)
+def test_options_may_be_shortened(arguments: str, options: dict[str, Any]) -> None:
+    (deployment,) = read_deployments(f"vllm serve M {arguments}")
+    assert deployment.options == {"model": "M", **options}
+    assert deployment.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "note", "open_options"),
+    [
+        ("--tensor-parallel-sizee 2", "'--tensor-parallel-sizee' is no option of vllm serve that is known; close to it: ", ["tensor_parallel_size"]),
+        ("--no-enable-prefix-cachingg", "'--no-enable-prefix-cachingg' is no", ["enable_prefix_caching"]),
+        ("--tool-c hermes --tool-call-parserr x", "'--tool-call-parserr' is no", []),  # given as well
+        ("--enable-l", "'--enable-l' is no option of vllm serve that is known; close to it: --enable-layerwise-", ["enable_lora"]),
+        ("--nothing-like-it", "'--nothing-like-it' is no option of vllm serve that is known", []),
+        ("-xyz 2", "'-xyz' is no option of vllm serve that is known", []),
+        (f"--{'a' * 10_000}", "'--aaa", []),
+        (" ".join(f"--{'a' * n}" for n in range(3, 10)), "'--aaa' is no", []),
+    ],
+)  # fmt: skip
+def test_options_that_no_release_has_are_noted(arguments: str, note: str, open_options: list[str]) -> None:
+    (deployment,) = read_deployments(f"vllm serve M {arguments}")
+    assert deployment.notes[0].startswith(note)
+    assert len(deployment.notes) <= 6
+    for option in open_options:
+        assert deployment.options[option] == UNSET
+
+
+RUN = "docker run --rm --gpus all -e VLLM_USE_V1=0 --env=A=$B -e TOKEN --ipc=host -p 80:80 -v /opt/vllm:/x"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{RUN} vllm/vllm-openai:v0.8.4 --model M -tp 2",
+        f"{RUN} vllm/vllm-openai M -tp 2 && docker ps",
+        f"sudo {RUN} registry/team/vllm:1 --model M -tp 2".replace("docker run", "docker container run"),
+        f"{RUN} team/image vllm serve M -tp 2".replace("docker", "/usr/bin/podman"),
+        f"{RUN} --entrypoint vllm vllm/vllm-openai serve M -tp 2",
+        f"{RUN} --entrypoint bash vllm/vllm-openai -c 'pip list && exec vllm serve M -tp 2'",
+        f"docker pull vllm/vllm-openai && {RUN} \\\n vllm/vllm-openai:v0.8.4 \\\n --model M -tp 2",
+    ],
+)
+def test_docker_run_starts_the_server_of_the_image(tmp_path: Path, command: str) -> None:
+    (tmp_path / "start.sh").write_text(f"#!/bin/sh\n{command}\n")
+    for text in (command, str(tmp_path / "start.sh")):
+        (deployment,) = read_deployments(text)
+        assert deployment.options == {"model": "M", "tensor_parallel_size": "2"}
+        assert deployment.variables == {"VLLM_USE_V1": "0", "A": UNSET, "TOKEN": UNSET}
+
+
 @pytest.mark.parametrize("arguments", ["--config more.yaml", "$ARGUMENTS", '"$@"'])
 def test_a_configuration_elsewhere_leaves_the_rest_open(arguments: str) -> None:
     (deployment,) = read_deployments(f"vllm serve M {arguments}")
@@ -116,6 +180,10 @@ def test_a_script(tmp_path: Path) -> None:
         ("empty.yaml", "", "starts no vLLM"),
         ("redis.yaml", "services: {a: {image: redis, command: --x}}", "starts no vLLM"),
         ("deep.yaml", "[" * 100_000, "not valid YAML"),
+        ("build.sh", "docker build -t vllm/vllm-openai .", "starts no vLLM"),
+        ("other.sh", "docker run -v /opt/vllm:/x --name vllm redis --x y", "starts no vLLM"),
+        ("shell.sh", "docker run rocm/vllm bash\ndocker run --entrypoint bash vllm/vllm-openai", "starts no vLLM"),
+        ("cut.sh", "docker run --name vllm", "starts no vLLM"),
     ],
 )
 def test_what_starts_no_vllm_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:

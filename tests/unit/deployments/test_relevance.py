@@ -27,6 +27,8 @@ def reach(case_id: str, arguments: str, version: str, **variables: str) -> Reach
         ("vllm-11737", "0.8.4", "-tp 2", REACHABLE),
         ("vllm-11737", "0.8.4", "", NOT),
         ("vllm-11737", "0.8.4", "-tp $TP", UNKNOWN),
+        ("vllm-11737", "0.8.4", "--tensor-parallel 2", REACHABLE),
+        ("vllm-11737", "0.8.4", "--tensor-parallel-sizee 2", UNKNOWN),
         ("vllm-7557", "0.7.3", "-pp 2", REACHABLE),
         ("vllm-7557", "0.8.4", "-pp 2", UNKNOWN),
         ("vllm-7557", "0.8.4", "-tp 2", NOT),

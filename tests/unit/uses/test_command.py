@@ -60,9 +60,35 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert words in output
 
 
-def test_what_is_ignored_does_not_count(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("specifier", "state", "known"),
+    [
+        (">=99", "no known release is in this range", []),
+        ("<1", "no known release is in this range", []),
+        ("<2", "nothing breaks", ["1.0"]),
+    ],
+)
+def test_a_range_without_a_known_release_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], specifier: str, state: str, known: list[str]
+) -> None:
+    project = str(write(tmp_path, {**OLD, **pyproject(specifier)}))
+    assert cli.main(["uses", project]) == 0
+    assert f"declared: vllm{specifier} (pyproject.toml:3): {state}\n" in capsys.readouterr().out
+    assert cli.main(["uses", project, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["declared"][0]["releases"] == known
+
+
+def test_what_is_ignored_does_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     project = write(tmp_path, {**OLD, **pyproject(">=1")})
     assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_port"]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_ports", "--ignore", ""]) == 1
+    errors = capsys.readouterr().err
+    assert (
+        "note: --ignore 'vllm.utils.get_ports': the project uses nothing of this name. Did you mean vllm.utils.get_port?"
+        in errors
+    )
+    assert "note: --ignore ''" in errors
 
 
 def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -107,7 +133,6 @@ def test_usage_errors(arguments: list[str]) -> None:
         ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = "^0.8.5"', [">=0.8.5,<0.9"]),
         ("pyproject.toml", '[tool.poetry.dependencies]\nvllm = {version = ">=0.8"}', [">=0.8"]),
         ("pyproject.toml", 'dependencies = ["vllm-ascend==1", "vllm"]', []),
-        ("pyproject.toml", "not toml [", []),
         ("setup.py", "setup(install_requires=['vllm<=0.9'])", ["<=0.9"]),
         ("deps/requirements/gpu.txt", "vllm>=0.8 \\\n  --hash=sha256:1\n", [">=0.8"]),
         ("notes.txt", "vllm==0.8", []),
@@ -115,6 +140,18 @@ def test_usage_errors(arguments: list[str]) -> None:
 )
 def test_declared_ranges(name: str, text: str, specifiers: list[str]) -> None:
     assert [declared.specifier for declared in declared_in(text, name)] == specifiers
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("pyproject.toml", "vllm [\n"), ("setup.cfg", "vllm\n"), ("setup.py", "vllm(")]
+)
+def test_a_file_with_ranges_that_cannot_be_parsed_is_noted(
+    tmp_path: Path, two_releases: History, name: str, text: str
+) -> None:
+    with pytest.raises(ValueError, match=r"line|never closed|sections|TOML|expected|Expected|Invalid"):
+        declared_in(text, name)
+    (note,) = answer_for(tmp_path, two_releases, {name: text}).project.notes
+    assert note.startswith(f"left out: {name}: cannot be parsed")
 
 
 def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, two_releases: History) -> None:

@@ -59,6 +59,28 @@ def test_files(tmp_path: Path, two_releases: History, name: str, text: str, expe
     assert result.problems["1.0"] == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "unknown"),
+    [
+        ("run.sh", "VLLM_KEPTT=1 vllm serve m --modee a --other", ["VLLM_KEPTT", "--modee", "--other"]),
+        ("run.sh", "vllm serve m --mod b --nothing.x=1 && pytest --x", ["--nothing"]),  # --mod is short for --mode
+        ("run.sh", "export VLLM_IMAGE=x VLLM_NOSUCH=1", []),  # the project's own
+        ("run.sh", "docker build --tagg x vllm/vllm-openai --build-arg a", []),
+        ("run.sh", "docker run --gpus all vllm/vllm-openai --tool-call-parserr h", ["--tool-call-parserr"]),
+        ("a.py", "x = ['vllm', 'serve', 'm', '--other']", ["--other"]),
+        ("a.py", "x = 'vllm serve m\\npytest --other --tool-call-parserr h'", ["--tool-call-parserr"]),
+        ("pod.yaml", "image: vllm/vllm-openai\nargs: [--tool-call-parserr, h]\nprobe: [curl, --mod, --tool-call]", ["--tool-call-parserr"]),
+        ("run.sh", f"vllm serve m --{'x' * 10_000} --{{}}", []),
+    ],
+)  # fmt: skip
+def test_names_that_no_release_has_are_listed(
+    tmp_path: Path, two_releases: History, name: str, text: str, unknown: list[str]
+) -> None:
+    result = answer_for(tmp_path, two_releases, {name: text})
+    assert sorted(use.name for use in result.unknown) == sorted(unknown)
+    assert result.problems["2.0"] == ()
+
+
 def test_notebooks_are_read_cell_by_cell(tmp_path: Path, two_releases: History) -> None:
     cells = [
         {"cell_type": "markdown", "source": "from vllm.utils import get_port"},
