@@ -84,6 +84,12 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["new", "17173x"], "upstream '17173x': allowed are a number"),
         (["new", "1", "--kind", "hangs"], "symptom.kind = 'hangs': allowed"),
         (["new", "1", "--kind", "hang", "--control", "x"], "--control 'x': allowed is FIELD=VALUE"),
+        (
+            ["new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.4"],
+            "vllm-0.8.4: both affected and fixed evidence",
+        ),
+        (["matrix", "--versions", ">=0.8", "--dry-run"], "--dry-run lists releases of --releases. To see"),
+        (["matrix", "--versions", ">=0.8", "--disk", "9GiB"], "--disk limits what --releases downloads"),
         (["lisst"], "No such command"),
         (["list", "--jsonn"], "No such option"),
     ],
