@@ -164,6 +164,8 @@ def judge(
 
     (case,) = invocation(context).select([case_id])
     files = _existing_files(stored or [case.directory / OBSERVATIONS_FILE, cache_root() / "results"])
+    if write is not None:
+        check_distinct([write], files)
     judgements = rejudge_case(case, _readable(files, strict=bool(stored)))
     if not judgements:
         raise UsageError(
@@ -177,7 +179,6 @@ def judge(
         if judgement.stale:
             say(f"    out of date: {judgement.stale}")
     if write is not None:
-        check_distinct([write], files)
         results.write_results(write, results.RunResult(tuple(judgement.now for judgement in judgements)))
     stale = sum(bool(judgement.stale) for judgement in judgements)
     changed = sum(judgement.changed for judgement in judgements)
