@@ -34,7 +34,7 @@ def option_rows() -> Iterator[str]:
     yield "| option | meaning |"
     yield "| --- | --- |"
     for option in options.OPTIONS:
-        values = "" if option.flag else " " + ("|".join(option.choices) if option.choices else str(option.metavar))
+        values = "" if option.flag else "=" + ("|".join(option.choices) if option.choices else str(option.metavar))
         yield f"| `{option.flag_name}{_cell(values)}` | {_cell(option.help)} |"
 
 

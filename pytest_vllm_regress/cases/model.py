@@ -69,6 +69,10 @@ class Range:
             return Affectedness(False, f"not affected: {self.package} is not installed (affected are {self})")
         return self._compare(name, installed)
 
+    def is_installed(self, versions: Mapping[str, str]) -> bool:
+        """Return whether an installation has the distribution in any version."""
+        return _installed(versions, self.package)[1] is not None
+
     @functools.lru_cache(maxsize=16384)  # noqa: B019 (bounded; pages and advice compare every range with every release)
     def _compare(self, name: str, installed: str) -> Affectedness:
         version = version_of(installed)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import io
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 import typer.core
@@ -18,7 +21,7 @@ import typer.main
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
 from ..util.logs import LOGGER, logging_to
-from .context import HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
+from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
 
 MODULES = {
     "ask": "run",
@@ -54,9 +57,11 @@ PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", 
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
-    "3 an environment could not be built; 4 internal error; 130 interrupted. "
+    "3 an environment could not be built; 4 internal error; 130 interrupted; "
+    "141 the reader of standard output has ended (| head). "
     "Global options stand before the command: vllm-regress -v run."
 )
 
@@ -91,11 +96,49 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code (see ``EPILOG``)."""
+    _prepare_streams()
+    if sys.stdout is None:
+        warn("vllm-regress: standard output is closed: redirect it to a file, or to /dev/null")
+        return USAGE
+    stdout = sys.stdout  # a broken pipe makes typer replace it
+    status = _run(arguments)
+    _flush(sys.stderr)
+    error = _flush(stdout)
+    if error is None or status == BROKEN_PIPE:
+        return status
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    warn(f"vllm-regress: standard output: {error.strerror}")
+    return USAGE
+
+
+def _prepare_streams() -> None:
+    """Let standard output and standard error escape characters that their encoding does not have."""
+    if sys.stderr is None:  # closed; ``print`` would use standard output instead
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a test may use another kind
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _flush(stream: TextIO) -> OSError | None:
+    """Flush a stream and return the error if that fails. What is left in it is dropped then, because Python would try again at its end."""
+    try:
+        stream.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return error
+    return None
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     own_args, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
     except SystemExit as exit_request:
-        return _status(exit_request.code)
+        # typer and rich turn it into an exit with 1, which means something else.
+        return BROKEN_PIPE if isinstance(exit_request.__context__, BrokenPipeError) else _status(exit_request.code)
     except KeyboardInterrupt:
         warn("interrupted")
         return INTERRUPTED
@@ -103,9 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warn(f"vllm-regress: {error}")
         return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
     except OSError as error:  # a full disk, a missing or protected file: no defect of this program
-        if error.filename is None:
+        if error.filename is None and error.errno not in _FULL:
             return _internal_error()
-        warn(f"vllm-regress: {os.fsdecode(error.filename)}: {error.strerror}")
+        # Writing to an open file gives an error without a name. Our own files are written by `write_atomically`, which adds it.
+        name = "standard output" if error.filename is None else os.fsdecode(error.filename)
+        warn(f"vllm-regress: {name}: {error.strerror}")
         return USAGE
     except Exception:
         return _internal_error()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..runner.executor import Executor
     from ..runner.progress import CaseLines, Say
 
-OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
 HELP = {"help_option_names": ["-h", "--help"]}
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal there is no question.")
@@ -274,7 +274,8 @@ def cluster(on: str | None) -> Iterator[None]:
 
 def on_a_terminal() -> bool:
     """Return whether a user reads our output and can answer."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    # A stream that was closed before the start is None.
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
 
 
 def print_json(value: object) -> None:
@@ -302,4 +303,5 @@ def say(line: str) -> None:
 
 def warn(line: str) -> None:
     """Print a line for the user on standard error."""
-    print(printable(mask(line)), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk: there is no other place to say so
+        print(printable(mask(line)), file=sys.stderr, flush=True)

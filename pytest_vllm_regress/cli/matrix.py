@@ -256,10 +256,14 @@ def _reduced(batches: Sequence[Batch], wanted: Callable[[str, str], bool]) -> tu
 def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run: bool) -> int | None:
     """Return the bytes that a sweep over releases on this machine may take; None for any other matrix."""
     if releases is None or on is not None:
-        if disk is not None or dry_run:
+        where = " on this machine; a node's cache has a limit of its own" if on is not None else ""
+        if dry_run:
             raise UsageError(
-                "--disk and --dry-run go with --releases on this machine; a node's cache has a limit of its own"
+                f"--dry-run lists releases of --releases{where}. To see the environments and cases of another matrix without running it, use "
+                "--plan github instead"
             )
+        if disk is not None:
+            raise UsageError(f"--disk limits what --releases downloads{where or '. Leave it out here'}")
         return None
     return _size(disk or DISK)
 

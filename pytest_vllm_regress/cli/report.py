@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from ..util.files import distinct_files
+from ..util.files import check_distinct, check_writable, distinct_files
 from ..util.paths import cache_root
 from .context import (
     HELP,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..cases.model import Case
     from ..cases.results import RunResult, TestResult
 
+STDOUT = Path("-")
 app = typer.Typer(context_settings=HELP)
 
 
@@ -54,7 +55,7 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="Write Markdown to FILE, for the summary of a CI job; - prints it."),
     ] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE.")] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML to FILE; - prints it.")] = None,
     record: Annotated[
         bool, typer.Option("--record", help="Add the verdicts to the table beside the cases (verdicts.json).")
     ] = False,
@@ -70,44 +71,47 @@ def report(
     Exit code 0: all verdicts as expected.
     """
     from ..cases.results import merge_results, read_results
-    from ..util.files import write_atomically
 
-    runs = [read_results(path) for path in result_files(paths or [])]
+    files = result_files(paths or [])
+    runs = [read_results(path) for path in files]
+    prints = [name for name, path in (("--markdown -", markdown), ("--junit -", junit)) if path == STDOUT]
+    prints += ["--json"] * as_json
+    if len(prints) > 1:
+        raise UsageError(f"{' and '.join(prints)} contradict each other: standard output can have one of them")
+    _check_outputs([path for path in (html, markdown, junit) if path is not None and path != STDOUT], pages, files)
+    show = warn if prints else say
     merged = merge_results(runs)
     if html is not None or pages is not None:
         from ..pages.run_page import write_page, write_pages
 
         known = invocation(context).cases_if_any()
         if html is not None:
-            say(f"page: {write_page(html, merged, known)}")
+            show(f"page: {write_page(html, merged, known)}")
         if pages is not None:
-            say(f"pages: {write_pages(pages, merged, known)}")
+            show(f"pages: {write_pages(pages, merged, known)}")
     if markdown is not None:
         from ..reporting.markdown import markdown_text
 
-        if markdown == Path("-"):
-            say(markdown_text(merged))
-        else:
-            write_atomically(markdown, markdown_text(merged))
+        _write(markdown, markdown_text(merged))
     if junit is not None:
         from ..reporting.junit import junit_xml
 
-        write_atomically(junit, junit_xml(merged))
+        _write(junit, junit_xml(merged))
     if record:
         from ..audit import verdict_table
 
         cases = invocation(context).cases()
         place = cases[0].directory.parent
-        say(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
+        show(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
     if attempts:
         from ..audit.attempts import FILE, count_attempts
 
         cases = invocation(context).cases()
         place = cases[0].directory.parent
-        say(f"{count_attempts(place, cases, runs)} attempts are new in {place / FILE}")
+        show(f"{count_attempts(place, cases, runs)} attempts are new in {place / FILE}")
     if as_json:
         print_json(merged.to_json())
-    elif markdown != Path("-"):
+    elif not prints:
         from ..reporting.table import print_to_console
 
         print_to_console(merged)
@@ -160,6 +164,8 @@ def judge(
 
     (case,) = invocation(context).select([case_id])
     files = _existing_files(stored or [case.directory / OBSERVATIONS_FILE, cache_root() / "results"])
+    if write is not None:
+        check_distinct([write], files)
     judgements = rejudge_case(case, _readable(files, strict=bool(stored)))
     if not judgements:
         raise UsageError(
@@ -178,6 +184,23 @@ def judge(
     changed = sum(judgement.changed for judgement in judgements)
     say(f"{len(judgements)} observations judged again: {changed} verdicts changed, {stale} out of date")
     raise typer.Exit(OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED)
+
+
+def _check_outputs(files: list[Path], folder: Path | None, inputs: list[Path]) -> None:
+    """Raise ``UsageError`` if an output would replace an input or another output, or if a file cannot be written."""
+    check_distinct([*files, *([] if folder is None else [folder])], inputs)
+    for path in files:
+        check_writable(path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a document to ``path``, or print it if that is ``-``."""
+    from ..util.files import write_atomically
+
+    if path == STDOUT:
+        say(text)
+    else:
+        write_atomically(path, text)
 
 
 def result_files(paths: list[Path]) -> list[Path]:

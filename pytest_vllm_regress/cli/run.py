@@ -203,10 +203,10 @@ def _probed(session: Session, environment: str, probe: str, arguments: dict[str,
 
 
 def _served(session: Session, environment: str, fields: dict[str, Any], command: Sequence[str]) -> int:
-    from ..engines.spec import SHORT, EngineSpec
+    from ..engines.spec import EngineSpec
     from ..engines.standalone import run_client
 
-    spec = EngineSpec.create(**{SHORT.get(name, name): value for name, value in fields.items()}).relative_to(Path.cwd())
+    spec = EngineSpec.create(**fields).relative_to(Path.cwd())
     server = session.server(session.target(environment), spec, user="ask", fresh=False)
     return run_client(server, command)
 

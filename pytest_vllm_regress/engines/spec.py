@@ -84,7 +84,7 @@ class EngineSpec:
 
         Raises ``UsageError`` for an unknown name and suggests the closest one.
         """
-        values = {SHORT.get(name, name): value for name, value in values.items()}
+        values = full_names(values)
         unknown = [name for name in values if name not in _FIELDS]
         if unknown:
             raise UsageError(_unknown_axis(unknown[0]))
@@ -175,6 +175,14 @@ def front_named(name: object) -> Front:
     raise UsageError(f"vllm_engine: front={name!r} is not one of {', '.join(FRONTS)}")
 
 
+def full_names(values: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the values with full names in place of short ones. Raises ``UsageError`` for a field that has a value under both."""
+    for short, name in SHORT.items():
+        if short in values and name in values:
+            raise UsageError(f"engine spec: {short} is short for {name}: give one of them")
+    return {SHORT.get(name, name): value for name, value in values.items()}
+
+
 def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tuple[dict[str, Json], tuple[Axis, ...]]:
     """Split a marker's arguments into fields with one value and axes (lists of values). Raises ``UsageError`` for unknown names and bad values.
 
@@ -182,14 +190,13 @@ def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tup
     """
     fixed: dict[str, Json] = {}
     axes: list[Axis] = []
-    for argument, value in arguments.items():
-        name = SHORT.get(argument, argument)
+    for name, value in full_names(arguments).items():
         if name not in _FIELDS:
-            raise UsageError(_unknown_axis(argument, others))
+            raise UsageError(_unknown_axis(name, others))
         is_axis = isinstance(value, list) and name not in _LISTS
         if is_axis:
             if not value:
-                raise UsageError(f"vllm_engine({argument}=[]): an axis needs at least one value")
+                raise UsageError(f"vllm_engine({name}=[]): an axis needs at least one value")
             axes.append(Axis(name, tuple(value)))
         else:
             fixed[name] = value

@@ -8,7 +8,7 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from ..environments.installed import VLLM, Installed, read_installed
+from ..environments.installed import GRAMMARS, VLLM, Installed, read_installed
 from ..environments.overlay import about
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
@@ -19,6 +19,9 @@ from .device import choose
 RUNNING_INTERPRETER = "this interpreter"
 BORROWED = "vllm-build"
 """Key beside the versions of an environment built from source, for the parts that were taken from another build."""
+
+RELEVANT = ("vllm", *GRAMMARS, "torch", "transformers", "ray")
+"""Packages whose versions matter most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +47,8 @@ class Target:
 
     def describe(self) -> str:
         """Return one line with the relevant versions and the device."""
-        relevant = (
-            "vllm",
-            "lm-format-enforcer",
-            "xgrammar",
-            "llguidance",
-            "outlines-core",
-            "torch",
-            "transformers",
-            "ray",
-        )
         versions = self.versions
-        packages = ", ".join(f"{name} {versions[name]}" for name in (*relevant, BORROWED) if name in versions)
+        packages = ", ".join(f"{name} {versions[name]}" for name in (*RELEVANT, BORROWED) if name in versions)
         return f"{self.name}: {packages}, python {self.installed.python}; device {self.device} ({devices.DESCRIPTIONS[self.device]})"
 
 
@@ -113,7 +106,7 @@ def default_environment() -> str:
     if (name := default_name()) is not None:
         return name
     raise UsageError(
-        f"no environment is named, and {sys.executable} has no vLLM. Name the vLLM to test: --vllm-env NAME|PATH, or the ini setting vllm_env; "
+        f"no environment is named, and {sys.executable} has no vLLM. Name the vLLM to test: --vllm-env=NAME|PATH, or the ini setting vllm_env; "
         "the path of an interpreter that has vLLM, or a name such as vllm-0.8.5, which is built on first use (several GiB; `vllm-regress env list` "
         "shows the names). Or install vLLM beside pytest"
     )

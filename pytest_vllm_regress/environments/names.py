@@ -64,6 +64,17 @@ def package_without_vllm(name: str) -> str:
     return package if package in GRAMMARS else ""
 
 
+def versions_named_by(name: str) -> dict[str, str]:
+    """Return the versions that an environment of that name pins, by distribution; empty if the name alone does not tell."""
+    if names_interpreter(name) or parse_name(name) is not None:
+        return {}
+    try:
+        recipe = load(find_file()).resolve(name)
+    except UsageError:
+        return {}
+    return dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
+
+
 def unavailable_reason(name: str, *, ask: bool = True) -> str:
     """Return why no environment of that name can exist, with similar names; empty if one may exist.
 

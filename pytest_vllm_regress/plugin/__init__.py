@@ -26,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for line in MARKERS:
         config.addinivalue_line("markers", line)
     if options.any_set(config):
+        options.warn_of_path_as_argument(config)
         settings_of(config)  # so that an invalid option stops the run before a test is collected
         _collect_verdicts(config)
     # Not by ``pytest_plugins``, which makes pytest read the entry points of all installed distributions again.

@@ -11,15 +11,18 @@ import pytest
 
 from ..cases.loading import load_case_for
 from ..cases.model import SPECIFIER_HELP, Case
-from ..engines.spec import Axis, Front, combination_id, combinations, front_named, parse_axes
-from ..engines.target import Target
+from ..engines.spec import Axis, Front, combination_id, combinations, front_named, full_names, parse_axes
+from ..engines.target import RELEVANT, Target
 from ..errors import Kind, RegressError, Unsupported, UsageError
+from ..util.validation import did_you_mean, format_value
 from ..util.versions import alternatives_of
 from .private import write_group
 from .session import session_of
 from .stash import settings_of
 
 _ENGINE_FIXTURES = ("engine_spec", "vllm_engine", "vllm_server")
+_CLOSE = 0.8
+"""Similarity of a misspelled package: vlm and vllm have 0.86, but torchaudio and torch 0.67."""
 _OWN_KEYS = ("front", "fresh", "timeout")
 _NOT_IN_A_NAME = re.compile(
     r"[^\w.=]+"
@@ -63,11 +66,17 @@ def _parsed(node: Any) -> EngineMarker:
             raise UsageError(
                 f"vllm_engine takes keyword arguments only, got {marker.args!r}; e.g. vllm_engine(tensor_parallel_size=[1, 2])"
             )
-        arguments = {**marker.kwargs, **arguments}
+        arguments = {**full_names(marker.kwargs), **arguments}
     own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
     front = front_named(own.get("front", "offline"))
     fixed, axes = parse_axes(arguments, _OWN_KEYS)
-    return EngineMarker(front, bool(own.get("fresh", False)), own.get("timeout"), fixed, axes)
+    return EngineMarker(front, bool(own.get("fresh", False)), _seconds(own.get("timeout")), fixed, axes)
+
+
+def _seconds(timeout: object) -> float | None:
+    if timeout is None or (isinstance(timeout, (int, float)) and not isinstance(timeout, bool) and timeout > 0):
+        return timeout
+    raise UsageError(f"vllm_engine: timeout={format_value(timeout)} is not a positive number of seconds")
 
 
 def marked_case(item: pytest.Item) -> MarkedCase | None:
@@ -116,14 +125,18 @@ def check_requirements(item: pytest.Item, target: Target) -> None:
             if version is None or not any(
                 alternative.contains(version.partition("+")[0], prereleases=True) for alternative in allowed
             ):
-                has = f"{package} {version}" if version else f"no {package}"
+                known = {*RELEVANT, *target.versions}
+                hint = "" if package in known else did_you_mean(package, known, cutoff=_CLOSE)
+                has = f"{package} {version}" if version else f"no {package}{hint and '.'}{hint}"
                 raise Unsupported(f"{target.name} has {has}", needs=f"{package} {specifier}")
 
 
 def generate(metafunc: pytest.Metafunc) -> None:
     """Parametrize over environments and over the marker's axes."""
     if settings_of(metafunc.config).environments:
-        names = session_of(metafunc.config).environment_names()
+        names: tuple[str, ...] = ()
+        with contextlib.suppress(RegressError):  # a name that does not exist: `session.header` ends the run with it
+            names = session_of(metafunc.config).environment_names()
         if len(names) > 1:
             metafunc.parametrize("vllm_env", names, indirect=True, scope="session")
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,6 +33,7 @@ class _Option(NamedTuple):
     many: bool = False
     flag: bool = False
     choices: tuple[str, ...] | None = None
+    path: bool = False
 
     @property
     def flag_name(self) -> str:
@@ -54,19 +57,21 @@ OPTIONS = (
         "environment to test: a name (see `vllm-regress env list`) or an interpreter's path; repeatable",
         "NAME|PATH",
         many=True,
+        path=True,
     ),
     _Option(
         "vllm_source",
         "where vllm@REV finds its commits: a clone's path, or a URL that is cloned once; PACKAGE=... for another package; repeatable",
         "[PACKAGE=]PATH|URL",
         many=True,
+        path=True,
     ),
     _Option(
         "vllm_wheel_index",
         "a package index with {commit} in its address: vllm@REV is then the commit's own wheel, for every device",
         "URL",
     ),
-    _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL"),
+    _Option("vllm_model", "a real checkpoint (path or hub name) instead of the tiny forged ones", "MODEL", path=True),
     _Option(
         "vllm_fail_on_known",
         "a documented failure that is reproduced fails the test instead of being expected",
@@ -77,7 +82,7 @@ OPTIONS = (
         "run a failed test again on smaller engines: reports the smallest that fails and the largest that works",
         flag=True,
     ),
-    _Option("vllm_report", "write the verdicts to this JSON file", "FILE"),
+    _Option("vllm_report", "write the verdicts to this JSON file", "FILE", path=True),
     _Option(
         "vllm_leftovers",
         "what an engine leaves behind: warn (default) or fail the test that left it",
@@ -160,6 +165,28 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(option.name, option.help, type=kind, default=None)  # type: ignore[arg-type]
 
 
+def warn_of_path_as_argument(config: pytest.Config) -> None:
+    """Warn if pytest took the value of an option for a test path and looked for its rootdir and ini file there.
+
+    It does so before plugins are loaded, for ``--option PATH`` but not for ``--option=PATH``.
+    """
+    invocation = config.invocation_params
+    elsewhere = not invocation.dir.is_relative_to(config.rootpath)
+    if hasattr(config, "workerinput") or (config.inipath is not None and not elsewhere):
+        return
+    flags = {option.flag_name for option in OPTIONS if option.path}
+    for flag, value in itertools.pairwise(map(str, invocation.args)):
+        path = Path(os.path.abspath(invocation.dir / value))
+        if flag in flags and path.exists() and (elsewhere or not path.is_relative_to(invocation.dir)):
+            config.issue_config_time_warning(
+                pytest.PytestConfigWarning(
+                    f"pytest took the value of {flag} for a path of tests, and its rootdir is {config.rootpath} with "
+                    f"{f'the ini file {config.inipath}' if config.inipath else 'no ini file'}. Write {flag}={value}"
+                ),
+                stacklevel=2,
+            )
+
+
 def _use_sources(places: Sequence[str], index: str | None) -> None:
     """Set where source environments come from. The import is skipped without such options, because it takes time."""
     if places or index:
@@ -182,6 +209,7 @@ def any_set(config: pytest.Config) -> bool:
 def resolve(config: pytest.Config) -> Settings:
     """Resolve the options; the command line wins over the ini file. A bad value or a missing GPU is a ``pytest.UsageError`` that names its source."""
     from ..engines.settings import Settings, Timeouts
+    from ..util.files import expand_home
 
     default = Settings()
     device = _value(config, "vllm_device") or default.device
@@ -190,17 +218,17 @@ def resolve(config: pytest.Config) -> Settings:
             raise pytest.UsageError(f"--vllm-gpu and --vllm-device {device} contradict each other: give one of them")
         device = "gpu"
     timeouts = {f"{phase}_s": _number(config, f"vllm_timeout_{phase}", most) for phase, most in TIMEOUTS_S.items()}
-    report = _value(config, "vllm_report")
+    report, model = _value(config, "vllm_report"), _value(config, "vllm_model")
     _use_sources(_value(config, "vllm_source") or (), _value(config, "vllm_wheel_index"))
     if device == "gpu":
         _need_gpus()
     return Settings(
         environments=tuple(dict.fromkeys(_value(config, "vllm_env") or ())),
         device=device,
-        model=_value(config, "vllm_model"),
+        model=str(expand_home(model)) if model and model.startswith("~") else model,
         timeouts=Timeouts(**timeouts),
         fail_on_known=bool(_value(config, "vllm_fail_on_known")),
-        report=Path(report) if report else None,
+        report=expand_home(report) if report else None,
         leftovers=_value(config, "vllm_leftovers") or default.leftovers,
         max_engines=int(_number(config, "vllm_max_engines", MAX_ENGINES)),
         limits=_limits(config),

@@ -166,7 +166,7 @@ def rewrite(item: pytest.Item, leg: JudgedLeg) -> list[pytest.TestReport]:
 def _result(item: pytest.Item, leg: JudgedLeg) -> TestResult:
     target, subject, case = leg.target, leg.subject, leg.case
     name = target.name if target else environment_of(item)
-    command = f"pytest {test_id(item)!r} --vllm-env {name!r}" + (f" --vllm-device {target.device}" if target else "")
+    command = f"pytest {test_id(item)!r} --vllm-env={name!r}" + (f" --vllm-device {target.device}" if target else "")
     error_text = mask(str(subject.error)) if subject.error is not None else ""
     minimized = f"\n\n---- minimized ----\n{subject.minimized}" if subject.minimized else ""
     control = leg.control_observed

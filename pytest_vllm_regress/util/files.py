@@ -59,6 +59,7 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
     Raises ``UsageError`` if it cannot be written.
     """
     temporary: Path | None = None
+    _check_name(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{secrets.token_hex(8)}.part")
@@ -78,6 +79,7 @@ def write_atomically(path: Path, content: str | bytes, *, sync: bool = True) -> 
 
 def check_writable(path: Path) -> None:
     """Raise ``UsageError`` if ``write_atomically`` could not write a few pages to ``path`` now. Creates its folder, and leaves no file."""
+    _check_name(path)
     if path.is_dir():
         raise _unwritable(path, IsADirectoryError(errno.EISDIR, "Is a directory"))
     probe = path.with_name(f".{secrets.token_hex(8)}.probe")
@@ -89,6 +91,29 @@ def check_writable(path: Path) -> None:
 
 
 _PROBE_BYTES = 16 * 1024
+
+
+def check_distinct(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Raise ``UsageError`` if an output is the same file as an input or as another output, through links of either kind."""
+    taken = {_identity(path): "an input of this command" for path in inputs}
+    for path in outputs:
+        if use := taken.get(_identity(path)):
+            raise UsageError(f"{path}: this file is already {use}. Choose another path for the output")
+        taken[_identity(path)] = "another output"
+
+
+def _identity(path: Path) -> object:
+    """Return a key that paths of the same file share. A file that is missing or cannot be examined is known by its absolute path."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return os.path.abspath(path)
+    return status.st_dev, status.st_ino
+
+
+def _check_name(path: Path) -> None:
+    if not path.name:
+        raise UsageError("the path of an output file is empty or '.': name a file")
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:
@@ -246,12 +271,7 @@ def distinct_files(paths: Iterable[Path]) -> list[Path]:
     """Return the paths without those that are the same file as an earlier one, through links of either kind. Missing files stay."""
     files: dict[object, Path] = {}
     for path in paths:
-        try:
-            status = path.stat()
-        except (OSError, ValueError):
-            files.setdefault(path, path)
-        else:
-            files.setdefault((status.st_dev, status.st_ino), path)
+        files.setdefault(_identity(path), path)
     return list(files.values())
 
 

@@ -85,9 +85,9 @@ def _beginning(value: object, depth: int = 4) -> object:
     return value
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean ...?`` for the closest known name; empty if none is close."""
-    close = difflib.get_close_matches(name[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1)
+def did_you_mean(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """Return `` Did you mean ...?`` for the closest known name; empty if none has a similarity of ``cutoff`` (between 0 and 1)."""
+    close = difflib.get_close_matches(name[:MAX_SHOWN], list(itertools.islice(known, MAX_KNOWN)), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]}?" if close else ""
 
 

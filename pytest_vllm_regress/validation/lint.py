@@ -26,6 +26,7 @@ def lint_case(case: Case, cases: Iterable[Case]) -> list[str]:
     return [
         *(f"{case.path}: symptom.pattern {line}" for line in _unwanted_matches(case, cases)),
         *(f"{case.path}: evidence: {line}" for name in environments if (line := unavailable_reason(name, ask=False))),
+        *(f"{case.path}: evidence: {line}" for line in _misplaced_evidence(case)),
     ]
 
 
@@ -47,6 +48,20 @@ def range_contradictions(case: Case, proof: Proof) -> list[str]:
                 f"{evidence.environment} is {evidence.role} evidence, but [affected] says: {affected.reason}"
             )
     return contradictions
+
+
+def _misplaced_evidence(case: Case) -> Iterator[str]:
+    """Yield the evidence environments whose names already tell that the case's ranges say otherwise."""
+    from ..environments.names import versions_named_by
+
+    for name in case.evidence.affected:
+        versions = versions_named_by(name)
+        for result in (affected.check(versions) for affected in case.affected if affected.is_installed(versions)):
+            if not result:
+                yield f"{name} is affected evidence, but [affected] says: {result.reason}"
+    for name in case.evidence.fixed:
+        if result := case.is_affected(versions_named_by(name)):
+            yield f"{name} is fixed evidence, but [affected] says: {result.reason}"
 
 
 def _unwanted_matches(case: Case, cases: Iterable[Case]) -> Iterator[str]:

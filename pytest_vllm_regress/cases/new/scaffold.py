@@ -178,8 +178,12 @@ class Draft:
 def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
     """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md, or nothing.
 
-    Raises ``UsageError`` if the directory exists or an evidence environment is impossible, ``CaseFileError`` if a field is invalid.
+    Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named twice, ``CaseFileError`` if a field is invalid.
     """
+    if both := set(draft.affected_env) & set(draft.fixed_env):
+        raise UsageError(
+            f"{', '.join(sorted(both))}: both affected and fixed evidence. Give each environment to one of them"
+        )
     if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := unavailable_reason(name))]:
         raise UsageError("\n".join(unknown))
     target = cases_dir / upstream.slug

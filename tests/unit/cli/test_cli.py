@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_list_and_show(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["new", "17173x"], "upstream '17173x': allowed are a number"),
         (["new", "1", "--kind", "hangs"], "symptom.kind = 'hangs': allowed"),
         (["new", "1", "--kind", "hang", "--control", "x"], "--control 'x': allowed is FIELD=VALUE"),
+        (
+            ["new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.4"],
+            "vllm-0.8.4: both affected and fixed evidence",
+        ),
+        (["matrix", "--versions", ">=0.8", "--dry-run"], "--dry-run lists releases of --releases. To see"),
+        (["matrix", "--versions", ">=0.8", "--disk", "9GiB"], "--disk limits what --releases downloads"),
         (["lisst"], "No such command"),
         (["list", "--jsonn"], "No such option"),
     ],
@@ -178,6 +185,57 @@ def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixtur
     assert len(json.loads(capsys.readouterr().out)["results"]) == 2
     assert regress("report") == 2
     assert "no run is stored yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["a.json", "--html", "a.json"],
+        ["a.json", "--markdown", "./a.json"],
+        ["a.json", "--junit", "link.json"],
+        ["a.json", "--pages", "a.json"],
+        [".", "--html", "b.json"],
+        ["a.json", "--html", "new", "--junit", "new"],
+        ["a.json", "--html", ""],
+        ["a.json", "--html", "new", "--junit", "a.json/below"],
+        ["a.json", "--json", "--junit", "-"],
+        ["a.json", "--markdown", "-", "--junit", "-"],
+    ],
+    ids=" ".join,
+)
+def test_report_refuses_an_output_before_it_writes_anything(
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.json", "b.json"):
+        write_results(Path(name), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", name),)))
+    Path("link.json").symlink_to("a.json")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert regress("report", *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("vllm-regress: ") and captured.err.count("\n") == 1
+    assert "PosixPath" not in captured.err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_standard_output_of_report_is_one_document(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_results(Path("a.json"), RunResult((TestResult("demo", "t", Verdict.FIXED, "why", "sim", "e"),)))
+    pages = ("--html", "page.html", "--pages", "pages")
+    assert regress("report", "a.json", "--json", *pages) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["results"]) == 1
+    assert captured.err == "page: page.html\npages: pages/index.html\n"
+    assert regress("report", "a.json", "--junit", "-", *pages) == 0
+    assert ElementTree.fromstring(capsys.readouterr().out).tag == "testsuites"
+    assert not Path("-").exists()
 
 
 def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

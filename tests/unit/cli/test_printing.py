@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -138,6 +142,72 @@ def test_the_number_of_validation_problems_is_limited() -> None:
 def test_a_value_is_shown_in_few_characters(value: object) -> None:
     assert len(format_value(value)) <= MAX_SHOWN
     assert re.fullmatch(r"[\x20-\x7e\xa1-\uffff]*", format_value(value))
+
+
+def regress(*arguments: str, redirect: str = "", **variables: str) -> tuple[int, bytes, str]:
+    """Run the command in a shell and return its exit code, standard output and standard error."""
+    command = f"{shlex.join([sys.executable, '-m', 'pytest_vllm_regress', *arguments])} {redirect}"
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONIOENCODING", "PYTHONUTF8")}
+    ended = subprocess.run(
+        ["bash", "-c", command],
+        cwd=ROOT,
+        env={**environment, **variables},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    return ended.returncode, ended.stdout, ended.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PYTHONIOENCODING": "cp1252"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["cp1252", "ascii"],
+)
+def test_characters_that_the_stream_cannot_encode_are_escaped(tmp_path: Path, variables: dict[str, str]) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        'Traceback (most recent call last):\n  File "vllm/engine.py", line 3, in f\nValueError: 没有\n',
+        encoding="utf-8",
+    )
+    status, output, errors = regress("explain", str(log), **variables)
+    assert (status, errors) == (0, "")
+    assert rb"ValueError: \u6ca1\u6709" in output
+    status, output, errors = regress("show", "没", **variables)
+    assert (status, output) == (2, b"")
+    assert "no such case: " in errors and errors.isascii()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("list", "--json"), ("show", "vllm-17173"), ("--help",), ("--version",)], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("redirect", "code", "message"),
+    [
+        (">/dev/full", 2, "vllm-regress: standard output: No space left on device\n"),
+        (
+            ">&-",
+            2,
+            "vllm-regress: standard output is closed: redirect it to a file, or to /dev/null\n",
+        ),
+        ("| true; exit ${PIPESTATUS[0]}", 141, ""),
+        ("2>/dev/full >/dev/full", 2, ""),
+    ],
+    ids=["full", "closed", "broken-pipe", "both-full"],
+)
+def test_output_that_cannot_be_written_is_no_internal_error(
+    arguments: tuple[str, ...], redirect: str, code: int, message: str
+) -> None:
+    assert regress(*arguments, redirect=redirect) == (code, b"", message)
+
+
+def test_closed_streams_that_are_not_needed(tmp_path: Path) -> None:
+    status, output, _ = regress("list", "--json", redirect="<&- 2>&-")
+    assert status == 0
+    assert json.loads(output)
 
 
 def test_json_hides_secrets_and_stays_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,22 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.errors import Unsupported
-from pytest_vllm_regress.plugin.markers import check_requirements
+from pytest_vllm_regress.plugin.markers import EngineMarker, check_requirements, engine_marker
+
+
+def engine_markers(*nearest_first: dict[str, Any]) -> EngineMarker:
+    marks = [pytest.mark.vllm_engine(**arguments).mark for arguments in nearest_first]
+    node: Any = SimpleNamespace(stash=pytest.Stash(), iter_markers=lambda name: marks)
+    return engine_marker(node)
+
+
+def test_the_nearest_marker_wins_under_either_name_of_a_field() -> None:
+    assert engine_markers({"tp": 2}, {"tensor_parallel_size": 4, "seed": 1}).fixed == {
+        "tensor_parallel_size": 2,
+        "seed": 1,
+    }
+    (axis,) = engine_markers({"tensor_parallel_size": [1, 2]}, {"tp": [4]}).axes
+    assert (axis.name, axis.values) == ("tensor_parallel_size", (1, 2))
 
 
 def check(versions: dict[str, str], **required: str) -> None:
@@ -23,6 +38,21 @@ def check(versions: dict[str, str], **required: str) -> None:
 )
 def test_requirements_that_are_met(installed: str, required: str) -> None:
     check({"vllm": installed}, vllm=required)
+
+
+@pytest.mark.parametrize(
+    ("package", "hint"),
+    [
+        ("vlm", " no vlm. Did you mean vllm?"),
+        ("xgramar", " no xgramar. Did you mean xgrammar?"),
+        ("torchaudio", " no torchaudio"),
+        ("ray", " no ray"),
+    ],
+)
+def test_a_package_that_is_close_to_a_known_one_gets_a_hint(package: str, hint: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        check({"vllm": "0.9.0", "torch": "2.7.0"}, **{package: ">=1"})
+    assert str(caught.value) == f"it has{hint} (needs {package} >=1)"
 
 
 @pytest.mark.parametrize(

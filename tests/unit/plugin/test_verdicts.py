@@ -121,7 +121,7 @@ def test_an_environment_that_could_not_be_used_proves_nothing(make_item: MakeIte
     (rewritten,) = verdicts.rewrite(item, leg)
     result = getattr(rewritten, ATTRIBUTE)
     assert (result.device, result.environment, result.versions) == ("unknown", "old", {})
-    assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env 'old'"
+    assert result.command == "pytest 'test_demo.py::test_demo' --vllm-env='old'"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_the_deciding_report_says_the_verdict(
     assert hasattr(call, "wasxfail") == (outcome == "skipped" and verdict is Verdict.REPRODUCED)
     result = getattr(call, ATTRIBUTE)
     assert (result.verdict, result.versions["vllm"], result.device) == (verdict, version, "sim")
-    assert result.command.endswith("--vllm-env 'old' --vllm-device sim")
+    assert result.command.endswith("--vllm-env='old' --vllm-device sim")
     assert ("vllm_verdict", verdict.name) in call.user_properties
     if outcome == "failed":
         assert call.longreprtext.startswith(f"{verdict.name}: ")

@@ -283,6 +283,7 @@ HARMLESS = (
     "case.toml: symptom.pattern: not a regular expression: missing ), unterminated subpattern at position 3",
     "vllm-17173 in vllm-0.8.4 on sim: REPRODUCED",
     "pytest 'cases/vllm-17173/test_case.py::test_x' --vllm-env 'vllm-0.8.4' --vllm-device sim",
+    "pytest 'cases/vllm-17173/test_case.py::test_x' --vllm-env='vllm-0.8.4' --vllm-device sim",
     "environments.toml: key: allowed are cuda, cpu, sim",
     "findings: pass: 3, fail: 1; keys: 12",
 )
