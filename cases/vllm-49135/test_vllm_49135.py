@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.vllm_case("vllm-49135"), pytest.mark.vllm_requires(vll
     front="serve",
     generation="V1",
     fresh=True,
-    max_model_len=4096,
+    max_model_len=32768,
     extra={"max_num_seqs": 1},
-    env={"VLLM_SERVER_DEV_MODE": "1"},
+    env={"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
 )
 def test_prefill_takes_no_longer_than_the_test(vllm_server: Server, vllm_at_work: AtWork) -> None:
     """`/pause` aborts one request that runs and one that waits. Neither may add more time than has passed."""
     begin = time.monotonic()
-    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4000, "ignore_eos": True}
+    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 32000, "ignore_eos": True}
     plain = vllm_server.post("/v1/completions", {**body, "max_tokens": 4})
     answered = plain.status_code == 200 and any(choice["text"] for choice in plain.json()["choices"])
     vllm_at_work("a plain request is answered", answered)
