@@ -276,7 +276,7 @@ def test_a_dry_run_lists_releases_in_their_order(
         (["--releases", "new"], "not a PEP 440 specifier"),
         (["--releases", ">9"], "none of the 4 releases of vllm, 0.8.5 to 0.90.2"),
         (["--releases", ">0", "--env", "x"], "contradict"),
-        (["--disk", "1GiB"], "go with --releases"),
+        (["--disk", "1GiB"], "--disk"),
         (["--releases", ">0", "--disk", "30"], "allowed is a size such as 30GiB"),
         (["--releases", ">0", "--on", "ray", "--disk", "30GiB"], "a node's cache has a limit of its own"),
     ],
