@@ -26,7 +26,7 @@ SCHEMAS = DATA / "json_schemas"
 HARNESS = ("lend", "route_through", "wait_ready", "close", "parts")
 """Methods of public classes that the fixtures call, not tests."""
 HELPERS = ("unpack_bitmask",)
-"""Functions of the modules of built-in probes that only their own backends call."""
+"""Functions in modules of built-in probes that are no probes: only the backends call them."""
 JSON_TYPES = {"str", "int", "float", "bool", "Any", "Dict", "Json", "List", "Optional", "Sequence", "Union"}
 
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from pytest_vllm_regress import AtWork, EngineSpec, Server, Target
 
-# Before 0.8 the V1 engine ignores `scheduler_cls`, so that the stream would end before the signal arrives.
+# Before 0.8 the V1 engine ignores `scheduler_cls`, so the stream would end before the signal arrives.
 pytestmark = [pytest.mark.vllm_case("vllm-24885"), pytest.mark.vllm_requires(vllm=">=0.8")]
 TOKENS = 100
 

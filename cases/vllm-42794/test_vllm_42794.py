@@ -10,14 +10,14 @@ import pytest
 
 from pytest_vllm_regress import AtWork, Server
 
-# Before 0.8 the V1 engine ignores `scheduler_cls`, so that the request would end before its client goes.
+# Before 0.8 the V1 engine ignores `scheduler_cls`, so the request would finish before its client disconnects.
 pytestmark = [pytest.mark.vllm_case("vllm-42794"), pytest.mark.vllm_requires(vllm=">=0.8")]
 GOES_AFTER_S = 1
 TOKENS = 400  # at 20 ms each
 
 
 def answers(server: Server, least: int) -> list[tuple[str, str]]:
-    """Wait until the middleware has logged so many answers, and return status and body of each."""
+    """Wait until the middleware has logged at least ``least`` answers. Return the status and the body of each."""
     limit = time.monotonic() + 30
     while True:
         found = re.findall(r"answered (\w+) with (b.*)$", server.log(), re.MULTILINE)

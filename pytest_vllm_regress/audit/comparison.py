@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..environments.installed import VLLM
@@ -175,10 +177,13 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     versions = inventory.versions.get(name, ())
     version = version_of(versions[0]) if len(versions) == 1 else None
     if inventory.release and unknown_packages(inventory, case):
-        name, version = "vllm", version_of(inventory.release)
-    elif len(case.affected) != 1:
+        plain = (
+            f"vllm-{Version(inventory.release).public}"  # not with another package at a version of somebody's choice
+        )
+        entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
+    elif len(case.affected) != 1 or version is None:
         return None
-    if version is None:
-        return None
-    telling = [entry for entry in table.at(case.id, name, version.public) if entry.shown is not None]
+    else:
+        entries = table.at(case.id, name, version.public)
+    telling = [entry for entry in entries if entry.shown is not None]
     return max(telling, key=lambda entry: entry.date, default=None)

@@ -177,7 +177,9 @@ def _of_words(words: Sequence[str], source: str, variables: Mapping[str, str]) -
 
 def _of_container(words: Sequence[str], source: str, variables: Mapping[str, str]) -> Iterator[Deployment]:
     """Yield the deployments of the words after ``docker run``: options, an image, and its arguments."""
-    assigned, entrypoint, at = dict(variables), [], 0  # type: dict[str, str], list[str], int
+    assigned = dict(variables)
+    entrypoint: list[str] = []
+    at = 0
     while at < len(words) and words[at].startswith("-"):
         option, equals, value = words[at].partition("=")
         if not equals and not _FLAGS.fullmatch(option):

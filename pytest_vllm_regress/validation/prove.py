@@ -106,7 +106,7 @@ def validate(request: ValidateRequest, runner: ProofRunner) -> ValidateReport:
             evidence, problems = proof.with_impostor_trials(case, evidence, impostor_trials)
         if problems:
             left_out = request.trials_of(case) - len(trials[case.id])
-            note = [f"{left_out} more trials were left out, because they cannot change that"] if left_out else []
+            note = [f"trials left out, because they cannot change that: {left_out}"] if left_out else []
             reports.append(CaseReport(case, (*problems, *note)))
         else:
             reports.append(CaseReport(case, path=_write(case, evidence, trials[case.id])))

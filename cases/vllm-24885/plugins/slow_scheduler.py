@@ -7,7 +7,7 @@ except ImportError:  # vLLM 0.8.0 and 0.8.1
 
 
 class SlowScheduler(Scheduler):
-    """Waits in each step, so that a request is still running when the signal arrives."""
+    """Delays each step, so that a request is still running when the signal arrives."""
 
     def schedule(self, *args, **kwargs):
         time.sleep(0.02)

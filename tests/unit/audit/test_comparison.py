@@ -93,7 +93,8 @@ def test_a_version_that_is_not_known_fixes_and_breaks_nothing(
 
 
 def test_a_release_without_a_lock_is_known_by_its_own_run(cases: tuple[Case, ...], tmp_path: Path) -> None:
-    verdicts = {"other": {"vllm-0.8.5.post1 sim": "FIXED 2026-01-01"}}
+    recorded = {"vllm-0.8.5.post1 sim": "FIXED 2026-01-01", "vllm-0.8.5.post1+xgrammar==9 sim": "REPRODUCED 2026-01-02"}
+    verdicts = {"other": recorded}
     (cases[0].directory.parent / "verdicts.json").write_text(json.dumps({"schema": 1, "verdicts": verdicts}))
     before, after = parse_list(b"vllm==0.8.4\nxgrammar==9", "a"), release("0.8.5.post1", tmp_path)
     (change,) = [change for change in compare(before, after, cases).changes if change.case.id == "other"]

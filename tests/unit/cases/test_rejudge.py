@@ -76,7 +76,7 @@ def test_after_a_change_of_claims(
 
 
 def test_stored_results_are_not_overwritten(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They may have results of other cases, which would be lost."""
+    """They may hold results of other cases, which would be lost."""
     file = stored(case, tmp_path / "run.json")
     before = file.read_bytes()
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file), "--write", str(file)]) == 2
