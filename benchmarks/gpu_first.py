@@ -11,7 +11,8 @@ interpreter with a CUDA build of torch, which plays the other tenant of the GPU 
 ``STEPS`` is ranked: the first steps are necessary. Each has a share of the minutes, and time that a step leaves goes to the next one, so all of
 them together never take longer. The first start of an engine, which compiles kernels, is a step of its own; if it fails, the steps that need an
 engine are left out. Any other step that fails is recorded as failed, and the next one runs. The record is written after each step. Exit codes: 0
-all necessary steps are done and none failed; 1 one failed, or a necessary one was left out; 2 usage, or this environment cannot run on this GPU.
+all necessary steps are done and none failed; 1 one failed, or a necessary one was left out or cut off; 2 usage, or this environment cannot run on
+this GPU.
 
 Without a GPU the run is a rehearsal: the record says so in its first line, has ``rehearsed`` instead of ``steps``, and is not written to
 docs/records.
@@ -161,11 +162,11 @@ class Bench:
 
     def ended(self, process: subprocess.Popen[str], begun: float) -> Facts:
         """Wait for a pytest, which is interrupted when the step's time is used up. Raises ``LeftOut`` if it skipped all tests."""
-        note = ""
+        cut_off = False
         try:
             out, _ = process.communicate(timeout=self.left_s)
         except subprocess.TimeoutExpired:
-            note = "\nended: its time was used up"
+            cut_off = True
             process.send_signal(signal.SIGINT)
             try:
                 out, _ = process.communicate(timeout=STOP_S / 2)
@@ -175,9 +176,9 @@ class Bench:
         skipped = re.search(r"^SKIPPED \[\d+\] \S+: (.*)$", out, re.M)
         if skipped and re.fullmatch(r"\d+ skipped in .*", out.splitlines()[-1]):
             raise LeftOut(skipped[1])
-        status = process.returncode or int(bool(note))
+        status = process.returncode or int(cut_off)
         seconds = round(time.monotonic() - begun, 1)
-        return {"status": status, "seconds": seconds, "end": (out + note).strip().splitlines()[-6:]}
+        return {"status": status, "cut_off": cut_off, "seconds": seconds, "end": out.strip().splitlines()[-6:]}
 
     def file(self, name: str, text: str) -> str:
         place = self.folder / name
@@ -399,9 +400,9 @@ def main(arguments: list[str]) -> int:
             entry = steps[name] = NO_ENGINE if no_engine else step(bench, STEPS[name], limit_s)
             print(f"{name}: {entry['outcome']} in {entry['seconds']:.1f} s {entry.get('why', '')}", flush=True)
             write_atomically(options.record, json.dumps(record, indent=1, default=str) + "\n")
-    missing = [name for name in steps if STEPS[name].necessary and steps[name]["outcome"] == "left out"]
+    missing = [name for name in steps if STEPS[name].necessary and steps[name]["outcome"] in ("left out", "cut off")]
     if missing:
-        print(f"necessary, and left out: {', '.join(missing)}")
+        print(f"necessary, and left out or cut off: {', '.join(missing)}")
     if why is not None:
         print(record["rehearsal"])
     return int(bool(missing) or any(outcome["outcome"] == "failed" for outcome in steps.values()))
@@ -444,15 +445,17 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
-    """Run a step. Return its result, or why it failed or was left out. A pytest that exits with an error fails the step."""
+    """Run a step. Return its result, or why it failed, was cut off or was left out. A pytest that exits with an error fails the step."""
     begun = time.monotonic()
     try:
         if limit_s < ranked.least_s:
             raise LeftOut(f"it needs {ranked.least_s:.0f} s, and {max(0.0, limit_s):.0f} s are left to it")
         collected = ranked.do(dataclasses.replace(bench, until=begun + limit_s))
-        entry = {"outcome": "failed" if collected.get("status") else "done", "found": collected}
-        if collected.get("status"):
-            entry["why"] = f"pytest ended with {collected['status']}"
+        entry = {"outcome": "done", "found": collected}
+        if status := collected.get("status"):
+            entry |= {"outcome": "failed", "why": f"pytest ended with {status}"}
+        elif collected.get("cut_off"):
+            entry |= {"outcome": "cut off", "why": "its time was used up before all tests had run"}
     except LeftOut as why:
         entry = {"outcome": "left out", "why": str(why)}
     except Exception as error:  # the next steps may still work

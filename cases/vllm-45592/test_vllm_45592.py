@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def ask(engine: Engine, schema: dict[str, Any], at_work: AtWork) -> None:
         text = answer["outputs"][0]["text"]
         complete = text.endswith('"') and len(text) > 1  # else truncated at max_tokens
         value = json.loads(text) if complete else text.removeprefix('"')
+        value = re.sub("\ufffd+", "?", value)  # a model may choose the bytes of a character that cannot be decoded
         assert len(value) <= 2, f"expected at most 2 characters, got {value!r}"
 
 

@@ -14,6 +14,8 @@ from .inventory import Inventory
 from .severity import severity
 
 MAX_COMBINATIONS = 256
+MAX_NAMED = 3
+"""The most cases that a note names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +111,15 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
             lines.append(
                 f"{inventory.unpinned[name]} has no version, so that nothing is known about {name}: give a lock file, or the interpreter itself"
             )
+    if undecided := _undecided(inventory, cases):
+        packages = ", ".join(sorted({name for missing in undecided.values() for name in missing}))
+        failures = ", ".join(list(undecided)[:MAX_NAMED])
+        if len(undecided) > MAX_NAMED:
+            failures += f" and {len(undecided) - MAX_NAMED} more"
+        lines.append(
+            f"{inventory.source} gives no version of {packages}, which decide about {failures}: "
+            "give a lock file, or the interpreter itself"
+        )
     for name in sorted(names & set(versions)):
         lines += [
             f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
@@ -118,6 +129,14 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
         if len(versions[name]) > 1:
             lines.append(f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked")
     return tuple(lines)
+
+
+def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
+    """Return the cases that packages decide which are installed with a listed vLLM but not listed themselves, by id, with those packages."""
+    if not set(VLLM).intersection(inventory.versions):
+        return {}
+    unknown = {case.id: unknown_packages(inventory, case) for case in cases}
+    return {case: names for case, names in unknown.items() if names and not set(names) <= set(inventory.unpinned)}
 
 
 def relevant(inventory: Inventory, cases: Iterable[Case]) -> dict[str, str]:

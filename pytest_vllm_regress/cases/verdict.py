@@ -121,6 +121,15 @@ def judge_observation(
     return dataclasses.replace(decision, reason=reason)
 
 
+def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], observed: Observation) -> tuple[str, ...]:
+    """Return the ids of the cases whose documented failure was observed on affected ``versions``."""
+    return tuple(
+        case.id
+        for case in cases
+        if case.is_affected(versions) and decide(True, case.symptom, observed).match is not None
+    )
+
+
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
     """Return the worst verdict of several tests of a case in one environment; INCONCLUSIVE without any."""
     distinct = set(verdicts)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..cases.fingerprint import code_fingerprint
+from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proof import FILE as PROOF
 from ..cases.results import TestResult
-from ..cases.verdict import Decision, Verdict, excerpt, judge_observation
+from ..cases.verdict import Decision, Verdict, cases_that_document, excerpt, judge_observation
 from ..engines.http.transport import unknown_address
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
@@ -47,13 +50,12 @@ class JudgedLeg:
 
 def needs_control(item: pytest.Item, marked: MarkedCase, observed: Observation) -> bool:
     """Return whether the control leg must run: the case declares one, and the failure proves something only if it passes."""
-    return (
-        marked.case.control.declared
-        and observed.kind in FAILURES
-        and not observed.absent
-        and observed.phase != TEST
-        and target_of(item) is not None
-    )
+    return marked.case.control.declared and _target_failed(observed) and target_of(item) is not None
+
+
+def _target_failed(observed: Observation) -> bool:
+    """Return whether the target failed, and not the test itself."""
+    return observed.kind in FAILURES and not observed.absent and observed.phase != TEST
 
 
 def decide_leg(
@@ -69,7 +71,20 @@ def decide_leg(
         decision = judge_observation(marked.case, marked.variant, target.versions, observed, control_observed)
         if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (marked.case.directory / PROOF).exists():
             decision = dataclasses.replace(decision, reason=f"{_never_shown(subject)}; {decision.reason}")
+        if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
+            others = cases_that_document(_cases_around(marked.case.directory), target.versions, observed)
+            if names := ", ".join(name for name in others if name != marked.case.id):
+                decision = dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
     return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
+
+
+@functools.cache
+def _cases_around(directory: Path) -> tuple[Case, ...]:
+    """Return the cases of the project in which a case is; none if they cannot be used."""
+    try:
+        return load_valid_cases(default_cases_dir(directory)).cases
+    except UsageError:
+        return ()
 
 
 def _never_shown(subject: Evidence) -> str:

@@ -104,7 +104,7 @@ def test_on_mig_it_uses_a_slice_and_leaves_out_what_this_vllm_cannot(
     assert outcomes == {"facts": "done", "first-start": "left out", "fork": "done", "tenant": "left out"}
     assert "a MIG slice has none" in steps["first-start"]["why"]
     assert steps["tenant"]["why"] == steps["first-start"]["why"]
-    assert "necessary, and left out: first-start" in done.stdout
+    assert "necessary, and left out or cut off: first-start" in done.stdout
     assert done.returncode == 1, done.stdout + done.stderr
 
 
@@ -123,6 +123,20 @@ def test_the_limits_of_steps_add_up_to_the_minutes(minutes: float, used: float) 
     assert sum(spent) <= 60 * minutes + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        ({"status": 0}, "done"),
+        ({"status": 0, "cut_off": True}, "cut off"),
+        ({"status": 2, "cut_off": True}, "failed"),
+    ],
+)
+def test_a_suite_that_was_cut_off_is_not_done(found: dict[str, Any], outcome: str, tmp_path: Path) -> None:
+    script = runpy.run_path(str(SCRIPT))
+    bench = script["Bench"]("env", "sim", None, tmp_path, until=0.0)
+    assert script["step"](bench, script["Step"](lambda _: found, minutes=1), 60.0)["outcome"] == outcome
+
+
 def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
     speak(Machine((Card("Tesla K80", 11441 * 2**20, "3.7"),)))
     done = first(tmp_path / "record.json", f"--env={engines}")
@@ -137,7 +151,7 @@ def test_a_necessary_step_without_time_is_an_error(speak: Speak, engines: Path, 
     done = first(record, f"--env={engines}", "--minutes=0.2", "--only=facts,first-start,release")
     steps = rehearsed(record)
     assert steps["first-start"]["why"].startswith("it needs 60 s, and ")
-    assert "necessary, and left out: first-start" in done.stdout
+    assert "necessary, and left out or cut off: first-start" in done.stdout
     assert done.returncode == 1, done.stdout + done.stderr
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.verdict import Verdict
+from tests.helpers.cases import CaseFile
 from tests.integration.plugin.conftest import TEST, Demo
 
 
@@ -83,6 +84,17 @@ def test_another_failure_or_a_failing_control_leg_is_inconclusive(
     done, result = run(pytester, affected_target)
     assert done.ret == 1
     assert result.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("affected", "named"), [("<0.8.5", True), ("<0.8", False)])
+def test_a_failure_that_another_case_documents_names_it(
+    demo: Demo, pytester: pytest.Pytester, affected_target: Path, affected: str, named: bool
+) -> None:
+    demo("raises_other")
+    CaseFile("demo-2", affected=affected, kind="exception", pattern="something else").write(pytester.path / "cases")
+    _, result = run(pytester, affected_target)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.endswith("; this looks like demo-2") is named
 
 
 def test_pass_without_a_reply_is_inconclusive(demo: Demo, pytester: pytest.Pytester, fixed_target: Path) -> None:

@@ -1,0 +1,20 @@
+"""Ask xgrammar whether a JSON string may consist of certain bytes."""
+
+import os
+
+from vllm_regress_target import Unsupported
+from vllm_regress_target.grammars import Vocabulary, installed, load
+
+
+def accepts(tokenizer: str, content: str) -> bool:
+    """Whether the grammar of ``{"type": "string"}`` accepts a string of these bytes. ``content``: hexadecimal digits."""
+    if not installed("xgrammar"):
+        raise Unsupported("xgrammar is not installed", needs="xgrammar")
+    vocabulary = Vocabulary(os.path.join(tokenizer, "tokenizer.json"))
+    walk = load("xgrammar", vocabulary).compile({"type": "string"}).walk()
+    for byte in b'"' + bytes.fromhex(content) + b'"':
+        token = vocabulary.tokens.index(bytes([byte]))
+        if token not in walk.allowed():
+            return False
+        walk.advance(token)
+    return vocabulary.eos in walk.allowed()
