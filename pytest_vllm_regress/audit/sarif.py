@@ -68,11 +68,11 @@ def _rule(case: Case) -> dict[str, Any]:
         "help": {
             "text": text,
             "markdown": f"{markdown_inline(text)}\n\n"
-            + "\n".join(f"- <{url}>" for url in (*case.upstream, *case.fixed_by)),
+            + "\n".join(f"- <{url}>" for url in dict.fromkeys((*case.upstream, *case.fixed_by))),
         },
         "helpUri": case.upstream[0],
         "defaultConfiguration": {"level": "warning"},
-        "properties": {"tags": ["vllm", case.family, case.symptom.kind]},
+        "properties": {"tags": list(dict.fromkeys(("vllm", case.family, *case.symptom.kinds)))},
     }
 
 

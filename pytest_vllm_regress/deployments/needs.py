@@ -24,7 +24,8 @@ class TestNeeds:
     """What one test needs.
 
     ``engine``: allowed values by field. ``front``: empty for a probe. ``parsers``: allowed names by option. ``probes``: built-in probes that it
-    calls. ``variant``: the form of the failure that it shows, None for the failure itself; ``computed``: the source does not say which form.
+    calls. ``variant``: the form of the failure that it shows, None for the failure itself; ``computed``: what the source does not say, because
+    a function makes it; empty if it says everything.
     """
 
     __test__ = False  # not a pytest class
@@ -34,7 +35,7 @@ class TestNeeds:
     parsers: Mapping[str, tuple[str, ...]] = dataclasses.field(hash=False)
     probes: tuple[str, ...] = ()
     variant: str | None = None
-    computed: bool = False
+    computed: str = ""
 
 
 def needs_of(case: Case) -> tuple[TestNeeds, ...]:
@@ -77,7 +78,7 @@ class _Module:
                 yield dataclasses.replace(
                     self._of_test(function, marks),
                     variant=variant,
-                    computed=of_case in shared and self._computes(marks),
+                    computed=self._computed(of_case in shared, marks),
                 )
 
     def _marks(self, node: ast.expr | None) -> list[ast.Call]:
@@ -90,10 +91,13 @@ class _Module:
             return [ast.Call(maker, node.args, node.keywords)] if isinstance(maker, ast.Attribute) else []
         return [node] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else []
 
-    def _computes(self, marks: Iterable[ast.Call]) -> bool:
-        """Return whether a function makes the parameters, and with them the marks, of a test."""
+    def _computed(self, is_shared: bool, marks: Iterable[ast.Call]) -> str:
+        """Return what functions decide: parameters, and with them the marks, of a test of the module's case, or the engine's configuration."""
         values = (mark.args[1] for mark in marks if _name(mark) == "parametrize" and len(mark.args) > 1)
-        return any(isinstance(value, ast.Call) and isinstance(value.func, ast.Name) for value in values)
+        if is_shared and any(isinstance(value, ast.Call) and isinstance(value.func, ast.Name) for value in values):
+            return "which form of the failure it shows"
+        fixture = self._functions.get("engine_spec")
+        return "its configuration" if fixture is not None and any(map(_is_feature, _settings(fixture))) else ""
 
     def _of_test(self, function: ast.FunctionDef, marks: list[ast.Call]) -> TestNeeds:
         arguments: dict[str, Any] = {}
@@ -101,6 +105,8 @@ class _Module:
             arguments |= {keyword.arg: self._value(keyword.value) for keyword in mark.keywords if keyword.arg}
         has_engine = any(argument.arg in ("vllm_engine", "vllm_server") for argument in function.args.args)
         front = str(arguments.get("front", "offline")) if has_engine else ""
+        if "import_path" in arguments:  # classes of the case itself, which only make the failure show at once
+            arguments |= {name: _without_classes(value) for name, value in arguments.items()}
         engine = {
             SHORT.get(name, name): tuple(value) if isinstance(value, list) else (value,)
             for name, value in arguments.items()
@@ -143,6 +149,28 @@ class _Module:
             pairs = zip(node.keys, node.values, strict=True)
             return {key.value: self._value(value, depth) for key, value in pairs if isinstance(key, ast.Constant)}
         return node.value if isinstance(node, ast.Constant) else None
+
+
+def _without_classes(values: Any) -> Any:
+    """Return options without those whose value is the path of a class; anything else as it is."""
+    if not isinstance(values, dict):
+        return values
+    return {name: value for name, value in values.items() if not (isinstance(value, str) and "." in value)}
+
+
+def _settings(fixture: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Yield the values of dictionaries and of keyword arguments in a fixture that changes an engine's configuration."""
+    for node in ast.walk(fixture):
+        if isinstance(node, ast.Dict):
+            yield from node.values
+        elif isinstance(node, ast.Call):
+            yield from (keyword.value for keyword in node.keywords)
+
+
+def _is_feature(value: ast.expr) -> bool:
+    """Return whether a setting is more than a number, which only makes the failure show fast."""
+    is_number = isinstance(value, ast.Constant) and type(value.value) in (int, float)
+    return not is_number and not isinstance(value, ast.Dict)
 
 
 def _name(mark: ast.Call) -> str:

@@ -32,6 +32,9 @@ _BACKEND_OF = MappingProxyType(
 """The backend for structured output that uses a package."""
 _BACKEND_OPTIONS = ("structured_outputs_config.backend", "structured_output_backend", "guided_decoding_backend")
 _FIRST_V1 = Version("0.8")
+_FIRST_WITHOUT_V0 = Version("0.11")
+_CONFIGURATIONS = ("kv_transfer_config", "ec_transfer_config", "speculative_config")
+"""Options whose value configures a feature that is off without it."""
 
 
 class Reach(enum.StrEnum):
@@ -104,11 +107,11 @@ def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> 
     if open_ones := [condition for condition in conditions if condition.met is None]:
         return Relevance(Reach.UNKNOWN, "; ".join(condition.reason for condition in open_ones))
     if needs.computed:
-        return Relevance(Reach.UNKNOWN, "the test computes which form of the failure it shows")
+        return Relevance(Reach.UNKNOWN, f"the test computes {needs.computed}")
     if met := [condition.reason for condition in conditions if condition.reason]:
         return Relevance(Reach.REACHABLE, "; ".join(met))
     if needs.front == "serve":
-        return Relevance(Reach.REACHABLE, "any server of this version, by a request")
+        return Relevance(Reach.REACHABLE, "any server of this version")
     if needs.front:
         return Relevance(Reach.UNKNOWN, "shown through the Python interface; not tested over HTTP")
     return Relevance(Reach.UNKNOWN, "the test calls a part of vLLM; nothing says which configuration uses it")
@@ -172,6 +175,15 @@ def _switch(deployment: Deployment, option: str) -> _Condition:
     return _Condition(on, "" if on and option in _ON_BY_DEFAULT else f"{flag} is {'on' if on else 'off'}")
 
 
+def _configuration(deployment: Deployment, option: str) -> _Condition:
+    flag = _flag(option)
+    if any(name.partition(".")[0] == option for name in deployment.options):
+        return _Condition(True, f"{flag} is set")
+    return _Condition(
+        False if deployment.complete else None, f"{'it needs' if deployment.complete else 'depends on'} {flag}"
+    )
+
+
 def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
     """Features count: switches that are on, and names. Numbers only make the failure show fast."""
     for option, value in (values[0] if isinstance(values[0], dict) else {}).items():
@@ -179,6 +191,8 @@ def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> It
             yield _switch(deployment, option)
         elif isinstance(value, str):
             yield _choice(deployment, option, (value,), default=None)
+        elif option in _CONFIGURATIONS:
+            yield _configuration(deployment, option)
 
 
 def _of_server_options(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
@@ -194,7 +208,9 @@ def _of_generation(deployment: Deployment, affected: _Affected, values: Sequence
     chosen = deployment.variables.get("VLLM_USE_V1", "")
     installed = version_of(next((affected.versions[name] for name in VLLM if name in affected.versions), ""))
     wanted = values[0]
-    if chosen in ("0", "1"):
+    if installed is not None and installed >= _FIRST_WITHOUT_V0:
+        yield _Condition(wanted == "V1", "" if wanted == "V1" else "this version has no V0 engine")
+    elif chosen in ("0", "1"):
         actual = f"V{chosen}"
         yield _Condition(
             actual == wanted, "" if actual == wanted else f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"

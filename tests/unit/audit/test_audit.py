@@ -15,7 +15,10 @@ from urllib.parse import unquote, urlparse
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.package_lists import MAX_BYTES
+from pytest_vllm_regress.audit.package_lists import MAX_BYTES, parse_list
+from pytest_vllm_regress.audit.sarif import to_sarif
+from pytest_vllm_regress.audit.target import audit as audit_inventory
+from tests.helpers.cases import project_cases
 from tests.unit.audit.conftest import Install
 from tests.unit.audit.test_matching import CASE
 
@@ -128,6 +131,14 @@ def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFi
     assert affected.read_text().splitlines()[place["region"]["startLine"] - 1] == "vllm==0.8.4"
     assert audit(cases, fine, "--sarif") == 0
     assert json.loads(capsys.readouterr().out)["runs"][0]["results"] == []
+
+
+def test_tags_and_links_of_sarif_rules_are_unique() -> None:
+    found = audit_inventory(parse_list(b"vllm==0.8.4", "list"), project_cases(), None, ())
+    assert any(match.case.family == match.case.symptom.kind for match in found.counted)
+    for rule in to_sarif([found])["runs"][0]["tool"]["driver"]["rules"]:
+        for texts in (rule["properties"]["tags"], rule["help"]["markdown"].splitlines()[2:]):
+            assert len(texts) == len(set(texts)), rule["id"]
 
 
 def test_ignored_cases_do_not_count_and_are_named(

@@ -46,6 +46,11 @@ def reach(case_id: str, arguments: str, version: str, **variables: str) -> Reach
         ("vllm-30931", "0.11.2", "--enable-lora", REACHABLE),
         ("vllm-30931", "0.11.2", "--enable-lora --no-enable-prefix-caching", NOT),
         ("vllm-30931", "0.11.2", "", NOT),
+        ("vllm-24885", "0.13.0", "", REACHABLE),  # the test's own scheduler only makes it show at once
+        ("vllm-50529", "0.33.0", "", REACHABLE),
+        ("vllm-46240", "0.17.0", "", NOT),
+        ("vllm-46240", "0.17.0", '--kv-transfer-config \'{"kv_connector": "X"}\'', REACHABLE),
+        ("vllm-49250", "0.33.0", "", UNKNOWN),  # a fixture makes its configuration
         ("vllm-24232", "0.8.4", "", REACHABLE),
         ("vllm-17173", "0.8.4", "", UNKNOWN),
         ("vllm-15080", "0.8.4", "", UNKNOWN),
@@ -63,6 +68,7 @@ def test_the_engine_that_a_variable_selects_decides() -> None:
     assert reach("vllm-25794", "", "0.8.4", VLLM_USE_V1="0") is NOT
     assert reach("vllm-25794", "", "0.8.4", VLLM_USE_V1="1") is REACHABLE
     assert reach("vllm-7557", "-pp 2", "0.8.4", VLLM_USE_V1="0") is REACHABLE
+    assert reach("vllm-50529", "", "0.33.0", VLLM_USE_V1="0") is REACHABLE, "it has no V0 engine"
 
 
 def test_the_most_relevant_deployment_counts_and_is_named(tmp_path: Path) -> None:
