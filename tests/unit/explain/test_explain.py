@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
 import re
+import shlex
 import tracemalloc
 from pathlib import Path
 
@@ -99,6 +101,99 @@ def test_the_version_named_last_before_the_line_counts(death: Case) -> None:
     assert certainty(DIED + BANNER.format("0.8.4"), death) is Certainty.CERTAIN
 
 
+def test_each_container_has_its_own_version(death: Case) -> None:
+    """Regression: the version that was named last counted, whichever engine had it."""
+    log = "".join(f"engine-{name}  | {line}" for name, line in (
+        ("b", BANNER.format("0.8.5")), ("a", BANNER.format("0.8.4")), ("b", DIED), ("a", DIED)
+    ))  # fmt: skip
+    found = {finding.versions["vllm"]: finding for finding in explained(log, death).findings}
+    assert {version: finding.lines for version, finding in found.items()} == {"0.8.5": (3,), "0.8.4": (4,)}
+    assert found["0.8.5"].certainty is Certainty.OUTSIDE and found["0.8.4"].certainty is Certainty.CERTAIN
+    outside = explained("pip: Successfully installed vllm-0.8.4\n" + f"engine-c  | {DIED}", death).findings
+    assert outside[0].versions == {"vllm": "0.8.4"}, "a line of no container counts for all"
+
+
+def test_a_failure_before_and_after_an_upgrade_is_two_results(death: Case) -> None:
+    found = explained(BANNER.format("0.8.4") + DIED + BANNER.format("0.8.5") + DIED + DIED, death).findings
+    assert [(finding.certainty, finding.lines) for finding in found] == [
+        (Certainty.CERTAIN, (2,)),
+        (Certainty.OUTSIDE, (4, 5)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["(APIServer pid=7) INFO 11-22 02:28:08 [utils.py:299]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.8.4",
+             "INFO 11-22 02:28:08 [utils.py:299] vLLM server version 0.8.4, serving model x"]
+)  # fmt: skip
+def test_the_first_lines_of_current_servers_name_the_version(line: str, death: Case) -> None:
+    assert certainty(f"{line}\n{DIED}", death) is Certainty.CERTAIN
+
+
+PROGRAM = """Traceback (most recent call last):
+  File "{file}", line 7, in route
+    route(request)
+ValueError: the shared words
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/app/gateway.py", Certainty.POSSIBLE),
+        ("/x/lib/python3.11/site-packages/vllm/v1/engine/core.py", Certainty.CERTAIN),
+        ("/usr/lib/python3.11/multiprocessing/queues.py", Certainty.CERTAIN),
+    ],
+)
+def test_an_exception_of_another_program_is_only_possible(file: str, expected: Certainty, tmp_path: Path) -> None:
+    case = CaseFile(kind="exception", phase="request", pattern="the shared words", omits="it").write(tmp_path)
+    assert certainty(BANNER.format("0.8.4") + PROGRAM.format(file=file), case) is expected
+
+
+def test_a_prompt_is_no_failure(tmp_path: Path) -> None:
+    case = CaseFile(kind="exception", phase="request", pattern="ValueError: the shared words", omits="it").write(
+        tmp_path
+    )
+    level = "INFO 11-22 02:28:08 [logger.py:39] "
+    prompt = f"{level}Received request cmpl-1: prompt: 'Why ValueError: the shared words?', params: x\n"
+    assert not explained(
+        BANNER.format("0.8.4") + prompt + f"{level}it said ValueError: the shared words\n", case
+    ).findings
+    assert explained(
+        BANNER.format("0.8.4") + prompt + "ERROR 11-22 02:28:09 [x.py:1] ValueError: the shared words\n", case
+    ).findings
+
+
+def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() -> None:
+    """Regression: nothing was said of a log in which these are all."""
+    refers = (
+        TRACEBACK.format(n=1).rpartition("ValueError")[0]
+        + "vllm.v1.engine.exceptions.EngineDeadError: See stack trace (above) for the root cause.\n"
+    )
+    (failure,) = explained(refers).unknown
+    assert failure.signature.exception == "EngineDeadError"
+    assert [group.signature.exception for group in explained(TRACEBACK.format(n=1) + refers).unknown] == ["ValueError"]
+    cut = TRACEBACK.format(n=1).rpartition("    raise")[0]
+    assert explained("INFO: x\n" + cut).notes == (
+        "the log ends in the traceback that begins on line 2, before its exception",
+    )
+    assert explained(TRACEBACK.format(n=1)).notes == ()
+
+
+def test_the_command_for_a_new_case_can_be_run(death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a part of the pattern was masked as a secret, and no regular expression was left."""
+    message = "api_key: sk-aaaabbbbccccdddd rejected by /srv/x after 3 s"
+    log = tmp_path / "log"
+    log.write_text(
+        BANNER.format("0.8.4") + TRACEBACK.format(n=1).rpartition("ValueError")[0] + f"ValueError: {message}\n"
+    )
+    assert cli.main(["--cases", str(death.directory.parent), "explain", str(log)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "new case:" in line)
+    assert line.endswith("--affected '==0.8.4' --affected-env vllm-0.8.4")
+    words = shlex.split(line)
+    pattern = words[words.index("--pattern") + 1]
+    assert re.search(pattern, f"ValueError: {message}") and "***" not in pattern
+
+
 def test_an_assertion_is_only_possible_unless_the_log_names_the_case(tmp_path: Path) -> None:
     case = CaseFile().write(tmp_path)
     failed = BANNER.format("0.8.4") + "E   AssertionError: expected 8, got 1\n"
@@ -133,7 +228,7 @@ def test_other_failures_are_grouped_without_what_differs_between_runs() -> None:
     command = failure.command()
     assert command.startswith("vllm-regress new --from REPORT ")
     assert "somebody" not in command
-    assert "--affected ==0.8.4 --affected-env vllm-0.8.4" in command
+    assert "--affected '==0.8.4' --affected-env vllm-0.8.4" in command
     pattern = re.search(r"--pattern '([^']+)'", command)
     assert pattern is not None
     assert re.search(pattern[1], TRACEBACK.format(n=7))
@@ -202,7 +297,9 @@ def test_an_exception_of_pythons_library_counts_only_where_it_was_recorded(tmp_p
     (case.directory / "observations.json").write_text(json.dumps(document))
     assert [finding.case.id for finding in explained(traceback, case).findings] == ["parsed"]
     elsewhere = traceback.replace("scheduler.py", "another.py")
-    assert explained(f"json.decoder.JSONDecodeError: Expecting value\n{elsewhere}", case).findings == ()
+    other = explained(f"json.decoder.JSONDecodeError: Expecting value\n{elsewhere}", case)
+    assert other.findings == ()
+    assert [failure.signature.exception for failure in other.unknown] == ["JSONDecodeError"], "it is not lost"
 
 
 @pytest.mark.parametrize(
@@ -323,6 +420,8 @@ def test_what_is_no_text_log_is_named(death: Case, tmp_path: Path, capsys: pytes
     for name, content, status, words in (
         ("empty", b"", 0, "note: {} is empty"),
         ("windows", DIED.encode("utf-16"), 2, "{}: is in UTF-16. Convert it first"),
+        ("log.gz", gzip.compress(DIED.encode()), 2, "{}: is compressed by gzip. Unpack it first: gzip -cd LOG"),
+        ("binary", DIED.encode() + b"\0\1", 2, "{}: is no text"),
     ):
         log = tmp_path / name
         log.write_bytes(content)
