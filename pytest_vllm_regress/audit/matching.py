@@ -7,9 +7,12 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from packaging.version import Version
+
 from ..cases.model import Case
+from ..environments.index.releases import known_releases
 from ..environments.installed import VLLM, VLLM_BUILDS, Package
-from ..util.versions import is_version
+from ..util.versions import is_version, version_of
 from .inventory import Inventory
 from .severity import severity
 
@@ -120,6 +123,7 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
             f"{inventory.source} gives no version of {packages}, which decide about {failures}: "
             "give a lock file, or the interpreter itself"
         )
+    lines += _releases_that_are_not_known(versions)
     for name in sorted(names & set(versions)):
         lines += [
             f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
@@ -129,6 +133,19 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
         if len(versions[name]) > 1:
             lines.append(f"{name} is listed with several versions ({', '.join(versions[name])}): all were checked")
     return tuple(lines)
+
+
+def _releases_that_are_not_known(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each stable version of vLLM that is no release known when this package was made."""
+    known = known_releases("vllm")
+    for version in map(version_of, versions.get("vllm", ())):
+        release = version and Version(version.public)
+        if release is None or release.is_prerelease or release in known or not known:
+            continue
+        if release > known[-1]:
+            yield f"vllm {release} is newer than the newest release known here, {known[-1]}, or does not exist"
+        elif release >= known[0]:
+            yield f"vllm has no release {release}, as far as known here"
 
 
 def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..cases.model import Case
+from ..environments.index.releases import known_releases
 from ..environments.installed import VLLM
 from ..errors import UsageError
 from ..util.text import markdown_cell
@@ -30,8 +31,9 @@ class UpgradeAdvice:
     """Which release to switch to.
 
     ``without``: the nearest release that has none of the failures found, preferably a later one (None: every release has one).
-    ``earlier``: whether that release is earlier than the installed one. ``other``: number of other documented failures that it has.
+    ``earlier``: whether that release is earlier than the installed one.
     ``fewest``: the later release with the fewest of the failures found (None: no later release is known). ``kept``: their ids.
+    ``other``: number of other documented failures of the release that is advised.
     """
 
     without: str | None
@@ -47,7 +49,7 @@ class UpgradeAdvice:
         elif self.without:
             text = f"{none}; the nearest earlier one that is: vllm {self.without}"
         elif self.fewest:
-            return (
+            text = (
                 f"{none}; of the later ones vllm {self.fewest} has the fewest, {len(self.kept)}: {', '.join(self.kept)}"
             )
         else:
@@ -85,7 +87,7 @@ def by_severity(findings: Iterable[AuditMatch]) -> tuple[AuditMatch, ...]:
 def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvice | None:
     """Return which vLLM to switch to from an installation with ``findings``; None if no vLLM would change them.
 
-    Candidates are the releases in ranges and evidence of the cases. Other packages keep their versions.
+    Other packages keep their versions.
     """
     of_vllm = [finding for finding in findings if any(part.package == "vllm" for part in finding.case.affected)]
     if not of_vllm:
@@ -99,18 +101,28 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
         return tuple(case.id for case in candidates if case.is_affected(versions))
 
     affecting = [finding.case for finding in of_vllm]
-    kept = {release: having(release, affecting) for release in named_releases(cases)}
+    kept = {release: having(release, affecting) for release in _candidates(cases)}
     later = sorted(release for release in kept if release > current)
     earlier = sorted((release for release in kept if release < current), reverse=True)
     without = next((release for release in (*later, *earlier) if not kept[release]), None)
     fewest = min(later, key=lambda release: len(kept[release]), default=None)  # the nearest among equals
     found_ids = {finding.case.id for finding in findings}
+    advised = without or fewest
     return UpgradeAdvice(
         without=str(without) if without else None,
         earlier=without is not None and without < current,
-        other=len(set(having(without, cases)) - found_ids) if without else 0,
+        other=len(set(having(advised, cases)) - found_ids) if advised else 0,
         fewest=str(fewest) if fewest else None,
         kept=kept[fewest] if fewest else (),
+    )
+
+
+def _candidates(cases: Iterable[Case]) -> tuple[Version, ...]:
+    """Return the known releases since the first one that a case names, and newer ones that cases name."""
+    known, named = known_releases("vllm"), named_releases(cases)
+    return (
+        *(release for release in known if release >= named[0]),
+        *(release for release in named if release > known[-1]),
     )
 
 

@@ -65,6 +65,8 @@ def test_each_of_several_versions_counts(cases: tuple[Case, ...]) -> None:
         (b"ray==2.43.0\n", "has no vLLM, and no case is about its other packages alone: nothing was checked"),
         (b"ray==2.43.0\nvllm>=0.8\n", "'vllm>=0.8' has no version"),
         (b"vllm==0.8.3\n", "list gives no version of ray, which decide about demo: give a lock file"),
+        (b"vllm==0.8.44\nray==2.43.0\n", "vllm has no release 0.8.44, as far as known here"),
+        (b"vllm==99.1\nray==2.43.0\n", "vllm 99.1 is newer than the newest release known here"),
         (b'[{"name": "vllm", "version": "main"}]', "vllm has version 'main', which is not a PEP 440 version"),
     ],
 )

