@@ -5,21 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ..cases.model import Case
 from ..deployments.configuration import Deployment
 from ..deployments.relevance import Reach, Relevance, relevance
-from ..environments.installed import is_environment, open_environment, scan
+from ..environments.installed import VLLM, is_environment, open_environment, scan
 from ..environments.recipes import find_file, load
 from ..errors import UsageError
 from ..util.files import expand_home
 from ..util.validation import did_you_mean, format_value
-from ..util.versions import is_version, requirement_of
+from ..util.versions import is_version, requirement_of, version_of
 from .boundaries import observation
 from .inventory import Inventory, inventory_of
 from .matching import AuditMatch, can_show, find, notes, relevant
@@ -97,6 +98,9 @@ def read_target(target: str) -> Inventory:
     if not os.path.exists(path):
         if pinned := _pinned(target):
             return pinned
+        requirement = requirement_of(target)
+        if requirement is not None and (requirement.specifier or canonicalize_name(requirement.name) in VLLM):
+            raise UsageError(f"{target}: gives no exact version, and is no file. Give one version, such as vllm==0.8.4")
         raise UsageError(
             f"{target}: no such file. Give an environment's directory, a list of packages, a requirement such as vllm==0.8.4, "
             "or - for standard input; an interpreter with --python"
@@ -168,7 +172,7 @@ def audit(
         relevant(inventory, cases),
         tuple(finding for finding in findings if finding.case.id not in ignore),
         tuple(concern for concern in concerns if concern.id not in ignore),
-        (*notes(inventory, cases), *(f"{place.source}: {note}" for place in deployments for note in place.notes)),
+        (*notes(inventory, cases), *_notes_on(deployments, inventory)),
         tuple(found_id for found_id in all_ids if found_id in ignore),
     )
     if deployments:
@@ -179,6 +183,18 @@ def audit(
     ranked = tuple(sorted(result.findings, key=lambda finding: result.reach_of(finding).rank))
     advice = better(result.counted, [case for case in cases if case.id not in ignore])
     return dataclasses.replace(result, findings=ranked, better=advice)
+
+
+def _notes_on(deployments: Sequence[Deployment], inventory: Inventory) -> Iterator[str]:
+    installed = [version for name in VLLM for version in map(version_of, inventory.versions.get(name, ())) if version]
+    for place in deployments:
+        yield from (f"{place.source}: {note}" for note in place.notes)
+        if (
+            place.release
+            and installed
+            and Version(place.release) not in {Version(version.public) for version in installed}
+        ):
+            yield f"{place.source}: the image has vLLM {place.release}, and audited is {inventory.source}"
 
 
 def _preflight(inventory: Inventory, host: Host) -> tuple[Concern, ...]:

@@ -226,7 +226,10 @@ def migrate(
         Path | None, typer.Argument(metavar="DIR", help="A case, or a directory of cases (default: that of --cases).")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; exit with 1 if a file would change or cannot be read.")
+        bool,
+        typer.Option(
+            "--check", help="Change nothing; exit with 1 if a file would change, with 2 if one cannot be read."
+        ),
     ] = False,
 ) -> None:
     """Rewrite case files of older formats in the current one. Comments and layout stay.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..environments.recipes import EnvironmentFile, Recipe
 
 app = typer.Typer(
-    help="Environments: list, build, lock, prune.",
+    help="Environments: list, build, lock, path, prune.",
     no_args_is_help=True,
     context_settings=HELP,
 )
@@ -133,7 +133,8 @@ def prune(
 
     With NAME or an option the compiled GPU kernels of that vLLM are removed too; the next engine compiles them again.
 
-    uv keeps downloaded files in a cache of its own, which shares them with the environments by hard links: `uv cache prune` empties it.
+    uv keeps downloaded files in a cache of its own, which shares them with the environments by hard links: `uv cache prune` removes what no
+    environment uses.
     """
     from ..environments.cache import EnvironmentCache
     from ..gpus import compiled

@@ -154,6 +154,8 @@ def matrix(
         all_batches = _without_verdict(cases, all_batches)
     flags = [name for name, given in (("--boundaries", only_boundaries), ("--missing", only_missing)) if given]
     if plan is not None:
+        if shard is not None:
+            raise UsageError("--plan prints a job for each shard (--shards N); leave out --shard")
         options_given = [
             ("--env", env),
             ("--source", source),

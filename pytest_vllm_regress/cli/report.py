@@ -163,13 +163,14 @@ def judge(
     from ..cases.rejudge import OBSERVATIONS_FILE, rejudge_case
 
     (case,) = invocation(context).select([case_id])
-    files = _existing_files(stored or [case.directory / OBSERVATIONS_FILE, cache_root() / "results"])
+    recorded = (path for path in (case.directory / OBSERVATIONS_FILE, cache_root() / "results") if path.exists())
+    files = _existing_files(stored or list(recorded))
     if write is not None:
         check_distinct([write], files)
     judgements = rejudge_case(case, _readable(files, strict=bool(stored)))
     if not judgements:
         raise UsageError(
-            f"no result of {case.id} in {len(files)} result files. Run it first: `{invocation(context).command('run', case.id)}`"
+            f"no result of {case.id} in the {len(files)} files that were read. Run it first: `{invocation(context).command('run', case.id)}`"
         )
     for judgement in judgements:
         now = judgement.now
@@ -219,7 +220,8 @@ def result_files(paths: list[Path]) -> list[Path]:
 def _existing_files(paths: list[Path]) -> list[Path]:
     files = _expand(paths)
     if not files:
-        raise UsageError(f"no result files in {', '.join(map(str, paths))}. `vllm-regress run` writes them")
+        places = f" in {', '.join(map(str, paths))}" if paths else ""
+        raise UsageError(f"no result files{places}. `vllm-regress run` writes them")
     return files
 
 

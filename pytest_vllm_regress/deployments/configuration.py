@@ -6,7 +6,7 @@ import dataclasses
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ MAX_COMMAND = 64 * 1024
 """Characters of a command: ``shlex`` takes time with the square of a word's length."""
 _MODULE = re.compile(r"vllm\.entrypoints\.(?:openai\.)?api_server")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TAG = re.compile(r"(?:^|/)vllm/vllm-openai:v?(\d+(?:\.\d+)+(?:\.post\d+)?)(?=$|[\s@-])")
 _IMAGE = re.compile(r"(?:^|[/-])vllm(?:[-/:@]|$)")
 _ENGINES = ("docker", "podman", "nerdctl")
 _FLAGS = re.compile(
@@ -37,7 +38,7 @@ class Deployment:
     """Options of one ``vllm serve``, by their names with underscores, and variables of its process.
 
     ``complete``: whether an option that is not named has its default. It may not if a configuration file or a variable adds options.
-    ``notes``: options that no release has.
+    ``notes``: options that no release has. ``release``: the version in the tag of vLLM's own image; empty if there is none.
     """
 
     source: str
@@ -45,10 +46,13 @@ class Deployment:
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
     complete: bool = True
     notes: tuple[str, ...] = ()
+    release: str = ""
 
 
 def read_deployments(text: str) -> tuple[Deployment, ...]:
     """Return what a command line, or the file of this name, starts. Raises ``UsageError`` if it starts no vLLM."""
+    if not text.strip():
+        raise UsageError(f"--serve is empty. Give {_ALLOWED}")
     path = expand_home(text)
     if " " in text.strip() and not os.path.exists(path):
         deployments = tuple(_bounded(_of_words(_split(_joined(text)), "--serve", {})))
@@ -121,8 +125,8 @@ def _of_mapping(node: Mapping[Any, Any], source: str) -> Iterator[Deployment]:
     elif words or of_vllm:
         deployments = tuple(_of_words(words, place, variables))
         if not deployments and of_vllm:
-            yield _deployment(words, place, variables)
-        yield from deployments
+            deployments = (_deployment(words, place, variables),)
+        yield from _in_image(deployments, image)
 
 
 def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
@@ -141,8 +145,8 @@ def _of_dockerfile(text: str, source: str) -> Iterator[Deployment]:
                 command = _exec_form(rest)
     deployments = tuple(_of_words([*entrypoint, *command], source, variables))
     if not deployments and not entrypoint and _IMAGE.search(base.split()[0] if base.split() else ""):
-        yield _deployment(command, source, variables)
-    yield from deployments
+        deployments = (_deployment(command, source, variables),)
+    yield from _in_image(deployments, base)
 
 
 def _exec_form(text: str) -> list[str]:
@@ -199,8 +203,15 @@ def _of_container(words: Sequence[str], source: str, variables: Mapping[str, str
         "vllm-openai" in image or not arguments or arguments[0].startswith("-")
     )
     if not deployments and not entrypoint and is_server:
-        yield _deployment(arguments, source, assigned)
-    yield from deployments
+        deployments = (_deployment(arguments, source, assigned),)
+    yield from _in_image(deployments, image)
+
+
+def _in_image(deployments: Iterable[Deployment], image: object) -> Iterator[Deployment]:
+    """Yield the deployments with the version of vLLM that the tag of their image names."""
+    match = _TAG.search(image) if isinstance(image, str) else None
+    for deployment in deployments:
+        yield dataclasses.replace(deployment, release=match[1]) if match else deployment
 
 
 def _to_end(words: Sequence[str]) -> Sequence[str]:

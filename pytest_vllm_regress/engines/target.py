@@ -70,8 +70,9 @@ def inspect(name: str, python: Path, device: str) -> Target:
     """Return the target for the interpreter ``python``. Raises ``UsageError`` if it has neither vLLM nor a structured-output package."""
     installed = read_installed(python)
     if not installed.usable:
+        alias = "" if name == str(python) else f" ({name})"
         raise UsageError(
-            f"the interpreter {python} ({name}) has neither vLLM nor a structured-output package. Install one there, "
+            f"the interpreter {python}{alias} has neither vLLM nor a structured-output package. Install one there, "
             "or name an environment: `vllm-regress env list` shows them"
         )
     return Target(name, python, choose(device, installed), installed)

@@ -79,7 +79,7 @@ def export_script(case: Case) -> Script:
     """
     if not KINDS & set(case.symptom.kinds):
         raise NotExportable(
-            f"{case.id}: a script cannot show a {case.symptom.kind}: that needs deadlines, and processes that are watched from outside. "
+            f"{case.id}: a script cannot show this ({case.symptom.kind}), which needs deadlines and processes that are watched from outside. "
             f"`vllm-regress run {case.id}` shows it"
         )
     shown = [

@@ -17,7 +17,12 @@ from .model import Declared, Place
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _CARET = re.compile(r"\^\s*(\d+(?:\.\d+)*)")
+_MALFORMED = re.compile(r"^[\s\"',\[]*vllm(?:\[[\w,-]*\])?\s*=(?!=)\s*\d[\w.*]*", re.IGNORECASE | re.MULTILINE)
 MAX_ITEMS = 50_000
+
+
+class MalformedRequirement(ValueError):
+    """The only line that names a version of vLLM is no requirement, such as ``vllm=0.8``."""
 
 
 def declared_in(text: str, file: str) -> list[Declared]:
@@ -26,6 +31,8 @@ def declared_in(text: str, file: str) -> list[Declared]:
         specifiers = dict.fromkeys(_specifiers(text, file))
     except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
         raise ValueError(str(error)) from None
+    if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
+        raise MalformedRequirement(f"{malformed[0].strip()!r} is no requirement")
     lines = _lines_by_version(text) if specifiers else {}
     return [
         Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
@@ -48,8 +55,15 @@ def _specifiers(text: str, file: str) -> Iterator[str]:
             nodes = ast.walk(ast.parse(text))
         texts = (n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
         yield from (s for item in texts for s in _lines(item))
-    elif name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file):
+    elif _is_list(file):
         yield from _lines(text)
+
+
+def _is_list(file: str) -> bool:
+    """Return whether a file is a list of requirements, or has one."""
+    name = file.rpartition("/")[2]
+    is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
+    return is_list or name == "pyproject.toml"
 
 
 def _pyproject(document: dict[str, object]) -> Iterator[str]:

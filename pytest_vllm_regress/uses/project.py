@@ -19,7 +19,7 @@ from ..errors import UsageError
 from ..util.documents import parse_json
 from ..util.files import MAX_DEPTH, read_below
 from .check import Checker
-from .declared import declared_in
+from .declared import MalformedRequirement, declared_in
 from .guards import Outcome, VersionTests
 from .model import Declared, Place, Project, Use
 from .own_modules import ChosenFunction, Import, chosen_functions, is_program, loaded_for
@@ -99,9 +99,10 @@ class ProjectReader:
         declared: Iterable[Declared] = ()
         try:
             declared = declared_in(text, name)
-        except ValueError:
+        except ValueError as problem:
+            why = problem if isinstance(problem, MalformedRequirement) else "cannot be parsed"
             if not name.endswith(".py"):  # which is noted when its uses are read
-                self._notes.append(f"left out: {name}: cannot be parsed, so that the range of vllm in it is not known")
+                self._notes.append(f"left out: {name}: {why}, so that the range of vllm in it is not known")
         if not name.endswith((".py", ".ipynb", ".json")) and not any(word in name for word in _LISTS):
             declared = itertools.chain(declared, pins(text, name))
         self._declared |= dict.fromkeys(itertools.islice(declared, MAX_DECLARED + 1))
@@ -110,6 +111,10 @@ class ProjectReader:
             self._declared = dict(itertools.islice(self._declared.items(), MAX_DECLARED))
 
     def project(self) -> Project:
+        if not self._count:
+            self._notes.append(
+                "there is no file to read: no Python, notebook, configuration, list of requirements or script"
+            )
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")

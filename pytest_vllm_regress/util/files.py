@@ -331,7 +331,10 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 def _unwritable(path: Path, error: OSError | ValueError) -> UsageError:
-    return UsageError(f"{path}: cannot be written: {_reason(error)}. Choose another path, or free some space")
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return UsageError(
+        f"{path}: cannot be written: {_reason(error)}. {'Free some space' if is_full else 'Choose another path'}"
+    )
 
 
 def _reason(problem: OSError | ValueError) -> str:

@@ -146,6 +146,21 @@ def test_a_compose_file(tmp_path: Path) -> None:
     deployment = read(tmp_path, "compose.yaml", COMPOSE)
     assert deployment.options == {"model": "M", "tensor_parallel_size": UNSET, "enable_lora": True}
     assert deployment.variables == {"VLLM_USE_V1": "0"}
+    assert deployment.release == "0.8.4"
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("docker run vllm/vllm-openai:v0.11.0 --model M", "0.11.0"),
+        ("docker run vllm/vllm-openai:v0.9.0.1@sha256:00 --model M", "0.9.0.1"),
+        ("docker run vllm/vllm-openai:latest --model M", ""),
+        ("docker run team/vllm-fork:v0.11.0 vllm serve M", ""),
+        ("vllm serve M", ""),
+    ],
+)
+def test_the_tag_of_the_image_names_the_release(text: str, release: str) -> None:
+    assert [deployment.release for deployment in read_deployments(text)] == [release]
 
 
 def test_a_kubernetes_manifest(tmp_path: Path) -> None:
@@ -192,7 +207,7 @@ def test_what_starts_no_vllm_is_refused(tmp_path: Path, name: str, content: str,
         read_deployments(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("text", ["nowhere.yaml", "echo hello"])
+@pytest.mark.parametrize("text", ["nowhere.yaml", "echo hello", ""])
 def test_neither_a_file_nor_a_command_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"Give|Allowed are"):
         read_deployments(text)

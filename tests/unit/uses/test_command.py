@@ -154,6 +154,22 @@ def test_a_file_with_ranges_that_cannot_be_parsed_is_noted(
     assert note.startswith(f"left out: {name}: cannot be parsed")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("requirements.txt", "vllm=0.8\n"), ("pyproject.toml", '[project]\ndependencies = [\n "vllm=0.8"\n]\n')],
+)
+def test_a_requirement_with_one_equals_sign_is_noted(
+    tmp_path: Path, two_releases: History, name: str, text: str
+) -> None:
+    (note,) = answer_for(tmp_path, two_releases, {name: text}).project.notes
+    assert "vllm=0.8' is no requirement, so that the range of vllm in it is not known" in note
+
+
+def test_a_folder_without_files_is_noted(tmp_path: Path, two_releases: History) -> None:
+    (note,) = answer_for(tmp_path, two_releases, {}).project.notes
+    assert note.startswith("there is no file to read")
+
+
 def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, two_releases: History) -> None:
     outside = tmp_path / "outside.py"
     outside.write_text("from vllm.utils import get_port")
