@@ -32,6 +32,8 @@ T = TypeVar("T")
 RANK_HEADER = "X-data-parallel-rank"
 AUDIO_EXTRA = "vllm[audio]"
 """What must be installed to read audio files. vLLM's error messages name it."""
+ENDING_S = 30.0
+"""Seconds that a server which has closed its port, and has not answered, gets to end. Then it counts as hanging."""
 _PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
@@ -210,6 +212,9 @@ class Transport(Running):
         return call.result()
 
     def _raise_no_answer(self, deadline: Deadline) -> NoReturn:
+        if self._listens_no_more():  # it is ending, which may take a while on a busy machine
+            self.child.pause(ENDING_S)
+            self.child.check_alive(deadline)
         health = self.health().text
         why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
         raise self.child.hung(deadline, why, answer=_masked(f"no HTTP answer: {health}")) from None
@@ -260,9 +265,8 @@ class Transport(Running):
         """Return the JSON of a response that is not an error. vLLM sends some errors with the status of success."""
         self._raise_for_status(response)
         if error := error_in(response):
-            self._check_reads_sounds(error)
             message = _masked(f"HTTP {response.status_code}, but an error: {error}")
-            raise self.child.failure(message, phase="request", type_name="http.error", answer=message)
+            self._raise_error(message, "http.error", is_server_error=_code_in(response) >= 500)
         value = response.json()
         assert isinstance(value, dict)
         return value
@@ -278,13 +282,23 @@ class Transport(Running):
     def _raise_for_status(self, response: httpx.Response) -> None:
         if response.is_error:
             message = _masked(f"HTTP {response.status_code}: {response.text}")
-            # The body of a 5xx rarely has the reason, so the log is added.
-            server_error = response.status_code >= 500
-            log = self.child.log_tail() if server_error else ""
-            self._check_reads_sounds(response.text + log)
-            status = f"http.{response.status_code}"
-            died = server_error and self._is_dead()
-            raise self.child.failure(message, phase="request", detail=log, type_name=status, died=died, answer=message)
+            self._raise_error(message, f"http.{response.status_code}", is_server_error=response.status_code >= 500)
+
+    def _raise_error(self, message: Masked, type_name: str, *, is_server_error: bool) -> NoReturn:
+        """Raise the error that a server answered with. The answer rarely has the reason for a server error, so the log is added."""
+        log = self.child.log_tail() if is_server_error else ""
+        self._check_reads_sounds(message + log)
+        died = is_server_error and self._is_dead()
+        raise self.child.failure(message, phase="request", detail=log, type_name=type_name, died=died, answer=message)
+
+    def _listens_no_more(self) -> bool:
+        try:
+            self.client.get("/health", timeout=HEALTH_TIMEOUT_S)
+        except httpx.ConnectError:
+            return True
+        except httpx.TransportError:
+            pass
+        return False
 
     def _is_dead(self) -> bool:
         """Return whether the server reports a dead engine or is gone itself, which shows earlier here than in its processes.
@@ -329,3 +343,11 @@ def error_in(response: httpx.Response) -> str:
         return ""
     kind, error = value.get("object"), value.get("error")
     return response.text if kind == "error" or (kind is None and isinstance(error, dict)) else ""
+
+
+def _code_in(response: httpx.Response) -> int:
+    """Return the status that an error names in its body; that of the response if it names none."""
+    value = response.json()
+    error = value.get("error", value) if isinstance(value, dict) else None
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) else response.status_code

@@ -14,9 +14,10 @@ import httpx
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.http.transport import ENDING_S
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.errors import ChildDied, Kind, RemoteError, Unsupported, UsageError
+from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError, Unsupported, UsageError
 from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, HasDescriptor, wait_readable
 
 
@@ -82,6 +83,46 @@ def test_an_engine_is_dead_if_its_server_reports_that(
     with pytest.raises(RemoteError, match=f"HTTP {answer}") as caught:
         server(answer, health).check()
     assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "health", "kind"), [(500, 503, Kind.ENGINE_DEATH), (500, 200, Kind.EXCEPTION), (400, 503, Kind.EXCEPTION)]
+)
+def test_an_error_with_the_status_of_success_may_be_a_dead_engine(code: int, health: int, kind: Kind) -> None:
+    """vLLM 0.15 and 0.16 answer so, and the processes of the engine may still exist."""
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        error = {"error": {"message": "EngineCore encountered an issue", "code": code}}
+        return httpx.Response(health) if request.url.path == "/health" else httpx.Response(200, json=error)
+
+    answering = unconnected(9)
+    answering.client = httpx.Client(base_url=answering.root_url, transport=httpx.MockTransport(respond))
+    with pytest.raises(RemoteError, match="HTTP 200, but an error") as caught:
+        answering.check()
+    assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_server_that_has_closed_its_port_gets_time_to_end(ends: bool) -> None:
+    """Regression: on a busy machine, a server that was shutting down counted as hanging."""
+    waited: list[float] = []
+
+    def died(deadline: Deadline) -> None:
+        if ends and waited:
+            raise ChildDied("it ended", phase="request")
+
+    def hung(deadline: Deadline, why: str, **parts: Any) -> Exception:
+        return DeadlineExceeded(why, phase=deadline.phase)
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    closed = unconnected(9)
+    vars(closed.child).update(check_alive=died, pause=waited.append, hung=hung, wait_for=lambda *_: False)
+    closed.client = httpx.Client(base_url=closed.root_url, transport=httpx.MockTransport(refuse))
+    with pytest.raises(ChildDied if ends else DeadlineExceeded):
+        closed.get("/v1/models")
+    assert waited[0] == ENDING_S
 
 
 @pytest.mark.parametrize(
