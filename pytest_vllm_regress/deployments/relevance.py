@@ -179,9 +179,7 @@ def _configuration(deployment: Deployment, option: str) -> _Condition:
     flag = _flag(option)
     if any(name.partition(".")[0] == option for name in deployment.options):
         return _Condition(True, f"{flag} is set")
-    return _Condition(
-        False if deployment.complete else None, f"{'it needs' if deployment.complete else 'depends on'} {flag}"
-    )
+    return _Condition(False, f"{flag} is not set") if deployment.complete else _Condition(None, f"depends on {flag}")
 
 
 def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:

@@ -140,7 +140,7 @@ def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
     if certainty is not Certainty.OUTSIDE and case.id not in named and (doubt := _doubt(case, first)):
         certainty, reason = Certainty.POSSIBLE, f"{reason}; {doubt}"
     count = record.count if len(occurrences) == len(record.occurrences) else len(occurrences)
-    lines = tuple(dict.fromkeys(occurrence.number for occurrence in occurrences))
+    lines = tuple(sorted({occurrence.number for occurrence in occurrences}))
     return LogMatch(case, certainty, reason, first.match.part, first.match.text, lines, count, record.versions)
 
 
