@@ -8,6 +8,7 @@ recorded. The journal is removed when a run is complete.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -61,10 +62,13 @@ class Journal:
         self.directory = root / hashlib.sha256(repr(tuple(key)).encode()).hexdigest()[:16]
         self.files = BatchFiles(self.directory)
         self._names: dict[tuple[str, str], str] = {}
+        self._runs: dict[Path, RunResult] = {}
+        """What was read or written, by file: to read thousands of results takes minutes, because secrets in them are masked."""
 
     def begin(self) -> None:
         """Begin a run: cases and locks may have changed since the last one."""
         self._names.clear()
+        self._runs.clear()
 
     def finished(self, batch: Batch) -> RunResult:
         """Return what earlier runs finished of the batch. The report of a pytest that was killed is taken over first."""
@@ -75,23 +79,33 @@ class Journal:
             self.add(batch.only(unchanged), self.files.partial_results(batch))
             report.unlink()
         self._note_files(batch)
-        return merge_results(run for case in batch.cases if (run := _read(self._file(batch, case))) is not None)
+        return merge_results(run for case in batch.cases if (run := self._stored(batch, case)) is not None)
 
     def add(self, batch: Batch, run: RunResult) -> None:
         """Keep these results, one file for each case."""
         for case in batch.cases:
             case_results = tuple(result for result in run.results if result.case_id == case.id)
             if case_results:
-                write_results(self._file(batch, case), RunResult(case_results))
+                file, stored = self._file(batch, case), RunResult(case_results)
+                write_results(file, stored)
+                self._runs[file] = stored
 
     def remaining(self, batch: Batch) -> Batch | None:
         """Return the batch without the cases that are finished; None if all are."""
-        cases = tuple(case for case in batch.cases if _read(self._file(batch, case)) is None)
+        cases = tuple(case for case in batch.cases if self._stored(batch, case) is None)
         return dataclasses.replace(batch, cases=cases) if cases else None
 
     def close(self) -> None:
         """Remove everything: the run is complete."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _stored(self, batch: Batch, case: Case) -> RunResult | None:
+        """Return the results of a case; None if there are none to read: it is then run again."""
+        file = self._file(batch, case)
+        if file not in self._runs and file.exists():
+            with contextlib.suppress(UsageError):  # cut off by a full disk, or written by another version
+                self._runs[file] = read_results(file)
+        return self._runs.get(file)
 
     def _file(self, batch: Batch, case: Case) -> Path:
         key = (batch.environment, case.id)
@@ -119,11 +133,3 @@ class Journal:
 
 def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
-
-
-def _read(file: Path) -> RunResult | None:
-    """Return the results in a file; None if there are none to read: the case is then run again."""
-    try:
-        return read_results(file) if file.exists() else None
-    except UsageError:
-        return None  # cut off by a full disk, or written by another version

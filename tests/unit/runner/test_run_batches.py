@@ -275,10 +275,30 @@ def test_a_changed_case_is_run_again(cases: tuple[Case, ...], journal: Journal) 
 def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journal) -> None:
     run(journal, FakePytest(), [batch("a", cases)])
     next(journal.directory.glob("*.json")).write_text("{")
+    journal.begin()
     assert len(journal.finished(batch("a", cases)).results) == 1
     outcome = run(journal, fake := FakePytest(), [batch("a", cases)])
     assert [len(ids) for _, ids in fake.ran] == [1]
     assert {result.case_id for result in outcome.run.results} == {"one", "two"}
+
+
+def test_an_interrupted_run_reads_stored_results_once(
+    cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: of a sweep with thousands of results each was read four times, and ending it took minutes."""
+    read: list[Path] = []
+
+    def counted(path: Path) -> RunResult:
+        read.append(path)
+        return results.read_results(path)
+
+    monkeypatch.setattr("pytest_vllm_regress.runner.journal.read_results", counted)
+    batches = [batch("a", cases), batch("b", cases)]
+    assert run(journal, FakePytest(interrupt_in="b"), batches).interrupted
+    assert read == []
+    outcome = run(journal, FakePytest(interrupt_in="b"), batches)
+    assert outcome.interrupted and {result.environment for result in outcome.run.results} >= {"a"}
+    assert read and len(read) == len(set(read))
 
 
 @pytest.mark.parametrize("changed", ["case", "lock"])
