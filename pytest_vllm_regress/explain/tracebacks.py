@@ -73,7 +73,7 @@ class Failure:
     def is_of_another_program(self, packages: Iterable[str]) -> bool:
         """Return whether it passed through a program of the user's, and neither through vLLM nor through one of ``packages``.
 
-        A program may raise what vLLM raises, too. Calls of Python's library alone may be vLLM's: a thread that pickles has no others.
+        A program may raise what vLLM raises, too. Calls of Python's library alone may be vLLM's: a thread that writes to a pipe has no others.
         """
         modules = {spelling for name in packages for spelling in (name.replace("-", "_"), name.replace("-", ""))}
         return any(frame.of_program for frame in self.frames) and not any(

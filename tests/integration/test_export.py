@@ -234,7 +234,7 @@ def test_a_hang_is_refused(case: Case, capsys: pytest.CaptureFixture[str]) -> No
     hang = dataclasses.replace(CaseFile(), kind="hang", omits="the trigger", control="changes = { seed = 1 }")
     path.write_text(hang.text().replace("changes = { seed = 1 }", "seed = 1"))
     assert export(case, case.id) == 2
-    assert "cannot show a hang" in capsys.readouterr().err
+    assert "cannot show this (hang)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("case_id", ["vllm-17173", "lmfe-124", "vllm-18108", "xgrammar-286"])
