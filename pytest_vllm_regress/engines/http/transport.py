@@ -24,7 +24,7 @@ from ..resources.ports import HOST, PortLease
 from ..running import Running
 from ..spec import EngineSpec
 from .background_call import BackgroundCall
-from .health import HEALTH_TIMEOUT_S, Health, check_health
+from .health import DEAD, HEALTH_TIMEOUT_S, Health, check_health
 from .metrics import Metrics
 from .own_listener import NotOurServer, OwnListener
 
@@ -191,7 +191,7 @@ class Transport(Running):
         except httpx.TimeoutException:
             self._raise_no_answer(deadline)
         except NotOurServer as error:
-            self.child.check_alive(deadline)
+            self._let_it_end(deadline)
             raise PortTaken(str(error), phase=deadline.phase) from None
         except httpx.TransportError as error:
             self.child.check_alive(deadline)
@@ -212,12 +212,11 @@ class Transport(Running):
         return call.result()
 
     def _raise_no_answer(self, deadline: Deadline) -> NoReturn:
-        if self._listens_no_more():  # it is ending, which may take a while on a busy machine
-            self.child.pause(ENDING_S)
-            self.child.check_alive(deadline)
-        health = self.health().text
-        why = f"no HTTP answer within {deadline.allowed_s:g} s; {health}"
-        raise self.child.hung(deadline, why, answer=_masked(f"no HTTP answer: {health}")) from None
+        health = self.health()
+        if health.state == DEAD:
+            self._let_it_end(deadline)
+        why = f"no HTTP answer within {deadline.allowed_s:g} s; {health.text}"
+        raise self.child.hung(deadline, why, answer=_masked(f"no HTTP answer: {health.text}")) from None
 
     def _post_stream(self, path: str, timeout: float | None, **request: Any) -> tuple[httpx.Response, list[str]]:
         """POST and return the response and its lines. An error response has no lines; its body has been read."""
@@ -291,14 +290,17 @@ class Transport(Running):
         died = is_server_error and self._is_dead()
         raise self.child.failure(message, phase="request", detail=log, type_name=type_name, died=died, answer=message)
 
-    def _listens_no_more(self) -> bool:
+    def _let_it_end(self, deadline: Deadline) -> None:
+        """Raise ``ChildDied`` if the server has ended. One that has closed its port is ending, which may take a while on a busy machine."""
         try:
             self.client.get("/health", timeout=HEALTH_TIMEOUT_S)
+        except NotOurServer:
+            pass
         except httpx.ConnectError:
-            return True
+            self.child.pause(ENDING_S)
         except httpx.TransportError:
             pass
-        return False
+        self.child.check_alive(deadline)
 
     def _is_dead(self) -> bool:
         """Return whether the server reports a dead engine or is gone itself, which shows earlier here than in its processes.

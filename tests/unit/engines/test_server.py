@@ -14,10 +14,19 @@ import httpx
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.http.own_listener import NotOurServer
 from pytest_vllm_regress.engines.http.transport import ENDING_S
 from pytest_vllm_regress.engines.server import Server, start_server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError, Unsupported, UsageError
+from pytest_vllm_regress.errors import (
+    ChildDied,
+    DeadlineExceeded,
+    Kind,
+    PortTaken,
+    RemoteError,
+    Unsupported,
+    UsageError,
+)
 from pytest_vllm_regress.util.deadline import Deadline, DeadlineFor, HasDescriptor, wait_readable
 
 
@@ -103,8 +112,9 @@ def test_an_error_with_the_status_of_success_may_be_a_dead_engine(code: int, hea
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_server_that_has_closed_its_port_gets_time_to_end(ends: bool) -> None:
-    """Regression: on a busy machine, a server that was shutting down counted as hanging."""
+@pytest.mark.parametrize("seen", ["no answer", "another listener"])
+def test_a_server_that_has_closed_its_port_gets_time_to_end(seen: str, ends: bool) -> None:
+    """Regression: on a busy machine, a server that was shutting down counted as hanging, or its port as taken."""
     waited: list[float] = []
 
     def died(deadline: Deadline) -> None:
@@ -115,12 +125,16 @@ def test_a_server_that_has_closed_its_port_gets_time_to_end(ends: bool) -> None:
         return DeadlineExceeded(why, phase=deadline.phase)
 
     def refuse(request: httpx.Request) -> httpx.Response:
+        if seen == "another listener" and request.url.path != "/health":
+            raise NotOurServer("changed")
         raise httpx.ConnectError("refused")
 
     closed = unconnected(9)
-    vars(closed.child).update(check_alive=died, pause=waited.append, hung=hung, wait_for=lambda *_: False)
+    vars(closed.child).update(check_alive=died, pause=waited.append, hung=hung)
+    if seen == "no answer":
+        closed.child.wait_for = lambda *_: False  # type: ignore[method-assign]
     closed.client = httpx.Client(base_url=closed.root_url, transport=httpx.MockTransport(refuse))
-    with pytest.raises(ChildDied if ends else DeadlineExceeded):
+    with pytest.raises(ChildDied if ends else DeadlineExceeded if seen == "no answer" else PortTaken):
         closed.get("/v1/models")
     assert waited[0] == ENDING_S
 
