@@ -455,7 +455,7 @@ def step(bench: Bench, ranked: Step, limit_s: float) -> Facts:
         if status := collected.get("status"):
             entry |= {"outcome": "failed", "why": f"pytest ended with {status}"}
         elif collected.get("cut_off"):
-            entry |= {"outcome": "cut off", "why": "its time was used up before all tests had run"}
+            entry |= {"outcome": "cut off", "why": "it ran out of time before all tests had run"}
     except LeftOut as why:
         entry = {"outcome": "left out", "why": str(why)}
     except Exception as error:  # the next steps may still work

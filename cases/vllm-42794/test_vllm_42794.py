@@ -17,7 +17,7 @@ TOKENS = 400  # at 20 ms each
 
 
 def answers(server: Server, least: int) -> list[tuple[str, str]]:
-    """Wait until the middleware has logged at least ``least`` answers. Return the status and the body of each."""
+    """Wait for at least ``least`` logged answers. Return the status and body of each."""
     limit = time.monotonic() + 30
     while True:
         found = re.findall(r"answered (\w+) with (b.*)$", server.log(), re.MULTILINE)

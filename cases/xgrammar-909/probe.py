@@ -1,4 +1,4 @@
-"""Ask xgrammar whether a JSON string may consist of certain bytes."""
+"""Check whether xgrammar accepts given bytes in a JSON string."""
 
 import os
 

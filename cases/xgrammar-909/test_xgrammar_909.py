@@ -1,4 +1,4 @@
-"""mlc-ai/xgrammar#909: bytes that are not UTF-8 are no part of a JSON string."""
+"""mlc-ai/xgrammar#909: a JSON string must not contain bytes that are not UTF-8."""
 
 from __future__ import annotations
 

@@ -177,9 +177,7 @@ def _latest(inventory: Inventory, case: Case, table: VerdictTable) -> Recorded |
     versions = inventory.versions.get(name, ())
     version = version_of(versions[0]) if len(versions) == 1 else None
     if inventory.release and unknown_packages(inventory, case):
-        plain = (
-            f"vllm-{Version(inventory.release).public}"  # not with another package at a version of somebody's choice
-        )
+        plain = f"vllm-{Version(inventory.release).public}"  # without overlays such as +transformers==5.23.0
         entries = [entry for entry in table.of_case(case.id) if entry.environment == plain]
     elif len(case.affected) != 1 or version is None:
         return None

@@ -18,7 +18,7 @@ from .severity import severity
 
 MAX_COMBINATIONS = 256
 MAX_NAMED = 3
-"""The most cases that a note names."""
+"""Maximum number of cases that a note names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,10 +120,10 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
         if len(undecided) > MAX_NAMED:
             failures += f" and {len(undecided) - MAX_NAMED} more"
         lines.append(
-            f"{inventory.source} gives no version of {packages}, which decide about {failures}: "
+            f"{inventory.source} gives no version of {packages}, so {failures} could not be checked: "
             "give a lock file, or the interpreter itself"
         )
-    lines += _releases_that_are_not_known(versions)
+    lines += _unknown_releases(versions)
     for name in sorted(names & set(versions)):
         lines += [
             f"{name} has version {version!r}, which is not a PEP 440 version: not known to be affected"
@@ -135,21 +135,21 @@ def notes(inventory: Inventory, cases: Sequence[Case]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _releases_that_are_not_known(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each stable version of vLLM that is no release known when this package was made."""
+def _unknown_releases(versions: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a note for each stable version of vLLM that was not a known release when this package was made."""
     known = known_releases("vllm")
     for version in map(version_of, versions.get("vllm", ())):
         release = version and Version(version.public)
         if release is None or release.is_prerelease or release in known or not known:
             continue
         if release > known[-1]:
-            yield f"vllm {release} is newer than the newest release known here, {known[-1]}, or does not exist"
+            yield f"vllm {release} does not exist, or is newer than the newest known release, {known[-1]}"
         elif release >= known[0]:
-            yield f"vllm has no release {release}, as far as known here"
+            yield f"vllm {release} is not a known release"
 
 
 def _undecided(inventory: Inventory, cases: Iterable[Case]) -> dict[str, tuple[str, ...]]:
-    """Return the cases that packages decide which are installed with a listed vLLM but not listed themselves, by id, with those packages."""
+    """Return the packages that are missing from a list with vLLM and that decide a case, by case id."""
     if not set(VLLM).intersection(inventory.versions):
         return {}
     unknown = {case.id: unknown_packages(inventory, case) for case in cases}

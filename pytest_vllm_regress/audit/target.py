@@ -100,7 +100,7 @@ def read_target(target: str) -> Inventory:
             return pinned
         requirement = requirement_of(target)
         if requirement is not None and (requirement.specifier or canonicalize_name(requirement.name) in VLLM):
-            raise UsageError(f"{target}: gives no exact version, and is no file. Give one version, such as vllm==0.8.4")
+            raise UsageError(f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4")
         raise UsageError(
             f"{target}: no such file. Give an environment's directory, a list of packages, a requirement such as vllm==0.8.4, "
             "or - for standard input; an interpreter with --python"
@@ -194,7 +194,7 @@ def _notes_on(deployments: Sequence[Deployment], inventory: Inventory) -> Iterat
             and installed
             and Version(place.release) not in {Version(version.public) for version in installed}
         ):
-            yield f"{place.source}: the image has vLLM {place.release}, and audited is {inventory.source}"
+            yield f"{place.source}: the image has vLLM {place.release}, but the audit is of {inventory.source}"
 
 
 def _preflight(inventory: Inventory, host: Host) -> tuple[Concern, ...]:

@@ -122,7 +122,7 @@ def judge_observation(
 
 
 def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], observed: Observation) -> tuple[str, ...]:
-    """Return the ids of the cases whose documented failure was observed on affected ``versions``."""
+    """Return the ids of the cases that affect ``versions`` and whose symptom matches ``observed``."""
     return tuple(
         case.id
         for case in cases

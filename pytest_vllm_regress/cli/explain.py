@@ -30,7 +30,7 @@ _COMPRESSED = {
     b"\xfd7zXZ\0": ("xz", "xz -cd"),
     b"\x28\xb5\x2f\xfd": ("zstd", "zstd -cd"),
 }
-"""The programs that compress logs, with the first bytes of their files."""
+"""Compression formats by the first bytes of a file: name, and the command that decompresses it."""
 app = typer.Typer(context_settings=HELP, add_completion=False)
 
 
@@ -80,7 +80,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 
 def _check(stream: BinaryIO, source: str) -> None:
-    """Say if a log is empty. Raises ``UsageError`` for what is no text, in which no line would match."""
+    """Warn about an empty log. Raises ``UsageError`` for UTF-16, compressed and binary files."""
     if not isinstance(stream, io.BufferedReader):
         return
     beginning = stream.peek(_LOOKED_AT)[:_LOOKED_AT]
@@ -94,7 +94,7 @@ def _check(stream: BinaryIO, source: str) -> None:
                 f"{source}: is compressed by {name}. Unpack it first: {command} LOG | vllm-regress explain -"
             )
     if b"\0" in beginning:
-        raise UsageError(f"{source}: is no text: it has NUL bytes")
+        raise UsageError(f"{source}: is not text: it contains NUL bytes")
 
 
 def _print(explanation: Explanation) -> None:

@@ -208,7 +208,7 @@ def _of_container(words: Sequence[str], source: str, variables: Mapping[str, str
 
 
 def _in_image(deployments: Iterable[Deployment], image: object) -> Iterator[Deployment]:
-    """Yield the deployments with the version of vLLM that the tag of their image names."""
+    """Yield the deployments, each with the vLLM version in the tag of its image."""
     match = _TAG.search(image) if isinstance(image, str) else None
     for deployment in deployments:
         yield dataclasses.replace(deployment, release=match[1]) if match else deployment

@@ -24,8 +24,8 @@ class TestNeeds:
     """What one test needs.
 
     ``engine``: allowed values by field. ``front``: empty for a probe. ``parsers``: allowed names by option. ``probes``: built-in probes that it
-    calls. ``variant``: the form of the failure that it shows, None for the failure itself; ``computed``: what the source does not say, because
-    a function makes it; empty if it says everything.
+    calls. ``variant``: the form of the failure that it shows, None for the failure itself; ``computed``: what the test computes at run time, so
+    that its source does not tell; empty if it tells everything.
     """
 
     __test__ = False  # not a pytest class
@@ -92,7 +92,7 @@ class _Module:
         return [node] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else []
 
     def _computed(self, is_shared: bool, marks: Iterable[ast.Call]) -> str:
-        """Return what functions decide: parameters, and with them the marks, of a test of the module's case, or the engine's configuration."""
+        """Return what the test computes at run time: its parameters, and with them its marks, or the engine's configuration."""
         values = (mark.args[1] for mark in marks if _name(mark) == "parametrize" and len(mark.args) > 1)
         if is_shared and any(isinstance(value, ast.Call) and isinstance(value.func, ast.Name) for value in values):
             return "which form of the failure it shows"
@@ -105,7 +105,7 @@ class _Module:
             arguments |= {keyword.arg: self._value(keyword.value) for keyword in mark.keywords if keyword.arg}
         has_engine = any(argument.arg in ("vllm_engine", "vllm_server") for argument in function.args.args)
         front = str(arguments.get("front", "offline")) if has_engine else ""
-        if "import_path" in arguments:  # classes of the case itself, which only make the failure show at once
+        if "import_path" in arguments:  # the case's own classes, which only make the failure show sooner
             arguments |= {name: _without_classes(value) for name, value in arguments.items()}
         engine = {
             SHORT.get(name, name): tuple(value) if isinstance(value, list) else (value,)
@@ -152,14 +152,14 @@ class _Module:
 
 
 def _without_classes(values: Any) -> Any:
-    """Return options without those whose value is the path of a class; anything else as it is."""
+    """Return options without those that name a class by its path, and any other value unchanged."""
     if not isinstance(values, dict):
         return values
     return {name: value for name, value in values.items() if not (isinstance(value, str) and "." in value)}
 
 
 def _settings(fixture: ast.FunctionDef) -> Iterator[ast.expr]:
-    """Yield the values of dictionaries and of keyword arguments in a fixture that changes an engine's configuration."""
+    """Yield the values that an ``engine_spec`` fixture sets in dictionaries and keyword arguments."""
     for node in ast.walk(fixture):
         if isinstance(node, ast.Dict):
             yield from node.values
@@ -168,7 +168,7 @@ def _settings(fixture: ast.FunctionDef) -> Iterator[ast.expr]:
 
 
 def _is_feature(value: ast.expr) -> bool:
-    """Return whether a setting is more than a number, which only makes the failure show fast."""
+    """Return whether a setting configures a feature. A number only makes the failure show sooner."""
     is_number = isinstance(value, ast.Constant) and type(value.value) in (int, float)
     return not is_number and not isinstance(value, ast.Dict)
 

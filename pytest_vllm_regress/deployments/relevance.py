@@ -34,7 +34,7 @@ _BACKEND_OPTIONS = ("structured_outputs_config.backend", "structured_output_back
 _FIRST_V1 = Version("0.8")
 _FIRST_WITHOUT_V0 = Version("0.11")
 _CONFIGURATIONS = ("kv_transfer_config", "ec_transfer_config", "speculative_config")
-"""Options whose value configures a feature that is off without it."""
+"""Options that turn a feature on and configure it."""
 
 
 class Reach(enum.StrEnum):

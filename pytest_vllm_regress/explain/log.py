@@ -18,10 +18,10 @@ from .unknown import UnknownFailures
 from .versions import VersionReader
 
 MAX_RECORDS = 1000
-"""Combinations of a case, versions and a container that are kept."""
+"""Maximum number of combinations of case, container and versions."""
 _ESCAPED = re.compile(r"(?<!\\)\\n")
 _REQUEST = "Received request "
-"""With these words vLLM logs a prompt, which may contain anything."""
+"""Start of the line in which vLLM logs a prompt, which may contain any text."""
 
 
 def explain(stream: BinaryIO, cases: Sequence[Case], source: str) -> Explanation:
@@ -38,12 +38,12 @@ class _LogReader:
         self._tracebacks, self._phase, self._unknown = TracebackReader(), PhaseReader(), UnknownFailures()
         self._packages = {case.id: packages_of(case) for case in cases}
         self._records: dict[tuple[str, str, tuple[tuple[str, str], ...]], CaseRecord] = {}
-        """By case, container and the versions named so far."""
+        """Records by case id, container, and the versions named so far."""
         self._records_left_out = 0
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
         self._matched_failures: list[tuple[frozenset[str], Failure, str, dict[str, str]]] = []
-        """Failures in which a text of these cases was found, with phase and versions."""
+        """Failures that contain the text of a case, as (case ids, failure, phase, versions)."""
         self._named: set[str] = set()
         self._ids = {f"cases/{case.directory.name}/": case.id for case in cases}
 
@@ -86,7 +86,7 @@ class _LogReader:
                 self._matched_failures.append((ids, failure, phase, versions))
 
     def _record(self, case: Case, container: str, versions: dict[str, str]) -> CaseRecord | None:
-        """Return the record of a case with these versions; None if there are too many."""
+        """Return the record of a case with these versions, or None if ``MAX_RECORDS`` is reached."""
         decisive = {name: version for name, version in versions.items() if name in self._packages[case.id]}
         key = case.id, container, tuple(sorted(decisive.items()))
         if key not in self._records and len(self._records) >= MAX_RECORDS:
@@ -109,7 +109,7 @@ class _LogReader:
         findings = self._findings()
         found = {finding.case.id for finding in findings}
         for ids, failure, phase, named in self._matched_failures:
-            if found.isdisjoint(ids):  # the text was found elsewhere than where the case raises it
+            if found.isdisjoint(ids):  # the text matched, but not where the case raises it
                 self._unknown.add(failure, phase, named)
         unknown = self._unknown.groups(others=bool(findings))
         notes = [f"{case_id}: not searched to the end: {why}" for case_id, why in self._index.too_slow.items()]
@@ -117,10 +117,10 @@ class _LogReader:
             notes.append(f"{self._unknown.left_out} more failures without a case were not grouped")
         if self._records_left_out:
             notes.append(
-                f"{self._records_left_out} more lines with documented failures, of other versions or containers, were not counted"
+                f"{self._records_left_out} more lines with documented failures were not counted: too many versions or containers"
             )
         if (first := self._tracebacks.unfinished()) is not None:
-            notes.append(f"the log ends in the traceback that begins on line {first}, before its exception")
+            notes.append(f"the log ends inside the traceback that begins on line {first}; its exception is missing")
         return Explanation(source, tuple(self._versions.all.values()), tuple(findings), unknown, tuple(notes))
 
 

@@ -32,11 +32,11 @@ def source_of(prefix: str) -> str:
 
 
 def container_of(prefix: str) -> str:
-    """Return the name of the container or pod that ``docker compose logs`` and ``kubectl logs`` write first; empty without one."""
+    """Return the container or pod that ``docker compose logs`` or ``kubectl logs`` names before each line, or an empty string."""
     match = _CONTAINER.match(prefix)
     return (match[1] or match[2]) if match else ""
 
 
 def is_quiet(prefix: str) -> bool:
-    """Return whether vLLM wrote the line at level INFO or DEBUG, at which it logs no exceptions."""
+    """Return whether vLLM logged the line at INFO or DEBUG. It logs no exceptions at these levels."""
     return _QUIET.search(prefix) is not None

@@ -59,7 +59,7 @@ class PatternIndex:
                 yield literal.encode("utf-8")
 
     def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
-        """Return the cases whose pattern matches a line (without its prefix). ``exceptions``: whether it may be a part of one."""
+        """Return the cases whose pattern matches a line (without its prefix). ``exceptions``: whether the line may belong to an exception."""
         places = {
             case: text.find(literal) for literal, cases in self._by_literal.items() if literal in text for case in cases
         }

@@ -40,7 +40,7 @@ class Frame:
 
     @property
     def of_program(self) -> bool:
-        """Whether the file is neither an installed package nor Python's library."""
+        """Whether the file is user code: neither an installed package nor the standard library."""
         return "-packages" not in self.file and not self.of_standard_library and self.file.endswith(".py")
 
 
@@ -71,9 +71,10 @@ class Failure:
         return tuple(frame for frame in self.frames if frame.of_vllm)
 
     def is_of_another_program(self, packages: Iterable[str]) -> bool:
-        """Return whether it passed through a program of the user's, and neither through vLLM nor through one of ``packages``.
+        """Return whether the traceback passes through user code, but not through vLLM or any of ``packages``.
 
-        A program may raise what vLLM raises, too. Calls of Python's library alone may be vLLM's: a thread that writes to a pipe has no others.
+        Other programs raise the same exceptions as vLLM. A traceback with standard-library frames only may still be vLLM's, for example that of a
+        thread that writes to a pipe.
         """
         modules = {spelling for name in packages for spelling in (name.replace("-", "_"), name.replace("-", ""))}
         return any(frame.of_program for frame in self.frames) and not any(
@@ -106,7 +107,7 @@ class TracebackReader:
         return bool(self._open)
 
     def unfinished(self) -> int | None:
-        """Return the first line of a traceback of vLLM whose exception has not been read yet; None if there is none."""
+        """Return the first line of a traceback of vLLM that is still open, or None."""
         states = (state for state in self._open.values() if not state.ended and state.until > self._count)
         return next((state.first for state in states if any(frame.of_vllm for frame in state.frames)), None)
 

@@ -62,7 +62,7 @@ class UnknownFailure:
             command = f"vllm-regress new --from REPORT {options}{affected}"
             if len(words) == 1 or mask(command) == command:
                 return command
-            words.pop()  # what follows a word such as "token" would be masked as a secret
+            words.pop()  # text after a word such as "token" would be masked as a secret
 
     def _pattern(self) -> str:
         pieces = _VARIABLE.split(self.message[:_MAX_PATTERN].rstrip())
@@ -88,7 +88,7 @@ class UnknownFailures:
 
     def __init__(self) -> None:
         self._referring: tuple[Failure, str, dict[str, str]] | None = None
-        """The first failure whose message only refers to another one. It counts if the log shows no other."""
+        """The first failure whose message only refers to another one. It is reported if the log shows no other failure."""
         self._groups: dict[Signature, tuple[Failure, int, tuple[tuple[str, str], ...]]] = {}
         self.left_out = 0
 
@@ -113,7 +113,7 @@ class UnknownFailures:
         self._groups[signature] = (first, count + 1, named)
 
     def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
-        """Return the groups in the order of the log. ``others``: whether it shows documented failures."""
+        """Return the groups in the order of the log. ``others``: whether the log shows documented failures."""
         if self._referring is not None and not others and not self._groups:
             self._count(*self._referring)
         groups = (

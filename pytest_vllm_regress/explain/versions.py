@@ -31,7 +31,7 @@ LITERALS = (
 )
 """Texts that select the lines with versions."""
 MAX_NAMED = 200
-"""Versions, and containers that name some, which are kept."""
+"""Maximum number of versions, and of containers that name some."""
 _SIGNS = tuple(literal.decode() for literal in LITERALS)
 _VERSION = r"v?(\d{1,6}(?:\.\d{1,6})+(?:(?:a|b|rc|\.post|\.dev)\d{1,6})*(?:\+[A-Za-z0-9.]{1,40})?)"
 _REMOVED = re.compile(r"uninstall|found existing installation|^\s*- \S|would (?:remove|install)", re.IGNORECASE)
@@ -58,13 +58,13 @@ class VersionReader:
             rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)", re.IGNORECASE
         )
         self._latest: dict[str, dict[str, NamedVersion]] = {}
-        """The version of each package that was named last, by container."""
+        """The last named version of each package, by container."""
         self._first: dict[str, dict[str, NamedVersion]] = {}
         self.all: dict[tuple[str, str], NamedVersion] = {}
         """Each version with the first line that names it."""
 
     def read(self, text: str, number: int, container: str = "") -> None:
-        """Note the versions in a line of a container."""
+        """Note the versions that a line of ``container`` names."""
         if not any(map(text.__contains__, _SIGNS)) or _REMOVED.search(text):
             return
         if match := _BANNER.search(text):
@@ -84,7 +84,7 @@ class VersionReader:
         self._first.setdefault(container, {}).setdefault(package, named)
 
     def current(self, container: str = "") -> dict[str, str]:
-        """Return the version of each package that was named last, in the container or outside of all."""
+        """Return the last named version of each package, from ``container`` or from lines outside any container."""
         return _versions(self._latest.get("", {}), self._latest.get(container, {}))
 
     def completed(self, before: Mapping[str, str], container: str = "") -> dict[str, str]:

@@ -80,7 +80,7 @@ def decide_leg(
 
 @functools.cache
 def _cases_around(directory: Path) -> tuple[Case, ...]:
-    """Return the cases of the project in which a case is; none if they cannot be used."""
+    """Return the cases of the project that contains ``directory``, or none if they cannot be loaded."""
     try:
         return load_valid_cases(default_cases_dir(directory)).cases
     except UsageError:

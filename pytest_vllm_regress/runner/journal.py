@@ -63,7 +63,7 @@ class Journal:
         self.files = BatchFiles(self.directory)
         self._names: dict[tuple[str, str], str] = {}
         self._runs: dict[Path, RunResult] = {}
-        """What was read or written, by file: to read thousands of results takes minutes, because secrets in them are masked."""
+        """Results by file, as read or written. Reading masks secrets, which takes minutes for thousands of files."""
 
     def begin(self) -> None:
         """Begin a run: cases and locks may have changed since the last one."""
@@ -100,7 +100,7 @@ class Journal:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _stored(self, batch: Batch, case: Case) -> RunResult | None:
-        """Return the results of a case; None if there are none to read: it is then run again."""
+        """Return the stored results of a case, or None if there are none that can be read."""
         file = self._file(batch, case)
         if file not in self._runs and file.exists():
             with contextlib.suppress(UsageError):  # cut off by a full disk, or written by another version

@@ -22,7 +22,7 @@ MAX_ITEMS = 50_000
 
 
 class MalformedRequirement(ValueError):
-    """The only line that names a version of vLLM is no requirement, such as ``vllm=0.8``."""
+    """The only version of vLLM is in a line that is not a valid requirement, such as ``vllm=0.8``."""
 
 
 def declared_in(text: str, file: str) -> list[Declared]:
@@ -32,7 +32,7 @@ def declared_in(text: str, file: str) -> list[Declared]:
     except (SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
         raise ValueError(str(error)) from None
     if not specifiers and (malformed := _MALFORMED.search(text)) and _is_list(file):
-        raise MalformedRequirement(f"{malformed[0].strip()!r} is no requirement")
+        raise MalformedRequirement(f"{malformed[0].strip()!r} is not a valid requirement")
     lines = _lines_by_version(text) if specifiers else {}
     return [
         Declared(specifier, Place(file, lines.get(version[0], 1) if version else 1))
@@ -60,7 +60,7 @@ def _specifiers(text: str, file: str) -> Iterator[str]:
 
 
 def _is_list(file: str) -> bool:
-    """Return whether a file is a list of requirements, or has one."""
+    """Return whether a file is, or contains, a list of requirements."""
     name = file.rpartition("/")[2]
     is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
     return is_list or name == "pyproject.toml"

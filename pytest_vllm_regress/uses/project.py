@@ -112,9 +112,7 @@ class ProjectReader:
 
     def project(self) -> Project:
         if not self._count:
-            self._notes.append(
-                "there is no file to read: no Python, notebook, configuration, list of requirements or script"
-            )
+            self._notes.append("nothing to read: no Python files, notebooks, configuration, requirements or scripts")
         notes = self._notes[:MAX_NOTES]
         if len(self._notes) > MAX_NOTES:
             notes.append(f"{len(self._notes) - MAX_NOTES} more files were left out")

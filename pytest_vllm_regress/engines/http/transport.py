@@ -33,7 +33,7 @@ RANK_HEADER = "X-data-parallel-rank"
 AUDIO_EXTRA = "vllm[audio]"
 """What must be installed to read audio files. vLLM's error messages name it."""
 ENDING_S = 30.0
-"""Seconds that a server which has closed its port, and has not answered, gets to end. Then it counts as hanging."""
+"""Seconds that a server gets to exit after it has closed its port. After that it counts as hanging."""
 _PAUSE_S = 0.05
 _MAX_ANSWER = 4000
 """Characters of an answer that an error quotes."""
@@ -284,14 +284,14 @@ class Transport(Running):
             self._raise_error(message, f"http.{response.status_code}", is_server_error=response.status_code >= 500)
 
     def _raise_error(self, message: Masked, type_name: str, *, is_server_error: bool) -> NoReturn:
-        """Raise the error that a server answered with. The answer rarely has the reason for a server error, so the log is added."""
+        """Raise the error that the server reported. For server errors the log is added, because the response rarely has the reason."""
         log = self.child.log_tail() if is_server_error else ""
         self._check_reads_sounds(message + log)
         died = is_server_error and self._is_dead()
         raise self.child.failure(message, phase="request", detail=log, type_name=type_name, died=died, answer=message)
 
     def _let_it_end(self, deadline: Deadline) -> None:
-        """Raise ``ChildDied`` if the server has ended. One that has closed its port is ending, which may take a while on a busy machine."""
+        """Raise ``ChildDied`` if the server has ended. Wait first if it has closed its port: on a busy machine its exit takes a while."""
         try:
             self.client.get("/health", timeout=HEALTH_TIMEOUT_S)
         except NotOurServer:
@@ -348,7 +348,7 @@ def error_in(response: httpx.Response) -> str:
 
 
 def _code_in(response: httpx.Response) -> int:
-    """Return the status that an error names in its body; that of the response if it names none."""
+    """Return the status code in the body of an error, or that of the response if the body has none."""
     value = response.json()
     error = value.get("error", value) if isinstance(value, dict) else None
     code = error.get("code") if isinstance(error, dict) else None

@@ -82,7 +82,7 @@ def controller(*, kill: bool, mapped_too: Sequence[Path] = ()) -> Iterator[Kille
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Killed]:
-    """A live run that only this process treats as killed. Runs of other tests would remove what a killed one left."""
+    """A live run that this process takes for a killed one. Concurrent tests would remove what a really killed run left."""
     with controller(kill=False) as run:
         presume_dead(run.pid, monkeypatch)
         yield run

@@ -136,7 +136,7 @@ def test_sarif(cases: Path, affected: Path, fine: Path, capsys: pytest.CaptureFi
 def test_an_image_of_another_version_is_noted(cases: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for version, noted in (("0.8.4", True), ("0.11.0", False)):
         audit(cases, f"vllm=={version}", "--serve", "docker run vllm/vllm-openai:v0.11.0 --model M")
-        assert ("the image has vLLM 0.11.0, and audited is vllm==0.8.4" in capsys.readouterr().err) is noted
+        assert ("the image has vLLM 0.11.0, but the audit is of vllm==0.8.4" in capsys.readouterr().err) is noted
 
 
 def test_tags_and_links_of_sarif_rules_are_unique() -> None:
@@ -167,8 +167,8 @@ def test_bad_input(cases: Path, affected: Path, tmp_path: Path, capsys: pytest.C
         ([affected, "--preflight"], "is a list of packages"),
         ([affected, "--json", "--sarif"], "contradict"),
         (["--python", "/nowhere/python"], "No such file"),
-        (["vllm>=0.8"], "vllm>=0.8: gives no exact version, and is no file"),
-        (["vllm"], "vllm: gives no exact version"),
+        (["vllm>=0.8"], "vllm>=0.8: is neither a file nor an exact version"),
+        (["vllm"], "vllm: is neither a file nor an exact version"),
         (["vllm===main"], "vllm===main: 'main' is not a version"),
         (
             ['vllm==0.8.4; python_version<"3"'],

@@ -64,9 +64,9 @@ def test_each_of_several_versions_counts(cases: tuple[Case, ...]) -> None:
         (b"requests==2\n", "has none of the packages that the cases are about (ray, vllm)"),
         (b"ray==2.43.0\n", "has no vLLM, and no case is about its other packages alone: nothing was checked"),
         (b"ray==2.43.0\nvllm>=0.8\n", "'vllm>=0.8' has no version"),
-        (b"vllm==0.8.3\n", "list gives no version of ray, which decide about demo: give a lock file"),
-        (b"vllm==0.8.44\nray==2.43.0\n", "vllm has no release 0.8.44, as far as known here"),
-        (b"vllm==99.1\nray==2.43.0\n", "vllm 99.1 is newer than the newest release known here"),
+        (b"vllm==0.8.3\n", "list gives no version of ray, so demo could not be checked: give a lock file"),
+        (b"vllm==0.8.44\nray==2.43.0\n", "vllm 0.8.44 is not a known release"),
+        (b"vllm==99.1\nray==2.43.0\n", "vllm 99.1 does not exist, or is newer than the newest known release"),
         (b'[{"name": "vllm", "version": "main"}]', "vllm has version 'main', which is not a PEP 440 version"),
     ],
 )
@@ -78,7 +78,7 @@ def test_what_cannot_be_decided_is_noted(cases: tuple[Case, ...], content: bytes
 
 @pytest.mark.parametrize("content", [b"vllm==0.8.5\n", b"vllm==0.8.3\ntorch==2.6.0\n", b"vllm==0.8.5\nray==2.43.0\n"])
 def test_packages_that_do_not_matter_or_are_absent_are_not_noted(cases: tuple[Case, ...], content: bytes) -> None:
-    """vLLM 0.8.5 has not the failure with any Ray, and a list with torch names all that is installed."""
+    """vLLM 0.8.5 is not affected with any Ray, and a list with torch names every installed package."""
     assert notes(parse_list(content, "list"), cases) == ()
 
 

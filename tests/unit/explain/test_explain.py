@@ -58,7 +58,7 @@ def test_a_prompt_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() -> None:
-    """Regression: nothing was said of a log in which these are all."""
+    """Regression: a log with nothing else was reported as free of failures."""
     refers = (
         TRACEBACK.format(n=1).rpartition("ValueError")[0]
         + "vllm.v1.engine.exceptions.EngineDeadError: See stack trace (above) for the root cause.\n"
@@ -68,13 +68,13 @@ def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() ->
     assert [group.signature.exception for group in explained(TRACEBACK.format(n=1) + refers).unknown] == ["ValueError"]
     cut = TRACEBACK.format(n=1).rpartition("    raise")[0]
     assert explained("INFO: x\n" + cut).notes == (
-        "the log ends in the traceback that begins on line 2, before its exception",
+        "the log ends inside the traceback that begins on line 2; its exception is missing",
     )
     assert explained(TRACEBACK.format(n=1)).notes == ()
 
 
 def test_the_command_for_a_new_case_can_be_run(death: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Regression: a part of the pattern was masked as a secret, and no regular expression was left."""
+    """Regression: a part of the pattern was masked as a secret, which made it an invalid regular expression."""
     message = "api_key: sk-aaaabbbbccccdddd rejected by /srv/x after 3 s"
     log = tmp_path / "log"
     log.write_text(
@@ -315,7 +315,7 @@ def test_what_is_no_text_log_is_named(death: Case, tmp_path: Path, capsys: pytes
         ("empty", b"", 0, "note: {} is empty"),
         ("windows", DIED.encode("utf-16"), 2, "{}: is in UTF-16. Convert it first"),
         ("log.gz", gzip.compress(DIED.encode()), 2, "{}: is compressed by gzip. Unpack it first: gzip -cd LOG"),
-        ("binary", DIED.encode() + b"\0\1", 2, "{}: is no text"),
+        ("binary", DIED.encode() + b"\0\1", 2, "{}: is not text"),
     ):
         log = tmp_path / name
         log.write_bytes(content)

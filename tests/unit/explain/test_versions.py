@@ -61,7 +61,7 @@ def test_the_version_named_last_before_the_line_counts(death: Case) -> None:
 
 
 def test_each_container_has_its_own_version(death: Case) -> None:
-    """Regression: the version that was named last counted, whichever engine had it."""
+    """Regression: the version that was named last was used for every container."""
     log = "".join(f"engine-{name}  | {line}" for name, line in (
         ("b", BANNER.format("0.8.5")), ("a", BANNER.format("0.8.4")), ("b", DIED), ("a", DIED)
     ))  # fmt: skip

@@ -285,7 +285,7 @@ def test_a_damaged_journal_is_run_again(cases: tuple[Case, ...], journal: Journa
 def test_an_interrupted_run_reads_stored_results_once(
     cases: tuple[Case, ...], journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Regression: of a sweep with thousands of results each was read four times, and ending it took minutes."""
+    """Regression: each stored result was read four times, so that it took minutes to interrupt a large sweep."""
     read: list[Path] = []
 
     def counted(path: Path) -> RunResult:

@@ -162,12 +162,12 @@ def test_a_requirement_with_one_equals_sign_is_noted(
     tmp_path: Path, two_releases: History, name: str, text: str
 ) -> None:
     (note,) = answer_for(tmp_path, two_releases, {name: text}).project.notes
-    assert "vllm=0.8' is no requirement, so that the range of vllm in it is not known" in note
+    assert "vllm=0.8' is not a valid requirement, so that the range of vllm in it is not known" in note
 
 
 def test_a_folder_without_files_is_noted(tmp_path: Path, two_releases: History) -> None:
     (note,) = answer_for(tmp_path, two_releases, {}).project.notes
-    assert note.startswith("there is no file to read")
+    assert note.startswith("nothing to read")
 
 
 def test_hostile_files_are_left_out_and_nothing_leaves_the_tree(tmp_path: Path, two_releases: History) -> None:
