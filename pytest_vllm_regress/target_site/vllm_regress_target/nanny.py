@@ -92,9 +92,8 @@ def _supervise(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, s
     poll = select.poll()
     poll.register(lifeline, select.POLLIN)
     poll.register(wake_r, select.POLLIN)
-    created = _watch_created_segments()
-    if created >= 0:
-        poll.register(created, select.POLLIN)
+    if segments.created >= 0:
+        poll.register(segments.created, select.POLLIN)
     limits: Limits = request.get("limits", {})
     check_at = time.monotonic() + _CHECK_S
     while True:
@@ -108,8 +107,8 @@ def _supervise(lifeline: FrameSocket, wake_r: int, child: int, request: Frame, s
         ready = [fd for fd, _ in poll.poll(max(0.0, check_at - time.monotonic()) * 1000)]
         if wake_r in ready:
             os.read(wake_r, 4096)
-        if created in ready:
-            os.read(created, 4096)
+        if segments.created in ready:
+            os.read(segments.created, 4096)
             check_at = min(check_at, time.monotonic() + _MAPPING_S)
         if lifeline.fileno() in ready:
             try:
@@ -267,6 +266,7 @@ class Segments:
     """
 
     def __init__(self, file: str) -> None:
+        self.created = _watch_created_segments()
         self._file = file
         self._present: Set[str] = set()  # files at the last check
         # Files at the last two checks. Each file is checked twice, because it is mapped a moment after it was created.

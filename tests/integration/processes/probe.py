@@ -128,25 +128,23 @@ def leave_shared_memory():
     return path
 
 
-def lose_shared_memory(number, map_it=True):
-    """Segments of processes that are killed right after creating them: no process maps them any longer, and none unlinks them."""
+def hold_shared_memory(map_it):
+    """Start a process that has a segment mapped, or only open, until it is killed. Returns its pid and the segment's path."""
     import mmap
 
-    paths = []
-    for _ in range(number):
-        pid = os.fork()
-        if pid == 0:
-            fd = os.open("/dev/shm/vllm_regress_test_{}".format(os.getpid()), os.O_CREAT | os.O_RDWR, 0o600)
-            if map_it:
-                os.ftruncate(fd, 4096)
-                mapped = mmap.mmap(fd, 4096)
-                os.close(fd)
-            time.sleep(0.25)
-            os.kill(os.getpid(), signal.SIGKILL)
-            del mapped
-        os.waitpid(pid, 0)
-        paths.append("/dev/shm/vllm_regress_test_{}".format(pid))
-    return paths
+    read, write = os.pipe()
+    pid = os.fork()
+    path = "/dev/shm/vllm_regress_test_{}".format(pid or os.getpid())
+    if pid == 0:
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        if map_it:
+            os.ftruncate(fd, 4096)
+            _KEPT.append(mmap.mmap(fd, 4096))
+            os.close(fd)
+        os.write(write, b"1")
+        time.sleep(600)
+    os.read(read, 1)
+    return pid, path
 
 
 def map_file(path):

@@ -185,11 +185,41 @@ def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> N
 
 
 @pytest.mark.parametrize("map_it", [True, False], ids=["mapped", "opened"])
-def test_shared_memory_of_a_short_lived_process_is_removed(child: Child, map_it: bool) -> None:
-    """The process is killed between two of the nanny's snapshots, like an engine core during its start."""
-    segments = [Path(segment) for segment in ask(child, "lose_shared_memory", number=6, map_it=map_it)]
+def test_shared_memory_of_a_process_killed_earlier_is_removed(agent: Agent, child: Child, map_it: bool) -> None:
+    """Nobody has it mapped any longer when the child ends, like that of an engine core killed during its start."""
+    pid, path = ask(child, "hold_shared_memory", map_it=map_it)
+    while path not in map(str, agent.run.segments()):
+        child.pause(0.05)
+    psutil.Process(pid).kill()
     child.stop(Deadline.after("stop", 60))
-    assert not [segment for segment in segments if segment.exists()]
+    assert not Path(path).exists()
+
+
+def test_shared_memory_is_recorded_when_it_is_created(tmp_path: Path) -> None:
+    """The nanny does not wait for its next regular check, before which the process may be killed."""
+    program = """
+import os, signal, socket, sys, time
+from vllm_regress_target import nanny
+from vllm_regress_target.protocol import FrameSocket
+
+nanny._CHECK_S = 3600.0
+controller, lifeline = socket.socketpair()
+folder = sys.argv[1]
+
+def child():
+    path = "/dev/shm/vllm_regress_test_" + str(os.getpid())
+    os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    print(path, flush=True)
+    while not os.path.exists(os.path.join(folder, nanny.SEGMENTS)):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+nanny.watch(FrameSocket(lifeline), child, {controller.fileno()}, {"cwd": folder + "/cwd", "log": os.devnull})
+"""
+    variables = {**os.environ, "PYTHONPATH": str(TARGET_SITE)}
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], env=variables, capture_output=True, timeout=60)
+    assert done.stderr == b""
+    assert not Path(done.stdout.decode().strip()).exists()
 
 
 @pytest.mark.usefixtures("impatient")
