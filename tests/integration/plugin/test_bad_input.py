@@ -54,22 +54,29 @@ def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path)
 
 
 @pytest.mark.parametrize("option", ["--vllm-env", "--vllm-source", "--vllm-model", "--vllm-report"])
-def test_a_path_that_pytest_takes_for_tests(
-    pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, option: str
-) -> None:
+def test_a_path_that_pytest_takes_for_tests(pytester: pytest.Pytester, elsewhere: Path, option: str) -> None:
     """Its ini file is then not the project's, which a warning says."""
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "it"
-    elsewhere.touch()
-    pytester.makeini("[pytest]\naddopts = -rs\n")
-    pytester.makepyfile("def test_it(): pass\n")
     done = pytester.runpytest_subprocess(option, str(elsewhere))
     done.stdout.fnmatch_lines([f"*pytest took the value of {option} for a path of tests*Write {option}={elsewhere}"])
-    for arguments in ([f"{option}={elsewhere}"], [option, "test_a_path_that_pytest_takes_for_tests.py"]):
-        done = pytester.runpytest_subprocess(*arguments)
-        done.stdout.no_fnmatch_line("*took the value*")
+
+
+def test_a_path_that_is_harmless(pytester: pytest.Pytester, elsewhere: Path) -> None:
+    inside = pytester.path / "inside"
+    inside.touch()
+    for arguments in ([f"--vllm-env={elsewhere}"], ["--vllm-env", "test_a_path_that_is_harmless.py"]):
+        pytester.runpytest_subprocess(*arguments).stdout.no_fnmatch_line("*took the value*")
     (pytester.path / "tox.ini").unlink()
-    (pytester.path / "inside").touch()
-    pytester.runpytest_subprocess(option, "inside").stdout.no_fnmatch_line("*took the value*")
+    pytester.runpytest_subprocess("--vllm-env", "inside").stdout.no_fnmatch_line("*took the value*")
+
+
+@pytest.fixture
+def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file outside the project, which has an ini file and one test."""
+    path = tmp_path_factory.mktemp("elsewhere") / "it"
+    path.touch()
+    pytester.makeini("[pytest]\naddopts = -rs\n")
+    pytester.makepyfile("def test_it(): pass\n")
+    return path
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
@@ -92,61 +99,47 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
     assert "has neither vLLM" in done.stdout.str() + done.stderr.str()
 
 
-@pytest.mark.parametrize(
-    ("test", "words"),
-    [
-        ('@pytest.mark.vllm_case("demo-2")\ndef test_bad(vllm_probe): pass', "vllm_case('demo-2')*has id 'demo-1'"),
-        (
-            '@pytest.mark.vllm_case("demo-1", variant="odd")\ndef test_bad(vllm_probe): pass',
-            "no variant 'odd'; it has other",
-        ),
-        ('@pytest.mark.vllm_case("demo-1", varient="x")\ndef test_bad(vllm_probe): pass', "not 'varient'"),
-        (
-            '@pytest.mark.parametrize("which", [pytest.param(1, marks=pytest.mark.vllm_case("demo-1", variant="other"))])\n'
-            '@pytest.mark.vllm_case("demo-1")\ndef test_bad(which, vllm_probe): pass',
-            "two markers vllm_case",
-        ),
-        ('@pytest.mark.vllm_requires(vllm="=>1")\ndef test_bad(vllm_probe): pass', "not a PEP 440 specifier"),
-    ],
-)
-def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path, test: str, words: str) -> None:
+def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
+    """All in one run: an error in one test harms no other."""
     demo("fine", affected="<0.8")
-    pytester.makepyfile(test_more="import pytest\n" + test + "\n")
+    parameters = 'pytest.param(1, marks=pytest.mark.vllm_case("demo-1", variant="other"))'
+    wrong = {
+        'vllm_case("demo-2")': "vllm_case('demo-2')*has id 'demo-1'",
+        'vllm_case("demo-1", variant="odd")': "no variant 'odd'; it has other",
+        'vllm_case("demo-1", varient="x")': "not 'varient'",
+        f'parametrize("which", [{parameters}])\n@pytest.mark.vllm_case("demo-1")': "two markers vllm_case",
+        'vllm_requires(vllm="=>1")': "not a PEP 440 specifier",
+    }
+    for number, marker in enumerate(wrong):
+        argument = "which, " * ("which" in marker)
+        test = f"import pytest\n@pytest.mark.{marker}\ndef test_bad({argument}vllm_probe): pass\n"
+        pytester.makepyfile(**{f"test_{number}": test})
     done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
-    done.assert_outcomes(passed=1, errors=1)
-    done.stdout.fnmatch_lines([f"*{words}*"])
+    done.assert_outcomes(passed=1, errors=len(wrong))
+    for words in wrong.values():
+        done.stdout.fnmatch_lines([f"*{words}*"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "fixtures", "words"),
-    [
+def test_engine_markers(pytester: pytest.Pytester, affected_target: Path) -> None:
+    wrong = {
         (
             "tensor_parallel=2",
             "vllm_engine",
-            "*unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size? Allowed: front, *",
-        ),
-        ("tp=[1, 0]", "vllm_engine", "*tensor_parallel_size=0 is not a whole number of at least 1*"),
-        ("tp=[]", "vllm_engine", "*an axis needs at least one value*"),
-        ('front="sync"', "vllm_engine", "*front='sync' is not one of offline, async, serve*"),
-        (
-            "tp=[1, 2], tensor_parallel_size=1",
-            "vllm_engine",
-            "*tp is short for tensor_parallel_size: give one of them*",
-        ),
-        ("timeout='5'", "vllm_engine", "*timeout='5' is not a positive number of seconds*"),
-        ("timeout=True", "vllm_engine", "*timeout=True is not a positive number of seconds*"),
-        ("tp=[1, 2]", "vllm_env", "*uses none of the fixtures engine_spec, vllm_engine, vllm_server*"),
-    ],
-)
-def test_engine_marker(
-    pytester: pytest.Pytester, affected_target: Path, arguments: str, fixtures: str, words: str
-) -> None:
-    pytester.makepyfile(ENGINE.format(arguments, fixtures))
+        ): "unknown argument 'tensor_parallel'. Did you mean tensor_parallel_size? Allowed: front, *",
+        ("tp=[1, 0]", "vllm_engine"): "tensor_parallel_size=0 is not a whole number of at least 1",
+        ("tp=[]", "vllm_engine"): "an axis needs at least one value",
+        ('front="sync"', "vllm_engine"): "front='sync' is not one of offline, async, serve",
+        ("tp=[1, 2], tensor_parallel_size=1", "vllm_engine"): "tp is short for tensor_parallel_size: give one of them",
+        ("timeout='5'", "vllm_engine"): "timeout='5' is not a positive number of seconds",
+        ("timeout=True", "vllm_engine"): "timeout=True is not a positive number of seconds",
+        ("tp=[1, 2]", "vllm_env"): "uses none of the fixtures engine_spec, vllm_engine, vllm_server",
+    }
+    for number, (arguments, fixture) in enumerate(wrong):
+        pytester.makepyfile(**{f"test_{number}": ENGINE.format(arguments, fixture)})
     done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
-    assert done.ret != 0
-    (done.stderr if "Error" in done.stderr.str() or "ERROR" in done.stderr.str() else done.stdout).fnmatch_lines(
-        [words]
-    )
+    done.assert_outcomes(errors=len(wrong))
+    for words in wrong.values():
+        done.stdout.fnmatch_lines([f"*{words}*"])
     assert "pluggy" not in done.stdout.str().partition("= ERRORS =")[2]  # no traceback
 
 
