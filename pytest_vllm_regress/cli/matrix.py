@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..environments.sources import names_interpreter
 from ..errors import UsageError
 from ..reporting.table import print_to_console
 from ..runner.batch import Batch
@@ -144,6 +145,10 @@ def matrix(
     Exit codes are those of `run`.
     """
     check_device(device)
+    if plan is None and shards is not None:
+        raise UsageError(
+            f"--shards {shards} is the number of jobs that --plan prints. To run one part here, give --shard 1/{shards}"
+        )
     shared = invocation(context)
     cases = shared.select(case_ids or [])
     limit = _disk_limit(disk, releases, on, dry_run)
@@ -154,8 +159,12 @@ def matrix(
         all_batches = _without_verdict(cases, all_batches)
     flags = [name for name, given in (("--boundaries", only_boundaries), ("--missing", only_missing)) if given]
     if plan is not None:
-        if shard is not None:
-            raise UsageError("--plan prints a job for each shard (--shards N); leave out --shard")
+        here = (("--results", destination), ("--html", html), ("--jobs", jobs), ("--on", on), ("--fresh", fresh))
+        if unused := [option for option, given in (*here, ("--shard", shard)) if given]:
+            raise UsageError(
+                f"--plan runs nothing, and the jobs that it prints have no {', '.join(unused)}. Leave that out here"
+            )
+        check_environments([batch for batch in all_batches if not names_interpreter(batch.environment)])
         options_given = [
             ("--env", env),
             ("--source", source),

@@ -60,7 +60,13 @@ class Downloads:
             size += (
                 "how much is unknown (the package index gave no sizes); an environment with vLLM is 4 to 12 GiB on disk"
             )
-        return f"to be built first: {', '.join(self.environments)}: {size}; {self.free / GIB:.0f} GiB are free in {self.place}"
+        tight = self.size * DISK_FACTOR > self.free
+        advice = (
+            ". They may not fit: name fewer environments, or set VLLM_REGRESS_CACHE to a folder on another disk"
+            if tight
+            else ""
+        )
+        return f"to be built first: {', '.join(self.environments)}: {size}; {self.free / GIB:.0f} GiB are free in {self.place}{advice}"
 
 
 def downloads(names: Sequence[str], cache: EnvironmentCache | None = None) -> Downloads | None:

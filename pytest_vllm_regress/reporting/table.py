@@ -117,7 +117,7 @@ def _tables(cells: _Cells, width: int) -> Iterator[tuple[Table, ...]]:
         yield (_matrix(cells, [_folded(cells.name(column)) for column in cells.columns], cells.words),)
     if columns * 2 <= width and len(cells.all) > len(cells.rows) * columns / 2:
         numbers = [str(number) for number in range(1, columns + 1)]
-        yield _matrix(cells, numbers, cells.symbol, spaces=1), _legend(cells, numbers)
+        yield _matrix(cells, numbers, cells.symbol, spaces=1), _legend(cells, numbers, width)
 
 
 def _matrix(cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], spaces: int = 2) -> Table:
@@ -131,10 +131,10 @@ def _matrix(cells: _Cells, headers: list[str], verdict: Callable[[Cell], Text], 
     return table
 
 
-def _legend(cells: _Cells, numbers: list[str]) -> Table:
-    """Return the environments by number, as many beside each other as fit into 80 columns."""
+def _legend(cells: _Cells, numbers: list[str], width: int) -> Table:
+    """Return the environments by number, as many beside each other as fit into ``width`` columns, at most 80."""
     names = [_text(cells.name(column)) for column in cells.columns]
-    beside = max(1, 80 // (max(map(len, names)) + 5))
+    beside = max(1, min(80, width) // (max(map(len, names)) + 5))
     table = Table.grid(padding=(0, 1))
     entries = [(Text(number, justify="right"), name) for number, name in zip(numbers, names, strict=True)]
     for start in range(0, len(entries), beside):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import platform
 import sys
@@ -47,6 +48,14 @@ def test_files_that_environments_share_count_once(index: Fake, cache: Environmen
     assert str(estimate).startswith("to be built first: vllm-0.9.2, vllm-0.8.4: downloads of at most 3.0 GiB")
     assert estimate.free > 0
     assert not index.calls("install")
+
+
+def test_what_may_not_fit_on_the_disk_is_said(index: Fake, cache: EnvironmentCache) -> None:
+    estimate = downloads(["vllm-0.9.2"], cache)
+    assert estimate is not None
+    fits = dataclasses.replace(estimate, free=2 * estimate.size)
+    assert "may not fit" not in str(fits)
+    assert "may not fit: name fewer environments" in str(dataclasses.replace(fits, free=fits.free - 1))
 
 
 def test_built_environments_need_no_download(index: Fake, cache: EnvironmentCache) -> None:

@@ -124,6 +124,10 @@ def test_environments_without_room_for_words_are_numbered_and_explained() -> Non
     assert "20 vllm-0.12.3" in "\n".join(rows)
 
 
+def test_numbered_environments_are_explained_on_a_narrow_screen() -> None:
+    assert "1 vllm-0.8.0 2 vllm-0.8.1" in lines(dense(8), 40)
+
+
 def test_a_table_that_would_be_mostly_empty_lists_the_environments_of_each_case() -> None:
     run = RunResult(
         tuple(

@@ -105,6 +105,22 @@ def test_the_ci_job_matrix_has_a_job_for_each_shard(system: CiSystem, capsys: py
         assert command.endswith(f"--shard {number}/3 --results results/shard-{number}.json -- -k 'two words'")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--shards", "3"], "--shards 3 is the number of jobs that --plan prints"),
+        (["--plan", "github", "--results", "a", "--jobs", "2"], "no --results, --jobs. Leave that out here"),
+        (["--plan", "github", "--shard", "1/2"], "no --shard"),
+        (["--plan", "github", "--env", "vllm-0.8.44x"], "unknown environment"),
+    ],
+)
+def test_options_that_do_not_belong_to_a_plan_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    assert cli.main(["matrix", "vllm-17173", *arguments]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+
+
 def test_surplus_shards_are_empty() -> None:
     one_batch = plan_batches(CASES[:1])[:1]
     assert [len(part) for part in shards.divide_into_shards(one_batch, 3)] == [1, 0, 0]
