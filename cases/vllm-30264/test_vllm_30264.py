@@ -19,12 +19,17 @@ def test_truncated_prompt_during_a_tokenization(vllm_server: Server, vllm_at_wor
         answer = vllm_server.post(path, {"model": vllm_server.model, "prompt": "Hello", **body})
         return answer.status_code, answer.text[:500]
 
+    def truncate() -> tuple[int, str]:
+        return post("/v1/completions", truncate_prompt_tokens=3, max_tokens=1)
+
+    works = post("/tokenize")[0] == truncate()[0] == 200
+    vllm_at_work("one after the other, a text is tokenized and a truncated prompt answered", works)
     with ThreadPoolExecutor(1) as pool:
         tokenization = pool.submit(post, "/tokenize", prompt=TEXT)
         answers = []
         while not tokenization.done():
-            answers.append(post("/v1/completions", truncate_prompt_tokens=3, max_tokens=1))
-    vllm_at_work("the long text is tokenized, and meanwhile the server answers", tokenization.result()[0] == 200)
-    for status, text in answers:
-        assert status == 200, f"a truncated prompt is answered with {status}: {text}"
+            answers.append(truncate())
+    vllm_at_work("truncated prompts were sent during the tokenization", bool(answers))
+    for status, text in [tokenization.result(), *answers]:
+        assert status == 200, f"answered with {status}: {text}"
     vllm_server.check()

@@ -13,16 +13,25 @@ from packaging.version import Version
 from ..cases.model import Case
 from ..cases.results import TestResult
 from ..environments.installed import VLLM
+from ..environments.names import missing_release, unavailable_reason, versions_named_by
 from ..environments.recipes import find_file, load
+from ..environments.sources import parse_name
+from ..errors import UsageError
+from ..util.files import expand_home
 from ..util.text import markdown_cell
-from ..util.versions import is_version, version_of
+from ..util.versions import version_of
 from .inventory import Inventory
 from .matching import find, notes, relevant, unknown_packages
 from .package_lists import read_list
 from .releases import release
 from .severity import severity
-from .target import read_target
+from .target import STDIN, read_target
 from .verdict_table import Recorded, VerdictTable, read_table
+
+ALLOWED = (
+    "a release (0.8.4), an environment that has a lock (vllm-0.8.4), an environment's directory or its bin/python, a list of packages, "
+    "a requirement such as vllm==0.8.4, or - for standard input"
+)
 
 
 class UpgradeEffect(enum.StrEnum):
@@ -107,15 +116,36 @@ class Comparison:
         return "\n".join(lines)
 
 
+def read_sides(before: str, after: str) -> tuple[Inventory, Inventory]:
+    """Return the packages of both sides. Raises ``UsageError`` if both are standard input, which can be read only once."""
+    if before == after == STDIN:
+        raise UsageError("only one side can be - (standard input): give the other one as a file")
+    return read_side(before), read_side(after)
+
+
 def read_side(target: str) -> Inventory:
-    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of a target of an audit."""
-    if not os.path.exists(target):
+    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of a target of an audit.
+
+    Raises ``UsageError`` for a release that does not exist, and for the name of an environment that has no lock.
+    """
+    if not os.path.exists(expand_home(target)):
         locks = load(find_file()).locks
-        if is_version(target):
+        if version := version_of(target):
+            if reason := missing_release("vllm", version.public, ask=False):
+                raise UsageError(f"{target}: {reason}")
             return release(target, locks)
-        if (lock := locks / f"{os.path.basename(target)}.txt").is_file():
+        if target == os.path.basename(target) and (lock := locks / f"{target}.txt").is_file():
             return dataclasses.replace(read_list(lock), source=target)
-    return read_target(target)
+        if parse_name(target) is not None or versions_named_by(target):
+            raise UsageError(unavailable_reason(target, ask=False) or _no_lock(target))
+    return read_target(target, ALLOWED)
+
+
+def _no_lock(environment: str) -> str:
+    return (
+        f"{environment}: this environment has no lock, so the versions in it are not known. "
+        f"Give a release (0.8.4), a list of packages, or the interpreter that `vllm-regress env build {environment}` prints"
+    )
 
 
 def compare(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ..environments.installed import Interpreter, Package, open_interpreter
+from ..environments.installed import VLLM, Interpreter, Package, open_interpreter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,12 @@ class Inventory:
 
     @property
     def is_partial(self) -> bool:
-        """Whether other packages than those listed are installed, too: vLLM requires torch, which a list of direct requirements does not name."""
+        """Whether packages that it does not name may be installed where vLLM runs.
+
+        That is so without vLLM, and for a list of direct requirements, which does not name torch although vLLM requires it.
+        """
+        if {*self.versions, *self.unpinned}.isdisjoint(VLLM):
+            return True
         return self.interpreter is None and "torch" not in self.versions
 
     def find(self, name: str, version: str) -> Package | None:

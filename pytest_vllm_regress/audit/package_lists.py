@@ -59,7 +59,9 @@ def parse_list(content: bytes, source: str, path: Path | None = None) -> Invento
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise UsageError(f"{source}: not text. Allowed are {_KNOWN}; audit an interpreter with --python") from None
+        raise UsageError(
+            f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --python PATH` reads an interpreter"
+        ) from None
     try:
         document = _document(text, path)
     except ValueError as error:
@@ -88,7 +90,7 @@ def _not_empty(inventory: Inventory) -> Inventory:
     if not inventory.packages and not inventory.unpinned:
         unread = f" ({len(inventory.unread)} of its lines are not requirements)" if inventory.unread else ""
         raise UsageError(
-            f"{inventory.source}: names no package{unread}, so that the audit would prove nothing. Allowed are {_KNOWN}"
+            f"{inventory.source}: names no package{unread}, so there is nothing to check. Allowed are {_KNOWN}"
         )
     return inventory
 

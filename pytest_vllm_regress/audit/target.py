@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from .preflight import Concern, Host
 
 STDIN = "-"
+ALLOWED = (
+    "an environment's directory, a list of packages, a requirement such as vllm==0.8.4, or - for standard input; "
+    "an interpreter with --python"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +91,13 @@ class Audit:
         return {"relevance": {"reach": answer.reach.value, "reason": answer.reason}} if answer else {}
 
 
-def read_target(target: str) -> Inventory:
+def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
     """Read an environment's directory (or its bin/python), a directory or list of packages, a pinned requirement, or standard input (``-``).
 
-    Nothing is started; ``read_interpreter`` starts an interpreter.
+    Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: what the message for a missing file advises to give.
     """
+    if not target:
+        raise UsageError(f"'': an empty name. Give {allowed}")
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
     path = expand_home(target)
@@ -101,10 +107,7 @@ def read_target(target: str) -> Inventory:
         requirement = requirement_of(target)
         if requirement is not None and (requirement.specifier or canonicalize_name(requirement.name) in VLLM):
             raise UsageError(f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4")
-        raise UsageError(
-            f"{target}: no such file. Give an environment's directory, a list of packages, a requirement such as vllm==0.8.4, "
-            "or - for standard input; an interpreter with --python"
-        )
+        raise UsageError(f"{target}: no such file. Give {allowed}")
     environment = path.absolute().parent.parent
     if path.parent.name == "bin" and path.name.startswith(("python", "pypy")) and is_environment(environment):
         return Inventory.of(open_environment(environment), target)
@@ -146,7 +149,7 @@ def _pinned(target: str) -> Inventory | None:
         raise UsageError(f"{target}: {format_value(version)} is not a version. Give one like vllm==0.8.4")
     if not applies(requirement):
         raise UsageError(
-            f"{target}: its marker holds for no Python on Linux, so that the audit would prove nothing. Give a requirement that applies"
+            f"{target}: its marker holds for no Python on Linux, so there is nothing to check. Give a requirement that applies"
         )
     if canonicalize_name(requirement.name) == "vllm":
         return dataclasses.replace(release(version, load(find_file()).locks), source=target)

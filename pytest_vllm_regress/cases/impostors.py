@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from ..errors import Kind, UsageError
 from ..util.documents import parse_json
 from ..util.files import read_bounded, write_atomically
+from ..util.paths import writable_root
 from .model import Case
 from .symptom import search
 from .verdict import Verdict
@@ -91,14 +93,29 @@ def sample_match(pattern: str) -> str:
     from hypothesis import strategies as st
 
     try:
-        return find(
-            st.from_regex(re.compile(pattern, re.MULTILINE)),
-            lambda text: search(pattern, text) is not None,
-            settings=settings(max_examples=20, database=None, phases=(Phase.generate, Phase.shrink)),
-            random=random.Random(0),
-        )
+        with _tables_in_cache():
+            return find(
+                st.from_regex(re.compile(pattern, re.MULTILINE)),
+                lambda text: search(pattern, text) is not None,
+                settings=settings(max_examples=20, database=None, phases=(Phase.generate, Phase.shrink)),
+                random=random.Random(0),
+            )
     except (errors.NoSuchExample, errors.Unsatisfiable):
         return ""
+
+
+@contextlib.contextmanager
+def _tables_in_cache() -> Iterator[None]:
+    """Let Hypothesis keep its tables of characters in the cache, not in a new folder ``.hypothesis`` of the working directory."""
+    from hypothesis import configuration
+
+    place: Any = configuration.storage_directory(intent_to_write=False)
+    before: Path = getattr(place, "path", place)  # a path in older releases
+    configuration.set_hypothesis_home_dir(writable_root() / "hypothesis")
+    try:
+        yield
+    finally:
+        configuration.set_hypothesis_home_dir(before)
 
 
 def count_rejected(trials: Iterable[ImpostorTrial], case_id: str) -> dict[str, int]:

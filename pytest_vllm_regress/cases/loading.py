@@ -76,13 +76,12 @@ class LoadedCases:
 def load_valid_cases(root: Path) -> LoadedCases:
     """Read every root/<slug>/case.toml; an invalid file does not hide the others.
 
-    Of two cases with the same id, the first counts and the second is a problem. Raises ``UsageError`` if ``root`` is no directory.
+    Of two cases with the same id, the first counts and the second is a problem. Raises ``UsageError`` if ``root`` is no directory, or
+    contains no case: an audit would find nothing then.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root}: no such directory of cases. Give one that holds <slug>/{CASE_FILE} with --cases DIR")
     cases: dict[str, Case] = {}
     invalid: list[str] = []
-    for directory in sorted(path for path in root.iterdir() if os.path.lexists(path / CASE_FILE)):
+    for directory in _case_directories(root):
         try:
             _check_place(directory, root)
             case = load_case(directory / CASE_FILE)
@@ -93,6 +92,18 @@ def load_valid_cases(root: Path) -> LoadedCases:
         if first is not case:
             invalid.append(f"{case.path}: id = {case.id!r}: {first.path} has the same id; ids are unique")
     return LoadedCases(tuple(cases[case_id] for case_id in sorted(cases)), tuple(invalid))
+
+
+def _case_directories(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise UsageError(f"{root}: no such directory of cases. Give one that holds <slug>/{CASE_FILE} with --cases DIR")
+    directories = sorted(path for path in root.iterdir() if os.path.lexists(path / CASE_FILE))
+    if not directories:
+        raise UsageError(
+            f"{root}: no case (<slug>/{CASE_FILE}) in it. Give a directory that holds one with --cases DIR; without --cases, the cases of this "
+            "project or the built-in ones are used"
+        )
+    return directories
 
 
 def load_all_cases(root: Path) -> tuple[Case, ...]:

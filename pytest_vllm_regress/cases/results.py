@@ -239,6 +239,10 @@ def mask_values(value: Any, hide: Callable[[str], str]) -> Any:
 def _version_problem(document: object) -> list[str]:
     if not isinstance(document, dict) or "schema" not in document:
         return ["not a result file of vllm-regress: no key schema"]
+    if "verdicts" in document and "results" not in document:
+        return [
+            "not a result file but the table of verdicts, which `vllm-regress report --record` writes. Give a file of `run --results`"
+        ]
     if document["schema"] != SCHEMA_VERSION:
         version = format_value(document["schema"])
         return [

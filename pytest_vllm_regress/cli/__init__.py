@@ -21,7 +21,7 @@ import typer.main
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
 from ..util.logs import LOGGER, logging_to
-from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
+from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, nonempty_path, say, warn
 
 MODULES = {
     "ask": "run",
@@ -174,7 +174,12 @@ def root(
     context: typer.Context,
     cases: Annotated[
         Path | None,
-        typer.Option("--cases", metavar="DIR", help="Directory of cases (default: ./cases, else the built-in cases)."),
+        typer.Option(
+            "--cases",
+            metavar="DIR",
+            parser=nonempty_path,
+            help="Directory of cases (default: ./cases, else the built-in cases).",
+        ),
     ] = None,
     verbose: Annotated[
         int,

@@ -13,7 +13,19 @@ import typer
 
 from ..audit.severity import severity
 from ..errors import UsageError
-from .context import HELP, OK, UNEXPECTED, AsJson, Yes, confirm_downloads, invocation, print_json, say, warn
+from .context import (
+    HELP,
+    OK,
+    UNEXPECTED,
+    AsJson,
+    Yes,
+    confirm_downloads,
+    invocation,
+    nonempty_path,
+    print_json,
+    say,
+    warn,
+)
 
 if TYPE_CHECKING:
     from ..audit.matching import AuditMatch
@@ -215,7 +227,11 @@ def _field(name: str, text: str) -> None:
 def uses(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="Directory of a project, or one of its files (default: this directory)."),
+        typer.Argument(
+            metavar="[PATH]",
+            parser=nonempty_path,
+            help="Directory of a project, or one of its files (default: this directory).",
+        ),
     ] = None,
     diff: Annotated[
         tuple[str, str] | None,

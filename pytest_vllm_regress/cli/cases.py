@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +20,6 @@ ERROR_STATUS = (
     "`post`, `post_all`, `get` and `client` return an error status, and what the test asserts about it is a wrong-result. Only the other "
     "methods of the server (chat, stream_chat, answers, embed, ...) raise it: an exception, or an engine-death if the engine is dead. For a test "
     "with `post` use --kind wrong-result"
-)
-NOT_READY = (
-    "a server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang or "
-    "engine-death"
 )
 app = typer.Typer(context_settings=HELP)
 
@@ -91,7 +87,9 @@ def show(
         print_json({**_as_json(case), "boundaries": [end.to_json() for end in ends]})
         return
     for name, value in _as_json(case).items():
-        if value not in (None, "", [], {}, False):
+        if name == "variants":
+            _print_variants(value)
+        elif value not in (None, "", [], {}, False):
             say(f"{name + ':':14}{_one_line(value)}")
     for end in ends:
         say(f"{'boundary:':14}{end}")
@@ -141,11 +139,11 @@ def new(
         ),
     ] = "",
     pattern: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="REGEX", help="Pattern of the failure's text (default: that of the assertion in the test)."
         ),
-    ] = "",
+    ] = None,
     affected_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Environment with the failure; repeatable.")
     ] = None,
@@ -169,7 +167,6 @@ def new(
 ) -> None:
     """Write the directory of a new case: case.toml, a test that runs, and a README."""
     from ..cases.loading import load_valid_cases
-    from ..cases.model import NEEDS_AT_WORK
     from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
     from ..cases.new.templates import PLACEHOLDER, TEMPLATES
     from ..validation import lint
@@ -178,17 +175,18 @@ def new(
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
-    if front == "serve" and (phase == "start" or (phase == "ready" and kind in NEEDS_AT_WORK)):
-        raise UsageError(f"--front serve --phase {phase} --kind {kind}: {NOT_READY}")
+    for option, text in (("--title", title), ("--pattern", pattern)):
+        if text is not None and not text.strip():
+            raise UsageError(f"{option} {text!r}: give some text, or leave the option out for its default")
 
     draft = Draft(
-        title=title,
+        title=title and title.strip(),
         family=family,
         package=package,
         affected=affected,
         kind=kind,
         phase=phase,
-        pattern=pattern,
+        pattern=pattern or "",
         affected_env=tuple(affected_env or ()),
         fixed_env=tuple(fixed_env or ()),
         control=dict(map(_control_field, control or [])),
@@ -307,6 +305,14 @@ def _as_json(case: Case) -> dict[str, Any]:
         "notes": case.notes,
         "path": str(case.path),
     }
+
+
+def _print_variants(variants: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print one variant a line, since a reason may have any punctuation."""
+    for name, variant in variants.items():
+        affected = f"affected {_one_line(variant['affected'])}" if variant["affected"] else "never affected"
+        reason = one_line(variant["reason"])
+        say(f"{'variant:':14}{name}: {affected}{reason and f' ({reason})'}")
 
 
 def _ranges_to_json(ranges: Iterable[Range]) -> dict[str, str]:

@@ -180,6 +180,13 @@ class Invocation:
             return ()
 
 
+def nonempty_path(text: str) -> Path:
+    """Parse a path. Refuses an empty one, for example of an unset variable, which would mean the working directory."""
+    if not text:
+        raise typer.BadParameter("the path is empty. Give . for the working directory")
+    return Path(text)
+
+
 def invocation(context: typer.Context) -> Invocation:
     """Return the options of ``vllm-regress`` that a subcommand was given with."""
     shared = context.obj

@@ -53,7 +53,7 @@ def export(
             "--output",
             "-o",
             metavar="FILE|DIR",
-            help="Write to this file; with --osv a file for each case in this directory.",
+            help="Write to this file (default, and -: print it); with --osv a file for each case in this directory.",
         ),
     ] = None,
 ) -> None:
@@ -65,6 +65,8 @@ def export(
         raise UsageError("--issue, --ci-failure and --osv contradict each other: give one of them")
     if collected and not (issue or ci_failure):
         raise UsageError("--collect-env fills a report: give --issue or --ci-failure with it")
+    if output == Path("-"):
+        output = None
     if osv:
         _export_osv(context, case_ids or [], output)
         return
@@ -113,6 +115,8 @@ def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None
     from ..export.osv import osv_record
     from ..util.files import write_atomically
 
+    if output is not None and output.exists() and not output.is_dir():
+        raise UsageError(f"-o {output}: not a directory. With --osv, name a directory, which gets a file for each case")
     records = []
     for case in invocation(context).select(case_ids):
         try:
@@ -124,7 +128,6 @@ def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None
     if output is None:
         print_json(records[0] if len(records) == 1 else records)
         return
-    output.mkdir(parents=True, exist_ok=True)
     for record in records:
         write_atomically(output / f"{record['id']}.json", json.dumps(record, indent=2) + "\n")
     say(f"{output}: {len(records)} record{'' if len(records) == 1 else 's'}")

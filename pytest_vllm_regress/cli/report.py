@@ -45,7 +45,8 @@ def report(
     ] = None,
     as_json: AsJson = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with all verdicts and their evidence to FILE.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a page with all verdicts and their evidence to FILE; - prints it."),
     ] = None,
     pages: Annotated[
         Path | None,
@@ -74,7 +75,9 @@ def report(
 
     files = result_files(paths or [])
     runs = [read_results(path) for path in files]
-    prints = [name for name, path in (("--markdown -", markdown), ("--junit -", junit)) if path == STDOUT]
+    prints = [
+        name for name, path in (("--html -", html), ("--markdown -", markdown), ("--junit -", junit)) if path == STDOUT
+    ]
     prints += ["--json"] * as_json
     if len(prints) > 1:
         raise UsageError(f"{' and '.join(prints)} contradict each other: standard output can have one of them")
@@ -82,11 +85,13 @@ def report(
     show = warn if prints else say
     merged = merge_results(runs)
     if html is not None or pages is not None:
-        from ..pages.run_page import write_page, write_pages
+        from ..pages.run_page import page, write_pages
 
         known = invocation(context).cases_if_any()
         if html is not None:
-            show(f"page: {write_page(html, merged, known)}")
+            _write(html, page(merged, known))
+            if html != STDOUT:
+                show(f"page: {html}")
         if pages is not None:
             show(f"pages: {write_pages(pages, merged, known)}")
     if markdown is not None:
@@ -253,7 +258,8 @@ def compare(
         str,
         typer.Argument(
             metavar="A",
-            help="A release (0.8.4), an environment with a lock (vllm-0.8.4), a list of packages, a lock file, a directory.",
+            help="A release (0.8.4), an environment with a lock (vllm-0.8.4), an environment's directory or its bin/python, a list of packages, "
+            "a lock file, a requirement, or - for standard input.",
         ),
     ],
     after: Annotated[str, typer.Argument(metavar="B", help="The same, after the change.")],
@@ -277,7 +283,7 @@ def compare(
     if as_json and markdown:
         raise UsageError("--json and --markdown contradict each other: give one of them")
     cases = invocation(context).cases()
-    old, new = comparison.read_side(before), comparison.read_side(after)
+    old, new = comparison.read_sides(before, after)
     result = comparison.compare(old, new, cases)
     if run:
         concerned = [change.case for change in result.changes]

@@ -91,12 +91,19 @@ def unavailable_reason(name: str, *, ask: bool = True) -> str:
     if name in file.recipes:
         return ""
     for package, version in filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))):
-        existing = _releases_up_to(package, Version(version), ask=ask)
-        if existing and Version(version) not in existing:
-            close = difflib.get_close_matches(version, [str(release) for release in reversed(existing)], CLOSE)
-            hint = f"close to it: {', '.join(close)}" if close else f"the newest is {existing[-1]}"
-            return f"environment {format_value(name)}: {package} has no release {version}; {hint}"
+        if reason := missing_release(package, version, ask=ask):
+            return f"environment {format_value(name)}: {reason}"
     return ""
+
+
+def missing_release(package: str, version: str, *, ask: bool = True) -> str:
+    """Return that ``package`` has no release ``version``, with similar ones; empty if it may exist. ``ask``: see ``unavailable_reason``."""
+    existing = _releases_up_to(package, Version(version), ask=ask)
+    if not existing or Version(version) in existing:
+        return ""
+    close = difflib.get_close_matches(version, [str(release) for release in reversed(existing)], CLOSE)
+    hint = f"close to it: {', '.join(close)}" if close else f"the newest is {existing[-1]}"
+    return f"{package} has no release {version}; {hint}"
 
 
 def _releases_up_to(package: str, version: Version, *, ask: bool) -> tuple[Version, ...]:

@@ -118,11 +118,23 @@ def _describe(error: Any) -> Iterator[str]:
         for name in error.validator_value:
             if name not in error.instance:
                 yield f"{_key([*error.absolute_path, name])}: missing. {_description(error, name)}".rstrip()
+    elif error.validator == "anyOf" and "x-allowed" not in schema and (closest := _of_the_same_type(error)):
+        yield from itertools.chain.from_iterable(map(_describe, closest))
     elif "propertyNames" in error.absolute_schema_path:
         allowed = schema.get("x-allowed", "another name")
         yield f"{_key([*error.absolute_path, error.instance])}: not a name for a key here; allowed is {allowed}"
     else:
         yield f"{key or 'the file'} = {format_value(error.instance)}: {_allowed(error, schema)}"
+
+
+def _of_the_same_type(error: Any) -> list[Any]:
+    """Return the errors of those alternatives whose type the value has; empty if it has the type of none."""
+    other = {inner.schema_path[0] for inner in error.context if _is_of_other_type(inner)}
+    return [inner for inner in error.context if inner.schema_path[0] not in other]
+
+
+def _is_of_other_type(error: Any) -> bool:
+    return error.validator == "type" and not error.path
 
 
 def _description(error: Any, name: str) -> str:
@@ -136,8 +148,16 @@ def _allowed(error: Any, schema: dict[str, Any]) -> str:
     if error.validator == "enum":
         return f"allowed: {', '.join(map(str, value))}.{did_you_mean(str(error.instance), map(str, value))}"
     if error.validator == "type":
-        return f"allowed is {' or '.join(_TYPES[t] for t in ([value] if isinstance(value, str) else value))}"
-    return _WORDS.get(error.validator, "does not fit: {} {}").format(value, error.validator)
+        return f"allowed is {_type_names(value)}"
+    if error.validator == "anyOf":
+        types = (inner.validator_value for inner in error.context if _is_of_other_type(inner))
+        return f"allowed is {' or '.join(map(_type_names, types))}"
+    words = _WORDS.get(error.validator, "does not fit: {} {}").format(value, error.validator)
+    return words.replace("1 characters are", "1 character is") if value == 1 else words
+
+
+def _type_names(types: str | list[str]) -> str:
+    return " or ".join(_TYPES[name] for name in ([types] if isinstance(types, str) else types))
 
 
 _TYPES = {
@@ -152,8 +172,8 @@ _TYPES = {
 _WORDS = {
     "minItems": "at least {} needed",
     "maxItems": "at most {} allowed",
-    "minLength": "at least {} characters needed",
-    "maxLength": "at most {} characters allowed",
+    "minLength": "at least {} characters are needed",
+    "maxLength": "at most {} characters are allowed",
     "minimum": "must be at least {}",
     "maximum": "must be at most {}",
     "uniqueItems": "holds a value twice",

@@ -86,6 +86,26 @@ def test_the_script_shows_the_failure_and_its_absence(case: Case, tmp_path: Path
     assert run.returncode == status, run.stdout + run.stderr
 
 
+def test_a_hyphen_as_output_prints(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert export(case, case.id, "-o", "-") == 0
+    assert "# /// script" in capsys.readouterr().out
+    assert export(case, case.id, "--osv", "-o", "-") == 0
+    assert json.loads(capsys.readouterr().out)["id"].endswith(case.id)
+    assert [path.name for path in tmp_path.iterdir()] == ["cases"]
+
+
+def test_a_file_in_place_of_the_directory_of_records_is_refused(
+    case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (taken := tmp_path / "a.txt").write_text("x")
+    assert export(case, case.id, "--osv", "-o", str(taken)) == 2
+    assert f"-o {taken}: not a directory. With --osv, name a directory" in " ".join(capsys.readouterr().err.split())
+    assert taken.read_text() == "x"
+
+
 def test_a_report_has_the_sections_of_the_form(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert export(case, case.id, "--issue") == 0
     text = capsys.readouterr().out

@@ -19,7 +19,7 @@ from ...util.validation import format_value
 from ..case_format import FORMAT
 from ..loading import CASE_FILE, load_case
 from ..model import NEEDS_CONTROL_LEG, Case
-from .templates import Template, probe_code, template_for
+from .templates import Template, check_phase, probe_code, template_for
 
 DEFAULT_REPOSITORY = "vllm-project/vllm"
 DEVICES = ("sim", "cpu", "gpu")
@@ -144,7 +144,7 @@ class Draft:
     def filled(self, upstream: Upstream | Unreported) -> Draft:
         """Return the draft with empty fields filled: from its environments, its kind and the template of its front.
 
-        Raises ``UsageError`` for an engine in an environment without vLLM, and for an invalid ``fixed_by``.
+        Raises ``UsageError`` for an engine in an environment without vLLM, a phase that the front does not have, and an invalid ``fixed_by``.
         """
         component = dataclasses.replace(self, package=self.package or upstream.package).component
         front = self.front or ("probe" if component else "offline")
@@ -153,6 +153,7 @@ class Draft:
                 raise UsageError(
                     f"--front {front}: {name} has no vLLM, so nothing but a probe runs in it. Use --front probe"
                 )
+        check_phase(front, self.phase, self.kind)
         filled = dataclasses.replace(
             self,
             front=front,

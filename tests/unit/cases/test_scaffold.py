@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import itertools
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +15,11 @@ import pytest
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
+from pytest_vllm_regress.cases.new.templates import phases_of
 from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from tests.helpers import ROOT
+from tests.helpers.cases import project_cases
 
 VLLM = "vllm-project/vllm"
 
@@ -96,6 +102,74 @@ def test_what_a_server_that_does_not_start_never_shows_is_refused(
     assert cli.main(new) == 2
     assert "use --phase ready with --kind crash" in " ".join(capsys.readouterr().err.split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("front", "phase", "kind", "allowed"),
+    [
+        ("offline", "probe", "wrong-result", "request, stop"),
+        ("offline", "ready", "crash", "import, start, request, stop"),
+        *((front, "import", "wrong-result", "request, stop") for front in ("offline", "serve", "async")),
+        ("async", "start", "wrong-result", "request, stop"),
+        ("serve", "probe", "hang", "import, ready, request, stop"),
+        *(("probe", phase, "exception", "import, probe") for phase in ("ready", "stop", "start", "request")),
+        ("probe", "import", "wrong-result", "probe"),
+    ],
+)
+def test_a_phase_that_the_front_does_not_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], front: str, phase: str, kind: str, allowed: str
+) -> None:
+    new = ["--cases", str(tmp_path), "new", "1", "--front", front, "--phase", phase, "--kind", kind]
+    assert cli.main(new) == 2
+    expected = f"--front {front} --phase {phase} --kind {kind}: phases with this front and kind are {allowed}\n"
+    assert capsys.readouterr().err == f"vllm-regress: {expected}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_phase_is_checked_with_the_front_that_a_package_chooses(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--front probe --phase request .* are probe"):
+        create_case(tmp_path, Upstream("mlc-ai/xgrammar", 1), Draft(phase="request"))
+
+
+def test_the_kinds_and_phases_of_every_case_are_accepted_with_one_of_its_fronts() -> None:
+    fronts = {"vllm_probe:": "probe", "vllm_server:": "serve", 'front="async"': "async", "vllm_engine:": "offline"}
+    for case in project_cases():
+        tests = "".join(path.read_text() for path in case.directory.glob("test_*.py"))
+        used = [fronts[word] for word in fronts if word in tests]
+        for kind, phase in itertools.product(case.symptom.kinds, case.symptom.phases):
+            assert any(phase in phases_of(front, kind) for front in used), (case.id, used, kind, phase)
+
+
+@pytest.mark.parametrize("phase", ["import", "start", "request", "stop"])
+def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(tmp_path: Path, phase: str) -> None:
+    """The command that ``explain`` prints names them."""
+    assert create_case(tmp_path, Upstream(VLLM, 1), Draft(kind="exception", phase=phase)).symptom.phases == (phase,)
+
+
+@pytest.mark.parametrize("option", ["--title", "--pattern"])
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_text_is_not_replaced_by_a_default(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    assert cli.main(["--cases", str(tmp_path), "new", "1", option, text]) == 2
+    assert f"{option} {text!r}: give some text" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_title_is_written_without_spaces_around_it(tmp_path: Path) -> None:
+    assert cli.main(["--cases", str(tmp_path), "new", "100", "--title", " x "]) == 0
+    assert load_case(tmp_path / "vllm-100" / "case.toml").title == "x"
+    test = (tmp_path / "vllm-100" / "test_vllm_100.py").read_text()
+    assert test.startswith('"""vllm-project/vllm#100: x"""\n')
+
+
+def test_new_writes_nothing_beside_the_cases(tmp_path: Path) -> None:
+    (folder := tmp_path / "empty").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "HYPOTHESIS_STORAGE_DIRECTORY"}
+    environment |= {"VLLM_REGRESS_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "pytest_vllm_regress", "new", "100"]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=60)
+    assert [path.name for path in folder.iterdir()] == ["cases"]
 
 
 @pytest.mark.parametrize("form", ["separate", "joined"])

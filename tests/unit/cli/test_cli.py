@@ -200,6 +200,7 @@ def test_report_merges(tmp_path: Path, cache: Path, capsys: pytest.CaptureFixtur
         ["a.json", "--html", "new", "--junit", "a.json/below"],
         ["a.json", "--json", "--junit", "-"],
         ["a.json", "--markdown", "-", "--junit", "-"],
+        ["a.json", "--html", "-", "--junit", "-"],
     ],
     ids=" ".join,
 )
@@ -236,6 +237,14 @@ def test_standard_output_of_report_is_one_document(
     assert regress("report", "a.json", "--junit", "-", *pages) == 0
     assert ElementTree.fromstring(capsys.readouterr().out).tag == "testsuites"
     assert not Path("-").exists()
+
+
+def test_show_prints_one_variant_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = '[variants.old]\naffected = { vllm = "<0.8" }\nreason = "one; two"\n[variants.none]\naffected = false\n'
+    dataclasses.replace(CASE, tables=tables).write(tmp_path)
+    assert regress("--cases", tmp_path, "show", "demo") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("variant")]
+    assert lines == ["variant:      old: affected vllm <0.8 (one; two)", "variant:      none: never affected"]
 
 
 def test_new_makes_a_valid_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,3 +83,27 @@ def test_commands_that_concern_all_cases_refuse_an_invalid_file(
 ) -> None:
     assert regress(cases, *command) == 2
     assert PROBLEM in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["list"], ["audit", "vllm==0.8.4"], ["compare", "0.8.4", "0.9.2"]])
+def test_a_directory_without_a_case_gives_no_all_clear(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert regress(tmp_path, *command) == 2
+    captured = capsys.readouterr()
+    assert f"{tmp_path}: no case (<slug>/case.toml) in it" in captured.err
+    assert captured.out == ""
+
+
+def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> None:
+    assert regress(tmp_path, "new", "1", "--affected-env", "vllm-0.8.4", "--fixed-env", "vllm-0.8.5") == 0
+    assert regress(tmp_path, "validate", "--check", "vllm-1") == 1  # its test is not written yet
+
+
+@pytest.mark.parametrize("arguments", [["--cases", "", "list"], ["uses", ""]])
+def test_an_empty_path_is_not_the_working_directory(
+    arguments: list[str], cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(cases)
+    assert cli.main(arguments) == 2
+    assert "the path is empty" in capsys.readouterr().err

@@ -196,5 +196,8 @@ def test_report_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert cli.main(["report", str(tmp_path / "in"), "--markdown", "-"]) == 1
     assert capsys.readouterr().out.strip() == markdown_text(RUN).strip()
+    assert cli.main(["report", str(tmp_path / "in"), "--html", "-"]) == 1
+    output = capsys.readouterr()
+    assert output.out.startswith("<!") and output.out.rstrip().endswith("</html>") and output.err == ""
     assert cli.main(["report", str(tmp_path / "in"), "--html", "/proc/no/page.html"]) == 2
     assert read_results(tmp_path / "in" / "a.json").results == RUN.results[:1]

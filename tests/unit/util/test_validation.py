@@ -26,6 +26,13 @@ SCHEMA = {
             "additionalProperties": {"type": ["boolean", "number"]},
         },
         "slug": {"pattern": "^[a-z]$", "x-allowed": "one letter"},
+        "note": {"type": "string", "minLength": 1},
+        "box": {
+            "anyOf": [
+                {"type": "null"},
+                {"type": "object", "required": ["size"], "properties": {"size": {"type": "integer"}}},
+            ]
+        },
     },
 }
 GOOD = {"name": "ab", "kind": "hang", "count": 3, "tags": ["x", "y"], "table": {"a": True}, "slug": "a"}
@@ -45,12 +52,19 @@ def test_a_valid_document_has_no_problems(check: Callable[[object], list[str]]) 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"kindd": 1}, "kindd: unknown key. Did you mean kind? Allowed here: name, kind, count, tags, table, slug"),
+        (
+            {"kindd": 1},
+            "kindd: unknown key. Did you mean kind? Allowed here: name, kind, count, tags, table, slug, note, box",
+        ),
         ({"kind": "hangs"}, "kind = 'hangs': allowed: hang, crash. Did you mean hang?"),
         ({"count": "3"}, "count = '3': allowed is a whole number"),
         ({"count": 0}, "count = 0: must be at least 1"),
         ({"count": 10}, "count = 10: must be at most 9"),
-        ({"name": "a"}, "name = 'a': at least 2 characters needed"),
+        ({"name": "a"}, "name = 'a': at least 2 characters are needed"),
+        ({"note": ""}, "note = '': at least 1 character is needed"),
+        ({"box": []}, "box = []: allowed is null or a table"),
+        ({"box": {}}, "box.size: missing."),
+        ({"box": {"size": "large"}}, "box.size = 'large': allowed is a whole number"),
         ({"tags": ["x", 1]}, "tags[1] = 1: allowed is a string"),
         ({"tags": ["x", "x"]}, "tags = ['x', 'x']: holds a value twice"),
         ({"tags": ["1", "2", "3", "4"]}, "tags = ['1', '2', '3', '4']: at most 3 allowed"),
