@@ -212,7 +212,9 @@ _PHASES = MappingProxyType(
     }
 )
 """Phases in which what a front starts can fail. A server has no phase start: the harness waits for it until it is ready."""
-_WITHOUT = MappingProxyType({Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)})
+_WITHOUT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)}
+)
 """Phases without failures of a kind: a test asserts nothing before its engine runs, and a server that does not start raises nothing."""
 _NOT_READY = (
     ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
@@ -222,7 +224,7 @@ _NOT_READY = (
 
 def phases_of(front: str, kind: str) -> tuple[str, ...]:
     """Return the phases in which a test of a front can show a failure of this kind."""
-    never = next((phases for name, phases in _WITHOUT.items() if name == kind), ())
+    never = _WITHOUT.get(kind, ())
     return tuple(phase for phase in _PHASES[front] if phase not in never)
 
 
