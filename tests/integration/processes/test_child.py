@@ -210,7 +210,8 @@ def child():
     path = "/dev/shm/vllm_regress_test_" + str(os.getpid())
     os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     print(path, flush=True)
-    while not os.path.exists(os.path.join(folder, nanny.SEGMENTS)):
+    nanny_pid = os.getppid()
+    while os.getppid() == nanny_pid and not os.path.exists(os.path.join(folder, nanny.SEGMENTS)):
         time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 
