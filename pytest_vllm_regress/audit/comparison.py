@@ -124,7 +124,7 @@ def read_sides(before: str, after: str) -> tuple[Inventory, Inventory]:
 
 
 def read_side(target: str) -> Inventory:
-    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of a target of an audit.
+    """Return the packages of a release (``0.8.4``), of an environment that has a lock (``vllm-0.8.4``), or of anything that ``audit`` accepts.
 
     Raises ``UsageError`` for a release that does not exist, and for the name of an environment that has no lock.
     """

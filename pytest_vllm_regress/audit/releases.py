@@ -118,7 +118,7 @@ def better(findings: Sequence[AuditMatch], cases: Sequence[Case]) -> UpgradeAdvi
 
 
 def _candidates(cases: Iterable[Case]) -> tuple[Version, ...]:
-    """Return the known releases from the earliest one that a case names, and newer ones that only cases name."""
+    """Return the known releases since the earliest one that a case names, and newer releases that only cases name."""
     known, named = known_releases("vllm"), named_releases(cases)
     return (
         *(release for release in known if release >= named[0]),

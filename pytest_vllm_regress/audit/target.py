@@ -94,7 +94,7 @@ class Audit:
 def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
     """Read an environment's directory (or its bin/python), a directory or list of packages, a pinned requirement, or standard input (``-``).
 
-    Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: what the message for a missing file advises to give.
+    Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: the valid targets, for the message about a missing file.
     """
     if not target:
         raise UsageError(f"'': an empty name. Give {allowed}")

@@ -308,7 +308,7 @@ def _as_json(case: Case) -> dict[str, Any]:
 
 
 def _print_variants(variants: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one variant a line, since a reason may have any punctuation."""
+    """Print one variant per line, since a reason may contain any separator."""
     for name, variant in variants.items():
         affected = f"affected {_one_line(variant['affected'])}" if variant["affected"] else "never affected"
         reason = one_line(variant["reason"])

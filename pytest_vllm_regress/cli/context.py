@@ -181,7 +181,7 @@ class Invocation:
 
 
 def nonempty_path(text: str) -> Path:
-    """Parse a path. Refuses an empty one, for example of an unset variable, which would mean the working directory."""
+    """Parse a path. Reject an empty string, for example from an unset variable, which would mean the working directory."""
     if not text:
         raise typer.BadParameter("the path is empty. Give . for the working directory")
     return Path(text)

@@ -161,9 +161,7 @@ def matrix(
     if plan is not None:
         here = (("--results", destination), ("--html", html), ("--jobs", jobs), ("--on", on), ("--fresh", fresh))
         if unused := [option for option, given in (*here, ("--shard", shard)) if given]:
-            raise UsageError(
-                f"--plan runs nothing, and the jobs that it prints have no {', '.join(unused)}. Leave that out here"
-            )
+            raise UsageError(f"--plan only prints jobs and does not pass on {', '.join(unused)}: leave that out here")
         check_environments([batch for batch in all_batches if not names_interpreter(batch.environment)])
         options_given = [
             ("--env", env),

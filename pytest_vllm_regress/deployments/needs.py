@@ -92,7 +92,7 @@ class _Module:
         return [node] if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else []
 
     def _computed(self, is_shared: bool, marks: Iterable[ast.Call]) -> str:
-        """Return what the test computes at run time: its parameters, and with them its marks, or the engine's configuration."""
+        """Return what the test computes at run time: its parameters and therefore its marks, or the engine's configuration."""
         values = (mark.args[1] for mark in marks if _name(mark) == "parametrize" and len(mark.args) > 1)
         if is_shared and any(isinstance(value, ast.Call) and isinstance(value.func, ast.Name) for value in values):
             return "which form of the failure it shows"

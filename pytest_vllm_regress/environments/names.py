@@ -97,7 +97,7 @@ def unavailable_reason(name: str, *, ask: bool = True) -> str:
 
 
 def missing_release(package: str, version: str, *, ask: bool = True) -> str:
-    """Return that ``package`` has no release ``version``, with similar ones; empty if it may exist. ``ask``: see ``unavailable_reason``."""
+    """Return a message that ``package`` has no release ``version``, with similar ones; empty if it may have. ``ask``: see ``unavailable_reason``."""
     existing = _releases_up_to(package, Version(version), ask=ask)
     if not existing or Version(version) in existing:
         return ""

@@ -43,7 +43,7 @@ class _LogReader:
         self._matched: dict[str, tuple[int, frozenset[str]]] = {}
         """The last line with a match and the cases that it matched, by source."""
         self._matched_failures: list[tuple[frozenset[str], Failure, str, dict[str, str]]] = []
-        """Failures that contain the text of a case, as (case ids, failure, phase, versions)."""
+        """Failures whose text matches cases, as (case ids, failure, phase, versions)."""
         self._named: set[str] = set()
         self._ids = {f"cases/{case.directory.name}/": case.id for case in cases}
 

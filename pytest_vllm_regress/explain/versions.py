@@ -58,7 +58,7 @@ class VersionReader:
             rf"(?<![\w.-])(?:vllm/)?({either})(?:-openai:|==|-|(?<=\w) +){_VERSION}(?![\w/]|\.\d)", re.IGNORECASE
         )
         self._latest: dict[str, dict[str, NamedVersion]] = {}
-        """The last named version of each package, by container."""
+        """The most recently named version of each package, by container."""
         self._first: dict[str, dict[str, NamedVersion]] = {}
         self.all: dict[tuple[str, str], NamedVersion] = {}
         """Each version with the first line that names it."""
@@ -84,7 +84,7 @@ class VersionReader:
         self._first.setdefault(container, {}).setdefault(package, named)
 
     def current(self, container: str = "") -> dict[str, str]:
-        """Return the last named version of each package, from ``container`` or from lines outside any container."""
+        """Return the most recently named version of each package, from ``container`` or from lines outside any container."""
         return _versions(self._latest.get("", {}), self._latest.get(container, {}))
 
     def completed(self, before: Mapping[str, str], container: str = "") -> dict[str, str]:

@@ -22,7 +22,7 @@ MAX_ITEMS = 50_000
 
 
 class MalformedRequirement(ValueError):
-    """The only version of vLLM is in a line that is not a valid requirement, such as ``vllm=0.8``."""
+    """Raised if the only line with a version of vLLM is not a valid requirement, such as ``vllm=0.8``."""
 
 
 def declared_in(text: str, file: str) -> list[Declared]:
@@ -60,7 +60,7 @@ def _specifiers(text: str, file: str) -> Iterator[str]:
 
 
 def _is_list(file: str) -> bool:
-    """Return whether a file is, or contains, a list of requirements."""
+    """Return whether a file is a list of requirements, or contains one."""
     name = file.rpartition("/")[2]
     is_list = name.endswith((".txt", ".in")) and ("requirements" in file or "constraints" in file)
     return is_list or name == "pyproject.toml"

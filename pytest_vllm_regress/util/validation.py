@@ -128,7 +128,7 @@ def _describe(error: Any) -> Iterator[str]:
 
 
 def _of_the_same_type(error: Any) -> list[Any]:
-    """Return the errors of those alternatives whose type the value has; empty if it has the type of none."""
+    """Return the errors of the alternatives whose type matches that of the value; empty if none does."""
     other = {inner.schema_path[0] for inner in error.context if _is_of_other_type(inner)}
     return [inner for inner in error.context if inner.schema_path[0] not in other]
 

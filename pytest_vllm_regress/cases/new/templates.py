@@ -211,11 +211,11 @@ _PHASES = MappingProxyType(
         "finding": ("probe",),
     }
 )
-"""Phases in which what a front starts can fail. A server has no phase start: the harness waits for it until it is ready."""
+"""Phases in which an engine, server or probe of each front can fail. A server has no phase start: the harness waits for it until it is ready."""
 _WITHOUT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)}
 )
-"""Phases without failures of a kind: a test asserts nothing before its engine runs, and a server that does not start raises nothing."""
+"""Phases in which a kind of failure cannot occur: a test asserts nothing before its engine runs, and a server that does not start raises nothing."""
 _NOT_READY = (
     ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
     "or engine-death"

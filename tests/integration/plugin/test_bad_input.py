@@ -100,7 +100,7 @@ def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None
 
 
 def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
-    """All in one run: an error in one test harms no other."""
+    """All markers are in one run: an error in one test does not affect the others."""
     demo("fine", affected="<0.8")
     parameters = 'pytest.param(1, marks=pytest.mark.vllm_case("demo-1", variant="other"))'
     wrong = {

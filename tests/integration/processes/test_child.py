@@ -186,7 +186,7 @@ def test_shared_memory_of_processes_killed_at_once_is_removed(child: Child) -> N
 
 @pytest.mark.parametrize("map_it", [True, False], ids=["mapped", "opened"])
 def test_shared_memory_of_a_process_killed_earlier_is_removed(agent: Agent, child: Child, map_it: bool) -> None:
-    """Nobody has it mapped any longer when the child ends, like that of an engine core killed during its start."""
+    """No process maps the segment any more when the child ends, as when an engine core was killed during its start."""
     pid, path = ask(child, "hold_shared_memory", map_it=map_it)
     while path not in map(str, agent.run.segments()):
         child.pause(0.05)
@@ -196,7 +196,7 @@ def test_shared_memory_of_a_process_killed_earlier_is_removed(agent: Agent, chil
 
 
 def test_shared_memory_is_recorded_when_it_is_created(tmp_path: Path) -> None:
-    """The nanny does not wait for its next regular check, before which the process may be killed."""
+    """The process may be killed before the nanny's next regular check."""
     program = """
 import os, signal, socket, sys, time
 from vllm_regress_target import nanny

@@ -239,7 +239,7 @@ def test_standard_output_of_report_is_one_document(
     assert not Path("-").exists()
 
 
-def test_show_prints_one_variant_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_one_variant_per_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables = '[variants.old]\naffected = { vllm = "<0.8" }\nreason = "one; two"\n[variants.none]\naffected = false\n'
     dataclasses.replace(CASE, tables=tables).write(tmp_path)
     assert regress("--cases", tmp_path, "show", "demo") == 0

@@ -58,7 +58,7 @@ def test_a_prompt_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_a_death_without_its_cause_and_a_traceback_without_its_end_are_said() -> None:
-    """Regression: a log with nothing else was reported as free of failures."""
+    """Regression: if these were the only failures in a log, none was reported."""
     refers = (
         TRACEBACK.format(n=1).rpartition("ValueError")[0]
         + "vllm.v1.engine.exceptions.EngineDeadError: See stack trace (above) for the root cause.\n"

@@ -1,4 +1,4 @@
-"""The versions that a log names, and how sure they make a failure."""
+"""Versions that a log names, and how they affect the certainty of a failure."""
 
 from __future__ import annotations
 

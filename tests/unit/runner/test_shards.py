@@ -109,8 +109,11 @@ def test_the_ci_job_matrix_has_a_job_for_each_shard(system: CiSystem, capsys: py
     ("arguments", "words"),
     [
         (["--shards", "3"], "--shards 3 is the number of jobs that --plan prints"),
-        (["--plan", "github", "--results", "a", "--jobs", "2"], "no --results, --jobs. Leave that out here"),
-        (["--plan", "github", "--shard", "1/2"], "no --shard"),
+        (
+            ["--plan", "github", "--results", "a", "--jobs", "2"],
+            "does not pass on --results, --jobs: leave that out here",
+        ),
+        (["--plan", "github", "--shard", "1/2"], "does not pass on --shard"),
         (["--plan", "github", "--env", "vllm-0.8.44x"], "unknown environment"),
     ],
 )
