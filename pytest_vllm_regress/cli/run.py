@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ def run(
     from ..reporting.table import observation_lines, print_to_console
     from ..runner.build import build_with_cache, check_environments
     from ..runner.plan import plan_batches
-    from ..runner.result_files import check_destination, save_results
+    from ..runner.result_files import check_destination, rescue_to, save_results
     from ..runner.run import LocalMachine, RunRequest, batch_progress, local_request, run_batches
     from ..runner.shards import take_shard
     from ..runner.slots import Spare, machine_room
@@ -107,8 +108,9 @@ def run(
         request = local_request(batches, LocalMachine(build_with_cache(say), at_once, spare), options, say)
     else:
         request = RunRequest(batches, executor, options, batch_progress(options, say))
+    rescue = rescue_to(destination, writable_root() / "results", warn)
     with terminate_as_interrupt():
-        outcome = run_batches(request)
+        outcome = run_batches(dataclasses.replace(request, rescue=rescue))
     written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")

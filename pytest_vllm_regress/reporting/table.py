@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..cases.cells import Cell, group_into_cells
+from ..cases.cells import Cell, environments_oldest_first, group_into_cells
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import Verdict, excerpt
 from ..util.text import one_line, printable
@@ -82,19 +82,24 @@ class _Column:
 
 
 class _Cells:
-    """The cells of a table by case and column. Cases with an unexpected cell come last; unexpected cells are numbered."""
+    """The cells of a table by case and column, the oldest environment first.
+
+    Cases with an unexpected cell come last; unexpected cells are numbered.
+    """
 
     def __init__(self, cells: tuple[Cell, ...], symbols: Mapping[Verdict, str]) -> None:
         self.all = cells
         self.symbols = symbols
         self.unexpected = [cell for cell in cells if not cell.expected]
         self.devices = tuple(dict.fromkeys(cell.device for cell in cells))
-        self.columns = tuple(dict.fromkeys(_column(cell) for cell in cells))
+        places = environments_oldest_first(result for cell in cells for result in cell.results)
+        by_age = sorted(cells, key=lambda cell: places.index(cell.environment))
+        self.columns = tuple(dict.fromkeys(_column(cell) for cell in by_age))
         last = {cell.case_id for cell in self.unexpected}
         self.rows: dict[str, dict[_Column, Cell]] = {}
         for case_id in sorted(dict.fromkeys(cell.case_id for cell in cells), key=last.__contains__):
             self.rows[case_id] = {}
-        for cell in cells:
+        for cell in by_age:
             self.rows[cell.case_id][_column(cell)] = cell
         self._notes = {id(cell): f" [{number}]" for number, cell in enumerate(self.unexpected, start=1)}
 

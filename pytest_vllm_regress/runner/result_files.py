@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ..cases.results import RunResult, write_results
@@ -45,6 +46,17 @@ def save_results(
     except UsageError as error:
         raise UsageError(f"{error}. A copy of the results is in {cache / name}" if copied else str(error)) from None
     return written
+
+
+def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunResult], None]:
+    """Return a function for ``RunRequest.rescue`` that saves results as ``save_results`` does and says where they are."""
+
+    def rescue(run: RunResult) -> None:
+        if run.results:
+            written = save_results(run, destination, cache, say)
+            say(f"the run ends early; the results so far are in {written or cache}")
+
+    return rescue
 
 
 def _is_file(destination: Path) -> bool:

@@ -29,6 +29,7 @@ class RunRequest:
     """Batches, the executor that runs them, options for all of them, and how the run is shown.
 
     Finished cases are kept in ``journal``, from which the same run is resumed. Without one they are kept only until the run ends.
+    ``rescue`` gets the results so far, judged, if an error ends the run: a full disk, or output that nobody reads any more.
     """
 
     batches: Sequence[Batch]
@@ -36,6 +37,7 @@ class RunRequest:
     options: RunOptions
     progress: Progress
     journal: Journal | None = None
+    rescue: Callable[[RunResult], None] = lambda run: None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +56,7 @@ def run_batches(request: RunRequest) -> RunOutcome:
     """Run the batches that the journal does not have yet; return all results, judged.
 
     An environment that cannot be built makes its cases INCONCLUSIVE, and the other batches are run. An interruption (``KeyboardInterrupt``)
-    ends what is running and returns the results so far.
+    ends what is running and returns the results so far. Any other error ends it, too, after ``RunRequest.rescue`` was called.
     """
     with _files(request.journal) as files:
         return _Run(request, files).run()
@@ -167,6 +169,9 @@ class _Run:
                     request.progress.show(update)
         except KeyboardInterrupt:
             return self._outcome(self._finished_before_interruption, interrupted=True)
+        except Exception:
+            request.rescue(self._outcome(self._finished_before_interruption).run)
+            raise
         finally:
             request.progress.end()
         return self._outcome(lambda batch: self._results[batch.key])

@@ -114,6 +114,8 @@ def _identity(path: Path) -> object:
 def _check_name(path: Path) -> None:
     if not path.name:
         raise UsageError("the path of an output file is empty or '.': name a file")
+    if path.parts[0] == "-":
+        raise UsageError(f"{path}: this output cannot go to standard output: name a file")
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:

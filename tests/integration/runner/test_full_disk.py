@@ -18,6 +18,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import run
 from pytest_vllm_regress.runner.result_files import check_destination, save_results
 from pytest_vllm_regress.util.files import check_writable
+from tests.helpers.cases import CaseFile
 
 RUN = RunResult((TestResult("a", "t", Verdict.FIXED, "passed", "sim", "e"),))
 
@@ -67,6 +68,14 @@ def test_a_folder_where_a_file_is_wanted_is_an_error(tmp_path: Path) -> None:
         check_writable(tmp_path / "results.json")
 
 
+def test_a_dash_is_no_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for destination in (Path("-"), Path("-/new")):
+        with pytest.raises(UsageError, match="cannot go to standard output: name a file"):
+            check_destination(destination)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_existing_result_file_is_kept_by_the_check(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text("earlier")
     check_destination(tmp_path / "results.json")
@@ -82,6 +91,27 @@ def test_a_disk_that_fills_up_while_running_leaves_a_copy_in_the_cache(small_dis
     (copy,) = (tmp_path / "cache").iterdir()
     assert str(copy) in str(caught.value)
     assert read_results(copy) == RUN
+
+
+def test_a_run_whose_output_cannot_be_written_keeps_its_results(
+    affected_target: Path, fixed_target: Path, tmp_path: Path
+) -> None:
+    """The line of the first case that ends cannot be printed."""
+    case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
+    (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
+    (case.directory / "test_one.py").write_text(
+        "import pytest\n@pytest.mark.vllm_case('one')\ndef test_it(vllm_probe):\n    assert vllm_probe('version')\n"
+    )
+    command: list[str | Path] = [sys.executable, "-m", "pytest_vllm_regress", "--cases", tmp_path / "cases", "run"]
+    command += ["--jobs", "1", "--env", affected_target, "--env", fixed_target, "--results", tmp_path / "results.json"]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert f"the results so far are in {tmp_path / 'results.json'}" in done.stderr
+    assert "standard output: No space left on device" in done.stderr
+    kept = read_results(tmp_path / "results.json")
+    assert [result.verdict for result in kept.results] == [Verdict.FIXED]
+    assert any(f"{fixed_target}: interrupted" in problem for problem in kept.problems)
 
 
 @pytest.mark.parametrize("command", ["run", "matrix"])

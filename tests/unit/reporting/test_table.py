@@ -42,6 +42,15 @@ ALL = RunResult(
 )
 
 
+def test_columns_are_in_the_order_of_releases() -> None:
+    runs = [
+        dataclasses.replace(result("lmfe-124", f"vllm-{version}", Verdict.FIXED), versions={"vllm": version})
+        for version in ("0.10.2", "0.8.4", "0.9.1")
+    ]
+    header = lines(RunResult(tuple(runs)), 120)[0]
+    assert header.split() == ["case", "vllm-0.8.4", "vllm-0.9.1", "vllm-0.10.2"]
+
+
 def test_observations_of_passing_and_failing_tests() -> None:
     at_work = (Mechanism("tokens were made", True), Mechanism("blocks were\ncached", False))
     passed = Observation(Kind.PASSED, "request", "3 replies", at_work=at_work)
@@ -64,9 +73,9 @@ def test_observations_of_passing_and_failing_tests() -> None:
 
 def test_matrix() -> None:
     rows = lines(GREEN)
-    assert rows[1].split() == ["case", "0.10.3", "vllm-0.8.5", "vllm-0.8.4"]
+    assert rows[1].split() == ["case", "vllm-0.8.4", "0.10.3", "vllm-0.8.5"]
     assert rows[2].split() == ["lmfe-124", "●", "repro", "✓", "fixed"]
-    assert rows[3].split() == ["vllm-17173", "✓", "fixed", "●", "repro"]
+    assert rows[3].split() == ["vllm-17173", "●", "repro", "✓", "fixed"]
     assert rows[-1] == "● 2 REPRODUCED, ✓ 2 FIXED on sim: all as expected"
 
 
