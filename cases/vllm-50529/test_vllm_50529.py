@@ -34,7 +34,8 @@ def _text(completion: dict[str, Any]) -> str:
 
 
 def end(server: Server, at_work: AtWork, signals: int) -> None:
-    answer = server.post("/v1/completions", {"model": server.model, "prompt": "Hello", "max_tokens": 4})
+    body = {"model": server.model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+    answer = server.post("/v1/completions", body)
     at_work("a request is answered", answer.status_code == 200 and _text(answer.json()))
     server.signal(signal.SIGTERM)
     limit = time.monotonic() + 20

@@ -194,7 +194,7 @@ class Transport(Running):
             self._let_it_end(deadline)
             raise PortTaken(str(error), phase=deadline.phase) from None
         except httpx.TransportError as error:
-            self.child.check_alive(deadline)
+            self._let_it_end(deadline)
             raise self.child.failure(f"the server broke the connection: {error!r}", phase=deadline.phase) from None
         self.child.replied(deadline.phase, response)
         self.scripts.check()

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import importlib
 import importlib.util
+import re
+from pathlib import Path
 from typing import Any, Dict, Set
 
 
@@ -42,6 +44,24 @@ def uses_v1() -> bool:
         return bool(envs.VLLM_USE_V1)
     except AttributeError:  # versions without V0 have no switch
         return True
+
+
+def needs_preloaded_libraries() -> bool:
+    """Return whether the CPU worker refuses to start unless LD_PRELOAD names libtcmalloc and libiomp (vllm#37561)."""
+    return _has(r"raise RuntimeError\(\s*f\"\{name\} is not found in LD_PRELOAD", "v1", "worker", "cpu_worker.py")
+
+
+def refuses_unbound_threads() -> bool:
+    """Return whether the CPU executor fails with VLLM_CPU_OMP_THREADS_BIND=nobind (vllm#40569)."""
+    return _has(r"in range\(self\.local_world_size\):\s*msg \+=", "utils", "ompmultiprocessing.py")
+
+
+def _has(pattern: str, *path: str) -> bool:
+    """Return whether a source file of vLLM exists and contains the pattern."""
+    package = importlib.util.find_spec("vllm")
+    folders = (package.submodule_search_locations if package is not None else None) or ()
+    files = [Path(folder, *path) for folder in folders]
+    return any(file.is_file() and re.search(pattern, file.read_text(encoding="utf-8")) for file in files)
 
 
 def prefer_v1(device_name: str) -> None:

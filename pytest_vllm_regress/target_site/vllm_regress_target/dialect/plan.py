@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import json
 import os
+import sys
 from typing import Any, Dict, List, Set
 
 from .. import Unsupported, WrongRequest
@@ -26,6 +27,8 @@ from .installed import (
     has_v0,
     has_v1,
     known_environment,
+    needs_preloaded_libraries,
+    refuses_unbound_threads,
     v1_has_priorities,
     version,
 )
@@ -71,7 +74,7 @@ def plan(spec: Spec, front: str) -> Plan:
     if spec["device"] == "gpu":
         gpu.plan(spec, fields, result.kwargs, result.notes, version())
     if spec["device"] == "cpu":
-        _cpu(result)
+        _cpu(spec, result)
     if front == "serve" and result.kwargs.get("enable_lora"):
         result.env.setdefault(
             "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"
@@ -225,11 +228,18 @@ def _extra(spec: Spec, fields: Set[str], plan: Plan) -> None:
         )
 
 
-def _cpu(plan: Plan) -> None:
-    plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+def _cpu(spec: Spec, plan: Plan) -> None:
+    binding = "nobind"
+    if refuses_unbound_threads():
+        cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+        ranks = spec["tensor_parallel_size"] * spec["pipeline_parallel_size"] * spec["data_parallel_size"]
+        binding = "|".join([cpus] * ranks)
+    plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", binding)
     if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(plan.kwargs):  # the variable would override them
         plan.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     plan.kwargs.setdefault("dtype", "float32")  # with bfloat16 several wheels crash on CPUs with AMX
+    if needs_preloaded_libraries():  # the loader ignores one that the machine does not have
+        plan.env.setdefault("LD_PRELOAD", "libtcmalloc_minimal.so.4:{}/lib/libiomp5.so".format(sys.prefix))
 
 
 def start_method(spec: Spec, front: str, plan: Plan) -> None:

@@ -12,6 +12,8 @@ import pytest
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect import engines, installed, plan
 
+TWO_RANKS = {"tensor_parallel_size": 2, "pipeline_parallel_size": 1, "data_parallel_size": 1}
+
 
 @pytest.mark.parametrize(
     ("kwargs", "variables", "space"),
@@ -26,16 +28,46 @@ def test_the_cache_on_cpu_has_a_default_size(
     kwargs: dict[str, object], variables: dict[str, str], space: str | None
 ) -> None:
     engine_plan = plan.Plan(dict(kwargs), dict(variables), [])
-    plan._cpu(engine_plan)
+    plan._cpu(TWO_RANKS, engine_plan)
     assert engine_plan.env.get("VLLM_CPU_KVCACHE_SPACE") == space
     assert engine_plan.kwargs == {**kwargs, "dtype": "float32"}
 
 
 def test_a_spec_may_bind_threads() -> None:
     engine_plan = plan.Plan({"dtype": "bfloat16"}, {"VLLM_CPU_OMP_THREADS_BIND": "0-1"}, [])
-    plan._cpu(engine_plan)
+    plan._cpu(TWO_RANKS, engine_plan)
     assert engine_plan.env["VLLM_CPU_OMP_THREADS_BIND"] == "0-1"
     assert engine_plan.kwargs == {"dtype": "bfloat16"}
+
+
+def cpu_environment(vllm: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Return the variables of an engine on the CPU with this source of vLLM."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: SimpleNamespace(submodule_search_locations=[vllm]))
+    engine_plan = plan.Plan({}, {}, [])
+    plan._cpu(TWO_RANKS, engine_plan)
+    return engine_plan.env
+
+
+@pytest.mark.parametrize("call", ["raise RuntimeError", "logger.warning"])
+def test_libraries_are_preloaded_for_a_vllm_that_insists(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "v1" / "worker" / "cpu_worker.py"
+    worker.parent.mkdir(parents=True)
+    worker.write_text(f'{call}(\n    f"{{name}} is not found in LD_PRELOAD. "\n)\n')
+    preloaded = cpu_environment(tmp_path, monkeypatch).get("LD_PRELOAD", "")
+    assert ("libtcmalloc" in preloaded, "libiomp" in preloaded) == (call.startswith("raise"),) * 2
+
+
+@pytest.mark.parametrize("ranks", ["range(self.local_world_size)", "enumerate(self.cpu_lists)"])
+def test_threads_are_bound_to_all_cpus_where_vllm_fails_without_binding(
+    ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "utils").mkdir()
+    (tmp_path / "utils" / "ompmultiprocessing.py").write_text(f"for i in {ranks}:\n    msg += str(i)\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {5, 3})
+    binding = cpu_environment(tmp_path, monkeypatch)["VLLM_CPU_OMP_THREADS_BIND"]
+    assert binding == ("3,5|3,5" if ranks.startswith("range") else "nobind")
 
 
 def test_a_missing_optional_package_is_named() -> None:

@@ -1,0 +1,23 @@
+"""vllm-project/vllm#37561: a server on the CPU must start without preloaded libraries, as `pip install` leaves it."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_vllm_regress import AtWork, EngineSpec, Server
+
+pytestmark = pytest.mark.vllm_case("vllm-37561")
+
+
+@pytest.fixture
+def engine_spec(engine_spec: EngineSpec, vllm_leg: str) -> EngineSpec:
+    """Preload nothing. The other leg has what vLLM asks for."""
+    return engine_spec.merged_with({"env": {"LD_PRELOAD": ""}}) if vllm_leg == "subject" else engine_spec
+
+
+@pytest.mark.vllm_engine(front="serve", generation="V1")
+def test_nothing_is_preloaded(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    body = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+    answer = vllm_server.post("/v1/completions", body)
+    vllm_at_work("the server answers", answer.status_code == 200 and answer.json()["choices"])
+    vllm_server.check()
