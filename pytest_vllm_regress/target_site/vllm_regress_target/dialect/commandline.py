@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import known
 from .installed import version
-from .plan import Plan, Spec, choose_generation, start_method
+from .plan import Plan, Spec, choose_generation, cpu_variables, start_method
 
 _LAUNCH = ["launch", "render"]
 """The command that serves without an engine."""
@@ -29,6 +29,8 @@ def given(spec: Spec) -> Plan:
     """Return the plan for a spec whose command line is given: only the model, the variables, V0 or V1, and the start method are chosen."""
     result = Plan({"model": spec["model_path"]}, dict(spec["env"]), [])
     choose_generation(spec, result)
+    if spec["device"] == "cpu":
+        cpu_variables(result)
     start_method(spec, "serve", result)
     return result
 

@@ -229,15 +229,20 @@ def _extra(spec: Spec, fields: Set[str], plan: Plan) -> None:
 
 
 def _cpu(spec: Spec, plan: Plan) -> None:
-    binding = "nobind"
     if refuses_unbound_threads():
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
         ranks = spec["tensor_parallel_size"] * spec["pipeline_parallel_size"] * spec["data_parallel_size"]
-        binding = "|".join([cpus] * ranks)
-    plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", binding)
+        plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "|".join([cpus] * ranks))
+    cpu_variables(plan)
+    plan.kwargs.setdefault("dtype", "float32")  # with bfloat16 several wheels crash on CPUs with AMX
+
+
+def cpu_variables(plan: Plan) -> None:
+    """Set the variables of an engine on the CPU, where the plan does not: threads that are not bound, and a small KV cache."""
+    if not refuses_unbound_threads():
+        plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(plan.kwargs):  # the variable would override them
         plan.env.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    plan.kwargs.setdefault("dtype", "float32")  # with bfloat16 several wheels crash on CPUs with AMX
     if needs_preloaded_libraries():  # the loader ignores one that the machine does not have
         plan.env.setdefault("LD_PRELOAD", "libtcmalloc_minimal.so.4:{}/lib/libiomp5.so".format(sys.prefix))
 
