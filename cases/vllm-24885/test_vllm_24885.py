@@ -6,27 +6,35 @@ import signal
 
 import httpx
 import pytest
-from packaging.version import Version
 
-from pytest_vllm_regress import AtWork, EngineSpec, Server, Target
+from pytest_vllm_regress import AtWork, EngineSpec, Server
 
-# Before 0.8 the V1 engine ignores `scheduler_cls`, so the stream would end before the signal arrives.
-pytestmark = [pytest.mark.vllm_case("vllm-24885"), pytest.mark.vllm_requires(vllm=">=0.8")]
+pytestmark = pytest.mark.vllm_engine(
+    front="serve", generation="V1", import_path=["plugins"], extra={"scheduler_cls": "slow_scheduler.SlowScheduler"}
+)
 TOKENS = 100
 
 
-@pytest.fixture
-def engine_spec(engine_spec: EngineSpec, vllm_env: Target) -> EngineSpec:
-    """Ask for draining where this vLLM can do it."""
-    if Version(vllm_env.versions["vllm"]) < Version("0.18"):
-        return engine_spec
-    return engine_spec.merged_with({"extra": {"shutdown_timeout": 30}})
+# Before 0.8 the V1 engine ignores `scheduler_cls`, so the stream would end before the signal arrives.
+@pytest.mark.vllm_case("vllm-24885")
+@pytest.mark.vllm_requires(vllm=">=0.8,<0.18")
+def test_a_stream_is_finished_after_sigterm(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    finish_a_stream(vllm_server, vllm_at_work)
 
 
-@pytest.mark.vllm_engine(
-    front="serve", generation="V1", import_path=["plugins"], extra={"scheduler_cls": "slow_scheduler.SlowScheduler"}
-)
-def test_a_stream_is_finished_after_sigterm(vllm_server: Server, vllm_leg: str, vllm_at_work: AtWork) -> None:
+class TestDraining:
+    @pytest.fixture
+    def engine_spec(self, engine_spec: EngineSpec) -> EngineSpec:
+        return engine_spec.merged_with({"extra": {"shutdown_timeout": 30}})
+
+    @pytest.mark.vllm_case("vllm-24885", variant="draining")
+    @pytest.mark.vllm_requires(vllm=">=0.18")
+    def test_a_stream_is_finished_after_sigterm(self, vllm_server: Server, vllm_at_work: AtWork) -> None:
+        finish_a_stream(vllm_server, vllm_at_work)
+
+
+def finish_a_stream(vllm_server: Server, vllm_at_work: AtWork) -> None:
+    """Send SIGTERM when the first part of a stream has arrived, and expect the rest."""
     plain = {"model": vllm_server.model, "prompt": "Hello", "max_tokens": 4}
     vllm_at_work("a plain request is answered", vllm_server.post("/v1/completions", plain).status_code == 200)
     body = {**plain, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
