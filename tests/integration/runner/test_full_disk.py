@@ -96,7 +96,7 @@ def test_a_disk_that_fills_up_while_running_leaves_a_copy_in_the_cache(small_dis
 def test_a_run_whose_output_cannot_be_written_keeps_its_results(
     affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """The line of the first case that ends cannot be printed."""
+    """Printing the line of the first finished case fails."""
     case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
     (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
     (case.directory / "test_one.py").write_text(

@@ -117,7 +117,7 @@ def test_an_error_with_the_status_of_success_may_be_a_dead_engine(code: int, hea
     [("no answer", DeadlineExceeded), ("another listener", PortTaken), ("refused connection", RemoteError)],
 )
 def test_a_server_that_has_closed_its_port_gets_time_to_end(seen: str, otherwise: type[Exception], ends: bool) -> None:
-    """Regression: on a busy machine, a server that was shutting down counted as hanging or alive, or its port as taken."""
+    """Regression: on a busy machine, a server that was shutting down was reported as hanging, as alive, or as having lost its port."""
     waited: list[float] = []
 
     def died(deadline: Deadline) -> None:

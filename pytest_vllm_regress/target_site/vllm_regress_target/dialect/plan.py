@@ -238,7 +238,7 @@ def _cpu(spec: Spec, plan: Plan) -> None:
 
 
 def cpu_variables(plan: Plan) -> None:
-    """Set the variables of an engine on the CPU, where the plan does not: threads that are not bound, and a small KV cache."""
+    """Set what an engine on the CPU needs and the plan leaves open: unbound threads, a small KV cache, and libraries that vLLM insists on."""
     if not refuses_unbound_threads():
         plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(plan.kwargs):  # the variable would override them
