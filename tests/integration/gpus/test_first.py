@@ -137,6 +137,26 @@ def test_a_suite_that_was_cut_off_is_not_done(found: dict[str, Any], outcome: st
     assert script["step"](bench, script["Step"](lambda _: found, minutes=1), 60.0)["outcome"] == outcome
 
 
+@pytest.mark.parametrize("cut_off", [True, False])
+def test_verdicts_of_cases_are_kept_when_time_runs_out(cut_off: bool, tmp_path: Path) -> None:
+    script = runpy.run_path(str(SCRIPT))
+
+    class OneCase(script["Bench"]):  # type: ignore[misc]
+        def run(self, *arguments: str) -> dict[str, Any]:
+            result = {"case_id": "a", "test": "a::test", "verdict": "REPRODUCED", "reason": "", "gpu": None}
+            (self.folder / "cases.json").write_text(json.dumps({"results": [result]}))
+            return {"status": 2, "cut_off": cut_off}
+
+    bench = OneCase("env", "sim", None, tmp_path, until=0.0, cases=("a", "b"))
+    entry = script["step"](bench, script["Step"](script["cases"], minutes=1), 60.0)
+    assert entry["outcome"] == "failed"
+    if cut_off:
+        assert [result["verdict"] for result in entry["found"]["results"]] == ["REPRODUCED"]
+        assert entry["found"]["not_run"] == ["b"]
+    else:
+        assert "no verdict for b" in entry["why"]
+
+
 def test_a_gpu_that_is_too_old_ends_it_before_the_first_step(speak: Speak, engines: Path, tmp_path: Path) -> None:  # noqa: F811
     speak(Machine((Card("Tesla K80", 11441 * 2**20, "3.7"),)))
     done = first(tmp_path / "record.json", f"--env={engines}")
