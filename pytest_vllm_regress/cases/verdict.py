@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..errors import Kind
 from ..util.patterns import PatternError
@@ -128,6 +128,18 @@ def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], obse
         for case in cases
         if case.is_affected(versions) and decide(True, case.symptom, observed).match is not None
     )
+
+
+def name_others(decision: Decision, observed: Observation, others: Sequence[str]) -> Decision:
+    """Return the decision with ``others``, the cases that document what was seen here instead of the failure of the judged case.
+
+    If they prevent the start, the judged case cannot be shown, so that NOT_APPLICABLE replaces INCONCLUSIVE. A hang is no such evidence: silence
+    has many causes.
+    """
+    names = ", ".join(others)
+    if observed.phase in START_PHASES and observed.kind is not Kind.HANG:
+        return Decision(Verdict.NOT_APPLICABLE, f"nothing starts here because of {names}; seen: {_seen(observed)}")
+    return dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:

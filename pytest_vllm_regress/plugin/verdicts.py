@@ -16,7 +16,7 @@ from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
 from ..cases.proof import FILE as PROOF
 from ..cases.results import TestResult
-from ..cases.verdict import Decision, Verdict, cases_that_document, excerpt, judge_observation
+from ..cases.verdict import Decision, Verdict, cases_that_document, excerpt, judge_observation, name_others
 from ..engines.http.transport import unknown_address
 from ..engines.target import Target
 from ..errors import BuildError, ChildError, Kind, NotAtWork, Part, Unsupported, UsageError
@@ -73,8 +73,8 @@ def decide_leg(
             decision = dataclasses.replace(decision, reason=f"{_never_shown(subject)}; {decision.reason}")
         if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
             others = cases_that_document(_cases_around(marked.case.directory), target.versions, observed)
-            if names := ", ".join(name for name in others if name != marked.case.id):
-                decision = dataclasses.replace(decision, reason=f"{decision.reason}; this looks like {names}")
+            if others := [name for name in others if name != marked.case.id]:
+                decision = name_others(decision, observed, others)
     return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
 
 

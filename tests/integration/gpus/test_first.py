@@ -141,7 +141,7 @@ def test_a_suite_that_was_cut_off_is_not_done(found: dict[str, Any], outcome: st
 def test_verdicts_of_cases_are_kept_when_time_runs_out(cut_off: bool, tmp_path: Path) -> None:
     script = runpy.run_path(str(SCRIPT))
 
-    class OneCase(script["Bench"]):  # type: ignore[misc]
+    class OneCase(script["Bench"]):  # type: ignore[misc, valid-type, name-defined]
         def run(self, *arguments: str) -> dict[str, Any]:
             result = {"case_id": "a", "test": "a::test", "verdict": "REPRODUCED", "reason": "", "gpu": None}
             (self.folder / "cases.json").write_text(json.dumps({"results": [result]}))

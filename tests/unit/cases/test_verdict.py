@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_vllm_regress.cases.observation import FAILURES, MAX_PART, Mechanism, Observation
 from pytest_vllm_regress.cases.symptom import WHERE, Symptom
-from pytest_vllm_regress.cases.verdict import Verdict, combine, decide, excerpt
+from pytest_vllm_regress.cases.verdict import Decision, Verdict, combine, decide, excerpt, name_others
 from pytest_vllm_regress.errors import Kind, Masked, Part
 
 SYMPTOM = Symptom((Kind.HANG,), ("start", "ready"), r"^raylet: .*dead$")
@@ -144,6 +144,24 @@ def test_only_a_pass_is_green_and_every_verdict_has_a_reason(
 @given(observations)
 def test_observations_survive_the_result_file(observed: Observation) -> None:
     assert Observation.from_json(observed.to_json()) == observed
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "verdict"),
+    [
+        (Kind.EXCEPTION, "start", Verdict.NOT_APPLICABLE),
+        (Kind.ENGINE_DEATH, "import", Verdict.NOT_APPLICABLE),
+        (Kind.EXCEPTION, "request", Verdict.INCONCLUSIVE),
+        (Kind.HANG, "start", Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_case_cannot_be_shown_where_another_documented_failure_prevents_the_start(
+    kind: Kind, phase: str, verdict: Verdict
+) -> None:
+    seen = Observation(kind, phase, "no pinned memory")
+    decision = name_others(Decision(Verdict.INCONCLUSIVE, "another failure"), seen, ["vllm-1", "vllm-2"])
+    assert decision.verdict is verdict
+    assert "vllm-1, vllm-2" in decision.reason
 
 
 def test_expected_verdicts() -> None:
