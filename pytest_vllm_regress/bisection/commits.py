@@ -90,5 +90,4 @@ def end_of(project: Project, repository: Repository, text: str, branch: str) -> 
 
 def _changes_what_is_imported(project: Project, commit: Commit) -> bool:
     """Return whether the commit touches the package or its requirement files. For a merge, the files that it brought in count."""
-    requirement_files = {path for group in project.requirements for path in group}
-    return any(path.startswith(f"{project.folder}/") or path in requirement_files for path in commit.touched)
+    return any(path.startswith(f"{project.folder}/") or path in project.requirement_files for path in commit.touched)

@@ -58,6 +58,21 @@ class Culprit:
         return names_commit(self._named, self.address, self.commit.id) if self._named else None
 
     @property
+    def changed_requirements(self) -> tuple[str, ...]:
+        """The requirement files in which the commit and its parent differ. Both ran with the packages that their own files ask for."""
+        read, files = self.history.repository.read, self.history.project.requirement_files
+        return tuple(path for path in files if read(self.commit.id, path) != read(self.parent.id, path))
+
+    @property
+    def package_warning(self) -> str:
+        """What to try if ``changed_requirements`` is not empty."""
+        return (
+            f"a package may be the cause, and not {self.commit.id[:10]}: {' and '.join(self.changed_requirements)} changed, and each commit ran "
+            "with the packages that its own files ask for. To find out, run one release with both versions of the package: "
+            f"vllm-regress run {self.case.id} --env NAME+PACKAGE==VERSION"
+        )
+
+    @property
     def verb(self) -> str:
         return "fixed" if self.is_fix else "broken"
 
@@ -89,6 +104,8 @@ class Culprit:
         warnings = []
         if not self.confirmed:
             warnings.append("not confirmed: further runs gave another result; try more trials (--trials)")
+        if self.changed_requirements:
+            warnings.append(self.package_warning)
         if self.documented is False:
             field = "fixed-by" if self.is_fix else "broken-by"
             warnings.append(
@@ -109,6 +126,7 @@ class Culprit:
             "confirmed": self.confirmed,
             "documented": self.documented,
             "again": {"commit": result_to_json(self.result), "parent": result_to_json(self.parent_result)},
+            "changed_requirements": self.changed_requirements,
             "in_doubt": [{"commit": commit.id, "subject": commit.subject} for commit in self.doubtful],
         }
 

@@ -127,6 +127,9 @@ def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runne
     key = [case.id, case_fingerprint(case), "documented", pair.package, str(options.env), str(options.trials)]
     search_log = SearchLog.in_cache([*key, *options.arguments])
     report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
+    for culprit in report.culprits:
+        if culprit.changed_requirements:
+            runner.say(f"{case.id}: {culprit.package_warning}")
     commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)
     problems = [doubt for culprit in report.culprits if (doubt := _doubt(culprit))] or [
         f"{case.path}: {problem}" for commit in commits if (problem := commit.problem(case))

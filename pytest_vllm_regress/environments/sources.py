@@ -38,6 +38,11 @@ class Project:
     requirements: tuple[tuple[str, ...], ...] = ()
     compiled: tuple[str, ...] = ()
 
+    @property
+    def requirement_files(self) -> tuple[str, ...]:
+        """All paths that may be requirement files."""
+        return tuple(path for group in self.requirements for path in group)
+
 
 PROJECTS = MappingProxyType(
     {
@@ -235,12 +240,12 @@ def _work_tree(project: Project, path: Path) -> Source:
     blobs = repository.files(head.id, project.folder)
     committed = dict(zip(blobs, repository.contents(blobs.values()), strict=True))
     on_disk = dict(_files_on_disk(tree, repository, project.folder))
-    requirements = [path for group in project.requirements for path in group]
+    requirements = project.requirement_files
     same_requirements = all(repository.read(head.id, path) == _read(tree, path) for path in requirements)
     if on_disk == committed and same_requirements:
         return Source(project, repository, head, tree)
     digest = hashlib.sha256()
-    for name, content in sorted(on_disk.items()) + [(path, _read(tree, path) or b"") for path in requirements]:
+    for name, content in [*sorted(on_disk.items()), *((path, _read(tree, path) or b"") for path in requirements)]:
         digest.update(f"{name}\0{len(content)}\0".encode(errors="surrogateescape") + content)
     return Source(project, repository, head, tree, digest.hexdigest()[:16])
 

@@ -72,9 +72,9 @@ def decide_leg(
         if decision.verdict is Verdict.UNEXPECTEDLY_FIXED and not (marked.case.directory / PROOF).exists():
             decision = dataclasses.replace(decision, reason=f"{_never_shown(subject)}; {decision.reason}")
         if decision.verdict is Verdict.INCONCLUSIVE and _target_failed(observed):
-            others = cases_that_document(_cases_around(marked.case.directory), target.versions, observed)
-            if others := [name for name in others if name != marked.case.id]:
-                decision = name_others(decision, observed, others)
+            others = [case for case in _cases_around(marked.case.directory) if case.id != marked.case.id]
+            if names := cases_that_document(others, target.versions, observed):
+                decision = name_others(decision, observed, names)
     return JudgedLeg(marked, target, subject, observed, control, control_observed, decision)
 
 

@@ -92,6 +92,7 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: Repo
     assert culprit.parent.subject == "tests (#6)"
     assert culprit.pull_request == "https://github.com/vllm-project/vllm/pull/7"
     assert culprit.release == "0.2"
+    assert culprit.changed_requirements == ()
     assert stand_in.ran.count(culprit.parent.id[:10]) == CommitSearch.confirming_runs
     assert stand_in.ran.count(culprit.commit.id[:10]) == CommitSearch.confirming_runs + 1
     searching = len(stand_in.ran) - 2 * CommitSearch.confirming_runs
@@ -102,6 +103,18 @@ def test_the_merge_with_the_fix_is_found_and_confirmed(case: Case, builder: Repo
     assert "passed 2 of 2 times, its parent" in text
     plain = report.to_json()
     assert (plain["every"], plain["candidates"], plain["changes"][0]["first_release"]) == (8, 5, "0.2")
+
+
+def test_a_commit_that_changes_requirements_may_not_be_the_cause(
+    case: Case, builder: RepositoryBuilder, tmp_path: Path
+) -> None:
+    builder.git("checkout", "--quiet", "-B", "main", "main~3")  # up to "moved"
+    fixed = {"vllm/core/engine.py": WORKS, "requirements/common.txt": "uvicorn>=0.43"}
+    builder.commit("fixed, and another uvicorn (#9)", fixed)
+    (culprit,) = search_clone(case, builder, StandIn(builder), tmp_path).culprits
+    assert culprit.changed_requirements == ("requirements/common.txt",)
+    assert any(line.startswith("a package may be the cause, and not ") for line in culprit.lines())
+    assert culprit.to_json()["changed_requirements"] == ("requirements/common.txt",)
 
 
 def test_a_commit_that_does_not_import_is_tried_once_skipped_and_named(
