@@ -29,7 +29,7 @@ def ask(engine: Engine, schema: dict[str, Any], at_work: AtWork) -> None:
         return
     for text in (output["text"] for answer in answers for output in answer["outputs"]):
         complete = text.endswith('"') and len(text) > 1  # else truncated at max_tokens
-        value = json.loads(text) if complete else text.removeprefix('"')
+        value = json.loads(text, strict=False) if complete else text.removeprefix('"')
         value = re.sub("\ufffd+", "?", value)  # a model may choose the bytes of a character that cannot be decoded
         assert len(value) <= 2, f"expected at most 2 characters, got {value!r}"
 

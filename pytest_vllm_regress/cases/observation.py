@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import Kind, Part, Parts
 from ..util.text import truncate_middle
 
-MAX_PART = 40_000
+MAX_PART = 120_000
 """Maximum characters of a part; the middle of a longer one is cut out."""
 MAX_SUMMARY = 2_000
 MAX_AT_WORK = 50

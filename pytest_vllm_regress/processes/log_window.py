@@ -16,7 +16,7 @@ from ..util.masking import Masked, join_masked, mask_log
 from ..util.text import truncate_middle
 from .dossier import ray_logs
 
-MAX_CHARS = 30_000
+MAX_CHARS = 100_000
 """Kept of one log: its beginning and its end, so that neither the first error nor the last is lost."""
 _MAX_BYTES = 2_000_000
 _MAX_LOGS = 40
