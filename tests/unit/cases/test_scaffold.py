@@ -136,8 +136,10 @@ def test_the_kinds_and_phases_of_every_case_are_accepted_with_one_of_its_fronts(
     for case in project_cases():
         tests = "".join(path.read_text() for path in case.directory.glob("test_*.py"))
         used = [fronts[word] for word in fronts if word in tests]
-        for kind, phase in itertools.product(case.symptom.kinds, case.symptom.phases):
-            assert any(phase in phases_of(front, kind) for front in used), (case.id, used, kind, phase)
+        kinds, phases = case.symptom.kinds, case.symptom.phases
+        possible = {(k, p) for k, p in itertools.product(kinds, phases) if any(p in phases_of(f, k) for f in used)}
+        assert {kind for kind, _ in possible} == set(kinds), (case.id, used, possible)
+        assert {phase for _, phase in possible} == set(phases), (case.id, used, possible)
 
 
 @pytest.mark.parametrize("phase", ["import", "start", "request", "stop"])
