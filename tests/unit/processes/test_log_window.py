@@ -12,7 +12,8 @@ from typing import cast
 
 import psutil
 
-from pytest_vllm_regress.errors import Masked, Part
+from pytest_vllm_regress.cases.observation import Observation
+from pytest_vllm_regress.errors import Kind, Masked, Part
 from pytest_vllm_regress.processes.dossier import simulation_gap
 from pytest_vllm_regress.processes.failures import ChildFacts, ChildFailures
 from pytest_vllm_regress.processes.lifecycle import Lifecycle
@@ -42,6 +43,15 @@ def test_a_flood_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
     log.write_text("first\n" + "x" * 5_000_000 + "\nlast\n")
     text = LogWindow(log).text()
     assert text.startswith("first") and text.endswith("last") and len(text) <= MAX_CHARS
+
+
+def test_the_first_of_several_nested_tracebacks_counts(tmp_path: Path) -> None:
+    """A server of vLLM 0.22 that cannot start logs 43,000 characters, and the cause is in their middle."""
+    log = tmp_path / "log"
+    filler = 'File "engine.py", line 1, in start\n' * 600
+    log.write_text(f"{filler}RuntimeError: the cause\n{filler}RuntimeError: see above\n")
+    observation = Observation(Kind.CRASH, "ready", "", {Part.LOG: LogWindow(log).text()})
+    assert "RuntimeError: the cause" in observation.parts[Part.LOG]
 
 
 def test_an_engine_process_that_has_ended_is_named(tmp_path: Path) -> None:
