@@ -15,7 +15,7 @@ from .model import Case
 from .observation import Observation
 from .results import RunResult, TestResult, merge_results, read_results, write_compact_results
 from .symptom import search
-from .verdict import judge_observation
+from .verdict import Verdict, judge_observation
 
 OBSERVATIONS_FILE = "observations.json"
 MAX_SECONDS = 60.0
@@ -116,6 +116,8 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
         result, verdict=decision.verdict, reason=decision.reason, match=decision.match, not_expected_because=""
     )
     stale = "" if result.code == code else "a test or probe of the case has changed since: run it again"
+    if result.verdict is Verdict.NOT_APPLICABLE and decision.verdict is Verdict.INCONCLUSIVE:
+        now = result  # another case explains what was seen (`verdict.name_others`), which this one cannot judge
     return RejudgedResult(result, now, stale)
 
 

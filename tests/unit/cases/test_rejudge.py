@@ -147,3 +147,14 @@ def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path
         "not judged again",
     ]
     assert judged[-1].now is judged[-1].before
+
+
+def test_a_failure_that_another_case_explains_stays_not_applicable(case: Case) -> None:
+    seen = Observation(Kind.EXCEPTION, "start", "no pinned memory", {Part.LOG: Masked("no pinned memory")})
+    result = TestResult(
+        "demo", "t", Verdict.NOT_APPLICABLE, "nothing starts here because of vllm-1", "sim", "old", {"vllm": "0.8.4"},
+        observation=seen, code=code_fingerprint(case.directory),
+    )  # fmt: skip
+    (again,) = rejudge.rejudge_case(case, [RunResult((result,))])
+    assert not again.changed
+    assert again.now.reason == result.reason
