@@ -97,9 +97,9 @@ const setUpTable = (table, filters) => {
     current.tabIndex = 0;
     current.focus();
   };
-  const next = (cells, at, step) => {
+  const next = (cells, at, step, which = 0) => {
     for (let index = at + step; index >= 0 && index < cells.length; index += step) {
-      const link = cells[index].offsetParent && cells[index].querySelector("a");
+      const link = cells[index].offsetParent && all("a", cells[index]).at(which);
       if (link) return link;
     }
     return null;
@@ -114,11 +114,11 @@ const setUpTable = (table, filters) => {
     const among = mine.indexOf(event.target);
     const moves = {
       ArrowRight: () => mine[among + 1] || next(line, cell.cellIndex, 1),
-      ArrowLeft: () => mine[among - 1] || next(line, cell.cellIndex, -1),
+      ArrowLeft: () => mine[among - 1] || next(line, cell.cellIndex, -1, -1),
       ArrowDown: () => next(column, at, 1),
       ArrowUp: () => next(column, at, -1),
       Home: () => next(line, -1, 1),
-      End: () => next(line, line.length, -1),
+      End: () => next(line, line.length, -1, -1),
     };
     if (!(event.key in moves)) return;
     event.preventDefault();
