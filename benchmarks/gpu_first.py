@@ -49,6 +49,7 @@ from pytest_vllm_regress.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, us
 from pytest_vllm_regress.runner.build import check_gpu_fits
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically
+from pytest_vllm_regress.util.paths import strip_machine_paths
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "docs" / "records"
@@ -178,7 +179,12 @@ class Bench:
             raise LeftOut(skipped[1])
         status = process.returncode or int(cut_off)
         seconds = round(time.monotonic() - begun, 1)
-        return {"status": status, "cut_off": cut_off, "seconds": seconds, "end": out.strip().splitlines()[-6:]}
+        return {
+            "status": status,
+            "cut_off": cut_off,
+            "seconds": seconds,
+            "end": strip_machine_paths(out.strip()).splitlines()[-6:],
+        }
 
     def file(self, name: str, text: str) -> str:
         place = self.folder / name
@@ -263,7 +269,7 @@ def release(bench: Bench) -> Facts:
 
 
 def cases(bench: Bench) -> Facts:
-    """Run the cases, each on the engine that it concerns. If time runs out, ``not_run`` names those without a verdict."""
+    """Run the cases, each with the engine that it needs. If time runs out, ``not_run`` names those without a verdict."""
     report = bench.folder / "cases.json"
     ran = bench.run(*(f"cases/{name}" for name in bench.cases), f"--vllm-report={report}")
     results = json.loads(report.read_text())["results"] if report.exists() else []

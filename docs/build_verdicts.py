@@ -35,7 +35,7 @@ TABLE = read_table(CASES)
 
 
 def matrix_rows(package: str, device: str) -> Iterator[str]:
-    """Yield a row for each case that can run on ``device``, with its recorded verdict on each release of ``package``."""
+    """Yield the table of verdicts on the releases of ``package``, for the cases that can run on ``device``, and what it adds up to."""
     cells = {
         case.id: {entry.environment: entry.verdict for entry in TABLE.of_case(case.id)}
         for case in CASES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,15 +58,17 @@ class Culprit:
         """Whether ``fixed-by`` (``broken-by``) of the case names this commit; None if the field is empty."""
         return names_commit(self._named, self.address, self.commit.id) if self._named else None
 
-    @property
+    @functools.cached_property
     def changed_requirements(self) -> tuple[str, ...]:
-        """The requirement files in which the commit and its parent differ. Both ran with the packages that their own files ask for."""
+        """The requirement files that differ between the commit and its parent. Each ran with the packages that its own files ask for."""
         read, files = self.history.repository.read, self.history.project.requirement_files
         return tuple(path for path in files if read(self.commit.id, path) != read(self.parent.id, path))
 
     @property
     def package_warning(self) -> str:
-        """What to try if ``changed_requirements`` is not empty."""
+        """That a package may be the cause, and how to find out; empty if the requirement files are the same."""
+        if not self.changed_requirements:
+            return ""
         return (
             f"a package may be the cause, and not {self.commit.id[:10]}: {' and '.join(self.changed_requirements)} changed, and each commit ran "
             "with the packages that its own files ask for. To find out, run one release with both versions of the package: "
@@ -104,7 +107,7 @@ class Culprit:
         warnings = []
         if not self.confirmed:
             warnings.append("not confirmed: further runs gave another result; try more trials (--trials)")
-        if self.changed_requirements:
+        if self.package_warning:
             warnings.append(self.package_warning)
         if self.documented is False:
             field = "fixed-by" if self.is_fix else "broken-by"

@@ -128,7 +128,7 @@ def _trace(search: CommitSearch, pair: ReleasePair, options: TraceOptions, runne
     search_log = SearchLog.in_cache([*key, *options.arguments])
     report = search_commits(search, search_log, runner).only(is_fix=pair.is_fix)
     for culprit in report.culprits:
-        if culprit.changed_requirements:
+        if culprit.package_warning:
             runner.say(f"{case.id}: {culprit.package_warning}")
     commits = tuple(_bisected(culprit, report, options.arguments) for culprit in report.culprits)
     problems = [doubt for culprit in report.culprits if (doubt := _doubt(culprit))] or [

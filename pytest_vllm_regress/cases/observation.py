@@ -11,7 +11,7 @@ from ..errors import Kind, Part, Parts
 from ..util.text import truncate_middle
 
 MAX_PART = 120_000
-"""Maximum characters of a part; the middle of a longer one is cut out."""
+"""Maximum characters of a part; the middle of a longer one is cut out. A part holds at least one complete log window."""
 MAX_SUMMARY = 2_000
 MAX_AT_WORK = 50
 TEST = "test"

@@ -117,7 +117,7 @@ def _again(case: Case, code: str, result: TestResult) -> RejudgedResult:
     )
     stale = "" if result.code == code else "a test or probe of the case has changed since: run it again"
     if result.verdict is Verdict.NOT_APPLICABLE and decision.verdict is Verdict.INCONCLUSIVE:
-        now = result  # another case explains what was seen (`verdict.name_others`), which this one cannot judge
+        now = result  # explained by another case (`verdict.name_others`), which is not loaded here
     return RejudgedResult(result, now, stale)
 
 

@@ -131,10 +131,10 @@ def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], obse
 
 
 def name_others(decision: Decision, observed: Observation, others: Sequence[str]) -> Decision:
-    """Return the decision with ``others``, the cases that document what was seen here instead of the failure of the judged case.
+    """Return an INCONCLUSIVE decision with the names of ``others``: the cases that document what was seen instead of the judged case's failure.
 
-    If they prevent the start, the judged case cannot be shown, so that NOT_APPLICABLE replaces INCONCLUSIVE. A hang is no such evidence: silence
-    has many causes.
+    If their failure prevents the start, the judged case cannot be shown here, and the verdict is NOT_APPLICABLE instead. A hang does not count,
+    because silence has many causes.
     """
     names = ", ".join(others)
     if observed.phase in START_PHASES and observed.kind is not Kind.HANG:

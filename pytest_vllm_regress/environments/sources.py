@@ -40,7 +40,7 @@ class Project:
 
     @property
     def requirement_files(self) -> tuple[str, ...]:
-        """All paths that may be requirement files."""
+        """The requirement files of all groups."""
         return tuple(path for group in self.requirements for path in group)
 
 

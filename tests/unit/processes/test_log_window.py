@@ -46,7 +46,7 @@ def test_a_flood_keeps_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 
 def test_the_first_of_several_nested_tracebacks_counts(tmp_path: Path) -> None:
-    """A server of vLLM 0.22 that cannot start logs 43,000 characters, and the cause is in their middle."""
+    """Regression: the cause of a failed start was cut out of the middle of its log."""
     log = tmp_path / "log"
     filler = 'File "engine.py", line 1, in start\n' * 600
     log.write_text(f"{filler}RuntimeError: the cause\n{filler}RuntimeError: see above\n")

@@ -238,7 +238,7 @@ def _cpu(spec: Spec, plan: Plan) -> None:
 
 
 def cpu_variables(plan: Plan) -> None:
-    """Set what an engine on the CPU needs and the plan leaves open: unbound threads, a small KV cache, and libraries that vLLM insists on."""
+    """Set the variables that an engine on the CPU needs, unless the plan does: unbound threads, a small KV cache, preloaded libraries."""
     if not refuses_unbound_threads():
         plan.env.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     if not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & set(plan.kwargs):  # the variable would override them
