@@ -294,6 +294,7 @@ def _sweep(
     dry_run: bool,
 ) -> tuple[Sequence[Batch], Executor]:
     """Return the batches in the order of a sweep and the executor that runs them within ``limit`` bytes while ``context`` is open."""
+    from ..environments import uv
     from ..environments.cache import EnvironmentCache
     from ..runner.executors.sweep import DiskBudget, plan_sweep
     from ..runner.executors.threads import ThreadsExecutor
@@ -307,7 +308,7 @@ def _sweep(
         print_columns(("environment", "torch", "adds", "notes"), rows)
         say(summary)
         raise typer.Exit(OK)
-    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / "sweep-uv", say)
+    budget = DiskBudget(limit, planned, EnvironmentCache(), writable_root() / uv.SWEEP_CACHE, say)
     budget.check()
     say(summary)
     confirm(yes=yes)

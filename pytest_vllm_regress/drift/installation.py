@@ -97,7 +97,7 @@ def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
     """
     if limit < RELEASE_BYTES:
         raise UsageError(f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB")
-    folder = EnvironmentCache().root.parent / "drift-uv"
+    folder = EnvironmentCache().root.parent / uv.SWEEP_CACHE
 
     def make_room() -> None:
         if disk_usage(folder) > limit - RELEASE_BYTES:

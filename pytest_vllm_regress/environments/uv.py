@@ -17,14 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
-from ..errors import BuildError
+from filelock import FileLock, Timeout
+
+from ..errors import BuildError, UsageError
 from ..util.deadline import Deadline, wait_readable
+from ..util.files import private_folder
 from ..util.masking import mask, mask_log, without_secrets
 from ..util.paths import has_home, writable_root
 from ..util.sizes import GIB
 
 MAX_MEMORY = 16 * GIB
 """Limit for uv's memory in bytes: uv keeps the list of files of a package in memory, and an index may never end it."""
+SWEEP_CACHE = "sweep-uv"
+"""Folder in the cache for the downloads of commands that limit their disk space."""
 TICK_S = 0.2
 """Seconds between checks for a cancelled build."""
 Progress = Callable[[str], None]
@@ -186,7 +191,19 @@ def has_wheel_folder() -> bool:
 
 @contextlib.contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be counted and removed."""
+    """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be counted and removed.
+
+    Raises ``UsageError`` if another process does that now: each would keep to its limit of disk space without counting the other's environments.
+    """
+    private_folder(folder.parent)
+    lock = FileLock(f"{folder}.lock", thread_local=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise UsageError(
+            f"another `matrix --releases` or `drift` limits its disk space in {folder}, and two limits would not count each other's "
+            "environments. Run one after the other, or set VLLM_REGRESS_CACHE to another folder for one of them"
+        ) from None
     before = os.environ.get("UV_CACHE_DIR")
     os.environ["UV_CACHE_DIR"] = str(folder)
     try:
@@ -196,6 +213,7 @@ def own_cache(folder: Path) -> Iterator[None]:
             del os.environ["UV_CACHE_DIR"]
         else:
             os.environ["UV_CACHE_DIR"] = before
+        lock.release()
 
 
 def empty_cache() -> None:

@@ -131,6 +131,14 @@ def test_what_is_done_makes_room_and_other_environments_stay(
     assert used == {os.environ.get("UV_CACHE_DIR"), str(downloads)}  # the first build was not the sweep's
 
 
+def test_a_second_sweep_is_refused_while_one_runs(cache: EnvironmentCache, tmp_path: Path) -> None:
+    first, second = (DiskBudget(600 * KB, swept(*NAMES), cache, tmp_path / "uv", print) for _ in range(2))
+    with first.opened(), pytest.raises(UsageError, match="would not count each other's environments"):
+        second.opened().__enter__()
+    with second.opened():
+        assert os.environ["UV_CACHE_DIR"] == str(tmp_path / "uv")
+
+
 def test_uvs_cache_is_emptied_when_removing_environments_is_not_enough(
     released: Fake, cache: EnvironmentCache, tmp_path: Path
 ) -> None:
