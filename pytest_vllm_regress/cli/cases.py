@@ -114,11 +114,11 @@ def new(
     ] = "",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Kind of defect, for grouping (default: --kind; dependency for a structured-output package)."
         ),
-    ] = "",
+    ] = None,
     package: Annotated[
         str | None, typer.Option(help="Distribution that has the failure (default: the repository's name).")
     ] = None,
@@ -175,13 +175,14 @@ def new(
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
-    for option, text in (("--title", title), ("--pattern", pattern)):
+    texts = {"--title": title, "--family": family, "--package": package, "--affected": affected, "--pattern": pattern}
+    for option, text in texts.items():
         if text is not None and not text.strip():
             raise UsageError(f"{option} {text!r}: give some text, or leave the option out for its default")
 
     draft = Draft(
         title=title and title.strip(),
-        family=family,
+        family=family or "",
         package=package,
         affected=affected,
         kind=kind,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -192,6 +193,7 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
     if os.path.lexists(target):
         raise UsageError(f"{target}: exists already. Edit {target / CASE_FILE}, or remove the directory")
     draft = draft.filled(upstream)
+    is_new = not cases_dir.exists()
     try:
         cases_dir.mkdir(parents=True, exist_ok=True)
         building = Path(tempfile.mkdtemp(dir=cases_dir, prefix=".new-"))
@@ -223,6 +225,9 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
         ) from None
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        if is_new:
+            with contextlib.suppress(OSError):  # it has the case
+                cases_dir.rmdir()
     return load_case(target / CASE_FILE)
 
 

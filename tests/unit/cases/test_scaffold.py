@@ -148,7 +148,7 @@ def test_the_phases_of_an_exception_in_a_log_are_accepted_without_a_front(tmp_pa
     assert create_case(tmp_path, Upstream(VLLM, 1), Draft(kind="exception", phase=phase)).symptom.phases == (phase,)
 
 
-@pytest.mark.parametrize("option", ["--title", "--pattern"])
+@pytest.mark.parametrize("option", ["--title", "--family", "--package", "--affected", "--pattern"])
 @pytest.mark.parametrize("text", ["", " "])
 def test_an_empty_text_is_not_replaced_by_a_default(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, text: str
@@ -156,6 +156,15 @@ def test_an_empty_text_is_not_replaced_by_a_default(
     assert cli.main(["--cases", str(tmp_path), "new", "1", option, text]) == 2
     assert f"{option} {text!r}: give some text" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_case_that_is_refused_leaves_the_directory_as_it_was(tmp_path: Path, exists: bool) -> None:
+    cases = tmp_path / "cases"
+    if exists:
+        cases.mkdir()
+    assert cli.main(["--cases", str(cases), "new", "1", "--affected", "abc"]) == 2
+    assert list(tmp_path.rglob("*")) == [cases] * exists
 
 
 def test_a_title_is_written_without_spaces_around_it(tmp_path: Path) -> None:
