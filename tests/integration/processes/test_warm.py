@@ -36,6 +36,10 @@ VLLM = {
     "client.py": "import os\nPATIENCE = os.getenv('VLLM_PATIENCE', '10')",
     "engine/arg_utils.py": "class EngineArgs: _is_v1_supported_oracle = None",
     "plugins.py": "loaded_in = []\ndef load_general_plugins():\n    import os\n    loaded_in.append(os.getpid())",
+    "ray/lazy_utils.py": "def is_ray_initialized():\n    import vllm.ray.cluster",
+    "ray/cluster.py": "",
+    "entrypoints/serve/adapters/api_router.py": "",
+    "entrypoints/serve/broken/api_router.py": "raise RuntimeError",
     "model_executor/__init__.py": "",
     "model_executor/models/__init__.py": "",
     "model_executor/models/registry.py": """
@@ -65,6 +69,9 @@ def learned(architecture):
     return {**found, "here": os.getpid(), "agent": os.getppid()}
 def variable(name):
     return os.environ.get(name)
+def imported():
+    import sys
+    return [name for name in sys.modules if name.startswith("vllm.")]
 def patience():
     from vllm import client
     return client.PATIENCE
@@ -133,6 +140,19 @@ def test_model_classes_are_inspected_once_in_a_fork(warm: Agent, probe: Path) ->
     assert first["by"] == second["by"] not in (first["here"], first["agent"])
     assert first["plugins"] == [first["by"]]  # loaded as vLLM does there, and nowhere else
     assert ask(warm, probe, "learned", architecture="Large") == "an interpreter of its own"  # not requested
+
+
+@pytest.mark.parametrize("fronts", [["serve"], ["offline"]])
+def test_children_inherit_what_each_of_them_would_import(
+    target: Path, run_dir: RunDir, probe: Path, fronts: list[str]
+) -> None:
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 60))
+    agent.warm(Deadline.after("import", 60), fronts=fronts)
+    imported = ask(agent, probe, "imported")
+    agent.stop()
+    assert "vllm.ray.cluster" in imported
+    assert ("vllm.entrypoints.serve.adapters.api_router" in imported) == (fronts == ["serve"])
 
 
 def test_a_class_that_cannot_be_inspected_is_left_to_the_engine(warm: Agent, probe: Path) -> None:

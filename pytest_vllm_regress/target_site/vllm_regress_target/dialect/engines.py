@@ -1,6 +1,7 @@
 """Preparing a process for an engine, making the engine and stopping it, with whatever vLLM is installed."""
 
 import contextlib
+import glob
 import importlib
 import inspect
 import multiprocessing
@@ -16,6 +17,19 @@ from .installed import generation_is_read_at_import, version
 from .plan import Plan
 
 _SERVER = "vllm.entrypoints.openai.api_server"
+_SERVER_MODULES = (
+    _SERVER,
+    "vllm.scripts",
+    "vllm.entrypoints.cli.main",
+    "vllm.entrypoints.cli.serve",
+    "vllm.entrypoints.cli.run_batch",
+    "vllm.entrypoints.cli.benchmark.main",
+    "prometheus_fastapi_instrumentator",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.websockets.auto",
+)
+"""Modules that each server imports."""
 _SHUTDOWN_S = 4.0
 
 
@@ -31,10 +45,11 @@ def warm(fronts: List[str]) -> None:
         "vllm.executor.mp_distributed_executor",
     ):
         _import_if_present(name)
+    _import_ray_as_engines_do()
     if not generation_is_read_at_import():
         _import_if_present("vllm.engine.async_llm_engine")
         if "serve" in fronts:
-            for name in ("vllm.entrypoints.cli.main", "vllm.scripts", _SERVER):
+            for name in (*_SERVER_MODULES, *_routers()):
                 _import_if_present(name)
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
@@ -47,6 +62,19 @@ def warm(fronts: List[str]) -> None:
 def _import_if_present(name: str) -> None:
     with contextlib.suppress(Exception):
         importlib.import_module(name)
+
+
+def _routers() -> List[str]:
+    """Return the modules of vLLM that add routes to a server. Each server imports them when it makes its application."""
+    package = os.path.dirname(sys.modules["vllm"].__file__ or "")
+    files = glob.glob(os.path.join(package, "entrypoints", "**", "api_router.py"), recursive=True)
+    return sorted("vllm." + os.path.relpath(file, package)[: -len(".py")].replace(os.sep, ".") for file in files)
+
+
+def _import_ray_as_engines_do() -> None:
+    """Import Ray if vLLM does so in each start, to ask whether Ray runs. There it takes longer than everything else together."""
+    with contextlib.suppress(Exception):
+        importlib.import_module("vllm.ray.lazy_utils").is_ray_initialized()
 
 
 def _choose_vector_instructions() -> None:
