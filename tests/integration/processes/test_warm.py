@@ -72,6 +72,11 @@ def variable(name):
 def imported():
     import sys
     return [name for name in sys.modules if name.startswith("vllm.")]
+def plugins(read=True):
+    import importlib.metadata
+    if not read:
+        importlib.metadata.distributions = None  # reading the metadata of all packages would call it
+    return [point.name for point in importlib.metadata.entry_points(group="vllm.general_plugins")]
 def patience():
     from vllm import client
     return client.PATIENCE
@@ -153,6 +158,29 @@ def test_children_inherit_what_each_of_them_would_import(
     agent.stop()
     assert "vllm.ray.cluster" in imported
     assert ("vllm.entrypoints.serve.adapters.api_router" in imported) == (fronts == ["serve"])
+
+
+def test_entry_points_are_read_once_for_all_children_until_a_folder_of_the_path_changes(
+    target: Path, run_dir: RunDir, probe: Path, tmp_path: Path
+) -> None:
+    def add_plugin(folder: Path, name: str) -> None:
+        package = folder / f"{name}-1.dist-info"
+        package.mkdir(parents=True)
+        (package / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        (package / "entry_points.txt").write_text(f"[vllm.general_plugins]\n{name} = {name}\n")
+
+    site = next((target.parent.parent / "lib").glob("python3.*/site-packages"))
+    add_plugin(site, "installed")
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 60))
+    agent.warm(Deadline.after("import", 60), fronts=[])
+    assert ask(agent, probe, "plugins", read=False) == ["installed"]
+    add_plugin(tmp_path / "plugins", "given")
+    child = agent.start_child("probe", Deadline.after("start", 60), import_path=[tmp_path / "plugins"])
+    assert sorted(ask_child(child, probe, "plugins")) == ["given", "installed"]
+    add_plugin(site, "later")
+    assert sorted(ask(agent, probe, "plugins")) == ["installed", "later"]
+    agent.stop()
 
 
 def test_a_class_that_cannot_be_inspected_is_left_to_the_engine(warm: Agent, probe: Path) -> None:

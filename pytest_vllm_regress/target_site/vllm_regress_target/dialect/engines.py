@@ -1,15 +1,17 @@
 """Preparing a process for an engine, making the engine and stopping it, with whatever vLLM is installed."""
 
 import contextlib
+import functools
 import glob
 import importlib
+import importlib.metadata
 import inspect
 import multiprocessing
 import os
 import re
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from .. import Unsupported, spawning
 from . import gpu, ray_nodes
@@ -36,6 +38,7 @@ _SHUTDOWN_S = 4.0
 def warm(fronts: List[str]) -> None:
     """Import vLLM and do once what every engine start would repeat. Raises what ``import vllm`` raises."""
     importlib.import_module("vllm")
+    _remember_entry_points()
     for name in (
         "vllm.engine.arg_utils",
         "vllm.entrypoints.llm",
@@ -62,6 +65,35 @@ def warm(fronts: List[str]) -> None:
 def _import_if_present(name: str) -> None:
     with contextlib.suppress(Exception):
         importlib.import_module(name)
+
+
+def _remember_entry_points() -> None:
+    """Read the entry points of the installed packages once for all children, until a folder of ``sys.path`` changes.
+
+    vLLM asks for them several times in each process of an engine, and each time Python reads the metadata of all packages.
+    """
+    read_all = importlib.metadata.entry_points
+    run_directory = os.getcwd()  # in sys.path, without packages, and changed by each child
+
+    @functools.lru_cache(maxsize=1)
+    def read(folders: Tuple[Tuple[str, Optional[int]], ...]) -> Any:
+        return read_all()
+
+    def entry_points(**parameters: Any) -> Any:
+        folders = (folder for folder in sys.path if folder != run_directory)
+        everything = read(tuple((folder, _changed(folder)) for folder in folders))
+        return everything.select(**parameters) if parameters else everything
+
+    importlib.metadata.entry_points = entry_points
+    entry_points()
+
+
+def _changed(path: str) -> Optional[int]:
+    """Return when the file or folder was last changed, or None if there is none. As ``importlib.metadata`` does for its own cache."""
+    try:
+        return os.stat(path or os.curdir).st_mtime_ns
+    except OSError:
+        return None
 
 
 def _routers() -> List[str]:
