@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import httpx
 
 from .metrics import Metrics
 
 HEALTH_TIMEOUT_S = 5.0
-"""On two busy cores, a server that its engine core floods with results may take more than 2 s to answer and is not dead."""
+"""On two busy cores, a server that its engine core floods with results may take more than 2 s to answer and is not dead.
+
+Time in which the server waits for a processor does not count, up to ``MAX_HEALTH_S``.
+"""
+MAX_HEALTH_S = 30.0
+_WORTH_ASKING_S = 0.2
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
 # V0 and V1 use the same names (https://docs.vllm.ai, "Production Metrics"). Values are summed over engines.
@@ -48,18 +54,18 @@ class Counters:
         return cls(sum(tokens), sum(requests)) if requests else None
 
 
-def check_health(get: Get, pause: Callable[[float], None]) -> Health:
+def check_health(get: Get, pause: Callable[[float], None], starved: Callable[[], float] = lambda: 0.0) -> Health:
     """Request /health once and /metrics twice, with ``pause`` in between. Each request may take ``HEALTH_TIMEOUT_S``.
 
-    ``get(path, seconds)`` raises ``httpx.TransportError``.
+    ``get(path, seconds)`` raises ``httpx.TransportError``. ``starved()`` returns the seconds in which the server has waited for a processor so far.
     """
     try:
-        health = get("/health", HEALTH_TIMEOUT_S)
+        health = _get(get, "/health", starved)
         if not health.is_success:
             return Health(DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})")
-        before = Counters.parse(get("/metrics", HEALTH_TIMEOUT_S).text)
+        before = Counters.parse(_get(get, "/metrics", starved).text)
         pause(WINDOW_S)
-        after = Counters.parse(get("/metrics", HEALTH_TIMEOUT_S).text)
+        after = Counters.parse(_get(get, "/metrics", starved).text)
     except httpx.TransportError as error:
         return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
     if before is None or after is None:
@@ -78,3 +84,24 @@ def check_health(get: Get, pause: Callable[[float], None]) -> Health:
             f"healthy but not progressing: /health says 200, {after.requests:g} requests run or wait, no token in {WINDOW_S:g} s",
         )
     return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")
+
+
+def _get(get: Get, path: str, starved: Callable[[], float]) -> httpx.Response:
+    seconds, total_s = HEALTH_TIMEOUT_S, 0.0
+    while True:
+        before = starved()
+        try:
+            return get(path, seconds)
+        except httpx.ReadTimeout:
+            total_s += seconds
+            seconds = min(starved() - before, MAX_HEALTH_S - total_s)
+            if seconds < _WORTH_ASKING_S:
+                raise
+
+
+def waited_for_processor(pid: int) -> float:
+    """Return the seconds in which a process's first thread could run but had no processor (schedstat of proc(5)); 0 if that is unknown."""
+    try:
+        return int(Path("/proc", str(pid), "schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0

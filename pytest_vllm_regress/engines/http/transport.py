@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -24,7 +25,7 @@ from ..resources.ports import HOST, PortLease
 from ..running import Running
 from ..spec import EngineSpec
 from .background_call import BackgroundCall
-from .health import DEAD, HEALTH_TIMEOUT_S, Health, check_health
+from .health import DEAD, HEALTH_TIMEOUT_S, Health, check_health, waited_for_processor
 from .metrics import Metrics
 from .own_listener import NotOurServer, OwnListener
 
@@ -181,7 +182,8 @@ class Transport(Running):
 
     def health(self) -> Health:
         """Check in a few seconds whether the server is dead, stuck, slow or idle. ``text`` gives the reason."""
-        return check_health(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause)
+        starved = partial(waited_for_processor, self.child.pid or 0)
+        return check_health(lambda path, seconds: self.client.get(path, timeout=seconds), self.child.pause, starved)
 
     def _exchange(self, send: Callable[[], T], deadline: Deadline) -> T:
         """Send a request and return its response. Failures become errors, with a dossier if it has none by the deadline."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from pytest_vllm_regress.engines.http.health import Counters, check_health
+from pytest_vllm_regress.engines.http.health import MAX_HEALTH_S, Counters, check_health
 
 METRICS = """# HELP vllm:num_requests_running Number of requests.
 vllm:num_requests_running{{engine="0",model_name="m"}} {running}
@@ -64,3 +64,29 @@ def test_responses_determine_the_state(stand_in: StandIn, state: str, words: str
 def test_counters_are_summed_over_engines() -> None:
     assert Counters.parse(metrics(7)) == Counters(12, 2)
     assert Counters.parse("# nothing") is None
+
+
+@pytest.mark.parametrize(("starved_share", "state"), [(0.0, "dead"), (0.5, "dead"), (0.9, "stuck")])
+def test_time_in_which_the_server_waits_for_a_processor_does_not_count(starved_share: float, state: str) -> None:
+    """The server answers after 12 s, and has no processor for the given share of them."""
+    asked: list[float] = []
+
+    def get(path: str, seconds: float) -> httpx.Response:
+        asked.append(seconds)
+        if sum(asked) < 12:
+            raise httpx.ReadTimeout("late")
+        return httpx.Response(200, text="")
+
+    health = check_health(get, lambda seconds: None, lambda: sum(asked) * starved_share)
+    assert health.state == state
+
+
+def test_a_server_that_never_gets_a_processor_is_given_up() -> None:
+    asked: list[float] = []
+
+    def get(path: str, seconds: float) -> httpx.Response:
+        asked.append(seconds)
+        raise httpx.ReadTimeout("late")
+
+    assert check_health(get, lambda seconds: None, lambda: sum(asked)).state == "dead"
+    assert sum(asked) == MAX_HEALTH_S
