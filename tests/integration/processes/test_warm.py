@@ -35,7 +35,24 @@ VLLM = {
     "engine/__init__.py": "from vllm import client",
     "client.py": "import os\nPATIENCE = os.getenv('VLLM_PATIENCE', '10')",
     "engine/arg_utils.py": "class EngineArgs: _is_v1_supported_oracle = None",
-    "plugins.py": "loaded_in = []\ndef load_general_plugins():\n    import os\n    loaded_in.append(os.getpid())",
+    "plugins.py": """
+import os
+loaded_in, plugins_loaded = [], False
+def load_general_plugins():
+    if not plugins_loaded:
+        loaded_in.append(os.getpid())
+""",
+    "entrypoints/__init__.py": "",
+    "entrypoints/cli/serve.py": "from vllm.entrypoints.openai.cli_args import make_arg_parser",
+    "entrypoints/openai/cli_args.py": """
+import os
+from argparse import ArgumentParser as FlexibleArgumentParser
+from vllm import plugins
+def make_arg_parser(parser):
+    plugins.load_general_plugins()
+    parser.add_argument("--built-in", default=os.getpid())
+    return parser
+""",
     "ray/lazy_utils.py": "def is_ray_initialized():\n    import vllm.ray.cluster",
     "ray/cluster.py": "",
     "entrypoints/serve/adapters/api_router.py": "",
@@ -72,6 +89,14 @@ def variable(name):
 def imported():
     import sys
     return [name for name in sys.modules if name.startswith("vllm.")]
+def parser():
+    from vllm import plugins
+    from vllm_regress_target.dialect import commandline
+    return {
+        "built in": commandline.serve_parser().get_default("built_in"),
+        "here": os.getpid(),
+        "plugins": [plugins.plugins_loaded, plugins.loaded_in],
+    }
 def plugins(read=True):
     import importlib.metadata
     if not read:
@@ -158,6 +183,18 @@ def test_children_inherit_what_each_of_them_would_import(
     agent.stop()
     assert "vllm.ray.cluster" in imported
     assert ("vllm.entrypoints.serve.adapters.api_router" in imported) == (fronts == ["serve"])
+
+
+def test_the_parser_of_servers_is_built_once_and_plugins_are_left_to_each_server(
+    target: Path, run_dir: RunDir, probe: Path
+) -> None:
+    agent = Agent(target, run_dir)
+    agent.start(Deadline.after("import", 60))
+    agent.warm(Deadline.after("import", 60), fronts=["serve"])
+    first, second = (ask(agent, probe, "parser") for _ in range(2))
+    agent.stop()
+    assert first["built in"] == second["built in"] not in (first["here"], second["here"])
+    assert first["plugins"] == [False, []]
 
 
 def test_entry_points_are_read_once_for_all_children_until_a_folder_of_the_path_changes(

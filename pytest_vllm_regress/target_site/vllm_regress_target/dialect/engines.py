@@ -14,7 +14,7 @@ import threading
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from .. import Unsupported, spawning
-from . import gpu, ray_nodes
+from . import commandline, gpu, ray_nodes
 from .installed import generation_is_read_at_import, version
 from .plan import Plan
 
@@ -54,6 +54,8 @@ def warm(fronts: List[str]) -> None:
         if "serve" in fronts:
             for name in (*_SERVER_MODULES, *_routers()):
                 _import_if_present(name)
+            with contextlib.suppress(Exception):
+                commandline.build_parser_for_children()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "sim":
         from .. import sim
 

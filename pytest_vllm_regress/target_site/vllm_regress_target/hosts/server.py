@@ -1,7 +1,5 @@
 """The server role: run ``vllm serve`` in this process."""
 
-import functools
-import inspect
 import os
 import sys
 from multiprocessing import resource_tracker
@@ -16,8 +14,7 @@ def run(channel: FrameSocket, request: Frame) -> int:
     """Answer one ``serve`` request with the command line, then run vLLM's command until it ends."""
     channel.send({"event": "ready"})
     arguments = channel.receive()
-    # Up to 0.9, several parsers read the source of each configuration class, and each time the whole module is parsed again.
-    inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
+    commandline.remember_sources()
     try:
         spec = arguments["spec"]
         words = spec.get("command_line")

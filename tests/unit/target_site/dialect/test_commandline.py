@@ -94,6 +94,7 @@ def test_the_parser_is_imported_from_the_command_s_module(
         command.parent.mkdir()
         command.write_text(f"import a_server_not_to_be_loaded\nfrom {home} import (make_arg_parser,\n    another)\n")
     monkeypatch.syspath_prepend(tmp_path)
+    commandline.serve_parser.cache_clear()
     with mock.patch.dict(sys.modules):
         assert "here" in [action.dest for action in commandline.serve_parser()._actions]
 
