@@ -44,6 +44,7 @@ def unconnected(port: int, deadline_for: DeadlineFor = five_seconds, **spec: Any
         return wait_readable(deadline, call)
 
     child = SimpleNamespace(
+        pid=None,
         failure=failure,
         log_tail=lambda: "",
         replied=lambda phase, reply: None,
