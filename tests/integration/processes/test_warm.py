@@ -26,7 +26,7 @@ from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import writable_root
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.conftest import MakeTarget
-from tests.helpers import fake_gpus, stand_in_vllm
+from tests.helpers import fake_gpus, fake_vllm
 
 NVML_THREAD = """
 import threading, time
@@ -44,7 +44,7 @@ named.wait()
 @pytest.fixture
 def probe(tmp_path: Path) -> Path:
     file = tmp_path / "probe.py"
-    file.write_text(stand_in_vllm.PROBE)
+    file.write_text(fake_vllm.REPORT)
     return file
 
 
@@ -52,7 +52,7 @@ def probe(tmp_path: Path) -> Path:
 def target(make_target: MakeTarget) -> Path:
     """An interpreter with a stand-in for vLLM."""
     python = make_target()
-    stand_in_vllm.install(python)
+    fake_vllm.install(python)
     return python
 
 
