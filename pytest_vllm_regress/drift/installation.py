@@ -17,7 +17,7 @@ from ..environments.locks import resolved_versions
 from ..environments.recipes import Recipe
 from ..errors import FIRST_ERROR, BuildError, ChildError, NotAtWork, Part, Unsupported, UsageError
 from ..util.masking import mask
-from ..util.paths import PACKAGE
+from ..util.paths import PACKAGE, writable_root
 from ..util.sizes import GIB, disk_usage
 from .model import Stage
 
@@ -97,7 +97,7 @@ def limited_downloads(limit: int) -> Iterator[Callable[[], None]]:
     """
     if limit < RELEASE_BYTES:
         raise UsageError(f"--disk: {limit / GIB:.0f} GiB are too few: a release may take {RELEASE_BYTES / GIB:.0f} GiB")
-    folder = EnvironmentCache().root.parent / uv.SWEEP_CACHE
+    folder = writable_root() / uv.SWEEP_CACHE
 
     def make_room() -> None:
         if disk_usage(folder) > limit - RELEASE_BYTES:

@@ -193,7 +193,7 @@ def has_wheel_folder() -> bool:
 def own_cache(folder: Path) -> Iterator[None]:
     """Let uv keep what it downloads in ``folder`` while the context is open, so that it can be counted and removed.
 
-    Raises ``UsageError`` if another process does that now: each would keep to its limit of disk space without counting the other's environments.
+    Raises ``UsageError`` while another process does the same, because neither would count the other's environments against its disk limit.
     """
     private_folder(folder.parent)
     lock = FileLock(f"{folder}.lock", thread_local=False)

@@ -17,7 +17,7 @@ from ..util.text import truncate_middle
 from .dossier import ray_logs
 
 MAX_CHARS = 100_000
-"""Kept of one log: its beginning and its end, so that neither the first error nor the last is lost.
+"""Maximum characters kept of one log: its beginning and its end, so that neither the first error nor the last is lost.
 
 The nested tracebacks of one failed start can have 43,000 characters (vLLM 0.22, with the cause in their middle).
 """

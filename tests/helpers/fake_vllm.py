@@ -1,4 +1,4 @@
-"""Fake vLLMs: one for environments from source (its source tree, the wheel of a release, an index of releases), and one for warm agents."""
+"""Two fake vLLMs: one for environments built from source (source tree, wheel, index of releases), and one for warm agents to import."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def patience():
 
 
 def install(python: Path) -> None:
-    """Write ``IMPORTED`` into the environment of the interpreter ``python``."""
+    """Install the fake vLLM that warm agents import into the environment of ``python``."""
     site = next((python.parent.parent / "lib").glob("python3.*/site-packages"))
     for name, text in IMPORTED.items():
         file = site / "vllm" / name

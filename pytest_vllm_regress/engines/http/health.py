@@ -11,11 +11,9 @@ import httpx
 from .metrics import Metrics
 
 HEALTH_TIMEOUT_S = 5.0
-"""On two busy cores, a server that its engine core floods with results may take more than 2 s to answer and is not dead.
-
-Time in which the server waits for a processor does not count, up to ``MAX_HEALTH_S``.
-"""
+"""Seconds to wait for an answer: on two busy cores, a server whose engine core floods it with results may need more than 2 s."""
 MAX_HEALTH_S = 30.0
+"""The same, including the time in which the server waits for a processor."""
 _WORTH_ASKING_S = 0.2
 WINDOW_S = 1.5
 DEAD, STUCK, SLOW, IDLE = "dead", "stuck", "slow", "idle"
@@ -57,15 +55,15 @@ class Counters:
 def check_health(get: Get, pause: Callable[[float], None], starved: Callable[[], float] = lambda: 0.0) -> Health:
     """Request /health once and /metrics twice, with ``pause`` in between. Each request may take ``HEALTH_TIMEOUT_S``.
 
-    ``get(path, seconds)`` raises ``httpx.TransportError``. ``starved()`` returns the seconds in which the server has waited for a processor so far.
+    ``get(path, seconds)`` raises ``httpx.TransportError``. ``starved()`` returns for how many seconds the server has waited for a processor so far.
     """
     try:
-        health = _get(get, "/health", starved)
+        health = _get_patiently(get, "/health", starved)
         if not health.is_success:
             return Health(DEAD, f"the server says it is not healthy (/health: HTTP {health.status_code})")
-        before = Counters.parse(_get(get, "/metrics", starved).text)
+        before = Counters.parse(_get_patiently(get, "/metrics", starved).text)
         pause(WINDOW_S)
-        after = Counters.parse(_get(get, "/metrics", starved).text)
+        after = Counters.parse(_get_patiently(get, "/metrics", starved).text)
     except httpx.TransportError as error:
         return Health(DEAD, f"the API server does not answer /health ({type(error).__name__})")
     if before is None or after is None:
@@ -86,7 +84,8 @@ def check_health(get: Get, pause: Callable[[float], None], starved: Callable[[],
     return Health(IDLE, "healthy and idle: the engine knows of no request, so it was lost on the way")
 
 
-def _get(get: Get, path: str, starved: Callable[[], float]) -> httpx.Response:
+def _get_patiently(get: Get, path: str, starved: Callable[[], float]) -> httpx.Response:
+    """Like ``get``, but after a timeout ask again for as long as the server had to wait for a processor."""
     seconds, total_s = HEALTH_TIMEOUT_S, 0.0
     while True:
         before = starved()
@@ -100,7 +99,7 @@ def _get(get: Get, path: str, starved: Callable[[], float]) -> httpx.Response:
 
 
 def waited_for_processor(pid: int) -> float:
-    """Return the seconds in which a process's first thread could run but had no processor (schedstat of proc(5)); 0 if that is unknown."""
+    """Return how many seconds the main thread of a process was ready to run but had no processor (schedstat in proc(5)); 0 if unknown."""
     try:
         return int(Path("/proc", str(pid), "schedstat").read_bytes().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""How long processes wait for a processor, as the kernel counts it."""
+"""The time that processes wait for a processor, as counted by the kernel."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_counters_are_summed_over_engines() -> None:
 
 @pytest.mark.parametrize(("starved_share", "state"), [(0.0, "dead"), (0.5, "dead"), (0.9, "stuck")])
 def test_time_in_which_the_server_waits_for_a_processor_does_not_count(starved_share: float, state: str) -> None:
-    """The server answers after 12 s, and has no processor for the given share of them."""
+    """The server answers after 12 s. For ``starved_share`` of this time it waits for a processor."""
     asked: list[float] = []
 
     def get(path: str, seconds: float) -> httpx.Response:

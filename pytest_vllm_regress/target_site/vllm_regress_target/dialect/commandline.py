@@ -139,9 +139,9 @@ def _program(module: str) -> Callable[[], Any]:
 
 
 def build_parser_for_children() -> None:
-    """Build the parser of ``vllm serve`` once for all servers that this process forks: up to 0.9 this takes almost half of their start.
+    """Build the parser of ``vllm serve`` once for all servers that this process forks. In 0.8.5 this takes almost half of a server's start.
 
-    Building it would load vLLM's general plugins. They are left to each server, because they depend on its variables.
+    vLLM's general plugins, which building it would load, are left to each server, because they depend on the server's variables.
     """
     remember_sources()
     plugins: Any = importlib.import_module("vllm.plugins")
@@ -153,7 +153,7 @@ def build_parser_for_children() -> None:
 
 
 def remember_sources() -> None:
-    """Read the source of each class once. Up to 0.9, several parsers ask for it, and each time the whole module is parsed again."""
+    """Cache ``inspect.getsource``. Up to 0.9, several parsers ask for the same classes, and each call parses the whole module again."""
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
 
 
