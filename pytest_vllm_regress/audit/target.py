@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -96,8 +97,6 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
 
     Nothing is started; ``read_interpreter`` starts an interpreter. ``allowed``: the valid targets, for the message about a missing file.
     """
-    if not target:
-        raise UsageError(f"'': an empty name. Give {allowed}")
     if target == STDIN:
         return parse_list(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
     path = expand_home(target)
@@ -105,7 +104,8 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
         if pinned := _pinned(target):
             return pinned
         requirement = requirement_of(target)
-        if requirement is not None and (requirement.specifier or canonicalize_name(requirement.name) in VLLM):
+        names_vllm = requirement is not None and canonicalize_name(requirement.name) in VLLM
+        if names_vllm or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[(=<>!~]", target):
             raise UsageError(f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4")
         raise UsageError(f"{target}: no such file. Give {allowed}")
     environment = path.absolute().parent.parent

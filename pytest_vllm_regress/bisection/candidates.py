@@ -70,7 +70,7 @@ def choose_releases(
     if len(chosen) < 2:
         raise UsageError(
             f"{package} {text}: matches {len(chosen)} of {len(available)} releases; a bisection needs two. "
-            "Give another range with --releases"
+            f"Give {'other ends' if good else 'another range with --releases'}"
         )
     return chosen
 

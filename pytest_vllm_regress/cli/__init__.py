@@ -21,7 +21,7 @@ import typer.main
 from .._version import __version__
 from ..errors import BuildError, RegressError, UsageError
 from ..util.logs import LOGGER, logging_to
-from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, nonempty_path, say, warn
+from .context import BROKEN_PIPE, HELP, INTERNAL, INTERRUPTED, OK, UNBUILT, USAGE, Invocation, say, warn
 
 MODULES = {
     "ask": "run",
@@ -135,6 +135,7 @@ def _flush(stream: TextIO) -> OSError | None:
 def _run(arguments: Sequence[str] | None) -> int:
     own_args, pytest_args = _split(sys.argv[1:] if arguments is None else arguments)
     try:
+        _refuse_empty(own_args)
         app(args=own_args, prog_name="vllm-regress", obj=(own_args, pytest_args))
     except SystemExit as exit_request:
         # typer and rich turn it into an exit with 1, which means something else.
@@ -177,7 +178,6 @@ def root(
         typer.Option(
             "--cases",
             metavar="DIR",
-            parser=nonempty_path,
             help="Directory of cases (default: ./cases, else the built-in cases).",
         ),
     ] = None,
@@ -208,7 +208,7 @@ def root(
             f"{command}: Linux only, because it starts engines or builds environments. On {sys.platform} these commands work: "
             f"{', '.join(name for name in MODULES if name not in LINUX_ONLY)}"
         )
-    context.with_resource(logging_to(verbose, log_file))
+    context.with_resource(logging_to(verbose, log_file, warn))
     LOGGER.info("vllm-regress %s: %s", __version__, shlex.join([*own_args, *pytest_args]))
     context.obj = Invocation(cases, pytest_args, verbose > 0)
 
@@ -220,6 +220,15 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     if PASSING_ON.isdisjoint(words[:at]):
         return words, ()
     return words[:at], tuple(words[at + 1 :])
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise ``UsageError`` for an empty argument. No option has a use for one, and an empty path would mean the working directory."""
+    for before, word in zip(["", *arguments], arguments, strict=False):
+        option, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if equals and not value.strip():
+            which = f"the argument after {option}" if option.startswith("-") else "an argument"
+            raise UsageError(f"{which} is empty, perhaps because a variable is not set: give it, or leave it out")
 
 
 def _status(code: object) -> int:

@@ -21,7 +21,6 @@ from .context import (
     Yes,
     confirm_downloads,
     invocation,
-    nonempty_path,
     print_json,
     say,
     warn,
@@ -229,7 +228,6 @@ def uses(
         Path | None,
         typer.Argument(
             metavar="[PATH]",
-            parser=nonempty_path,
             help="Directory of a project, or one of its files (default: this directory).",
         ),
     ] = None,

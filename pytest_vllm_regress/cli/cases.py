@@ -175,10 +175,6 @@ def new(
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")
     if front and front not in TEMPLATES:
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
-    texts = {"--title": title, "--family": family, "--package": package, "--affected": affected, "--pattern": pattern}
-    for option, text in texts.items():
-        if text is not None and not text.strip():
-            raise UsageError(f"{option} {text!r}: give some text, or leave the option out for its default")
 
     draft = Draft(
         title=title and title.strip(),

@@ -22,6 +22,7 @@ import typer
 from ..defaults import ASKED_DEVICES
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
+from ..util.sizes import size_of
 from ..util.text import one_line, printable
 from ..util.validation import format_value
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..runner.progress import CaseLines, Say
 
 OK, UNEXPECTED, USAGE, UNBUILT, INTERNAL, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 4, 130, 141
+DISK = "30GiB"
 HELP = {"help_option_names": ["-h", "--help"]}
 Yes = Annotated[
     bool, typer.Option("--yes", "-y", help="Download without asking. Without a terminal there is no question.")
@@ -180,11 +182,12 @@ class Invocation:
             return ()
 
 
-def nonempty_path(text: str) -> Path:
-    """Parse a path. Reject an empty string, for example from an unset variable, which would mean the working directory."""
-    if not text:
-        raise typer.BadParameter("the path is empty. Give . for the working directory")
-    return Path(text)
+def disk_limit(text: str) -> int:
+    """Return the bytes that ``--disk`` allows. Raises ``UsageError``."""
+    limit = size_of(text)
+    if limit is None:
+        raise UsageError(f"--disk {format_value(text)}: allowed is a size such as {DISK}")
+    return limit
 
 
 def invocation(context: typer.Context) -> Invocation:

@@ -33,7 +33,7 @@ def doctor(
         rows = [[*(str(entry[name]) for name in node_column), *_row(entry, remove)] for entry in leftovers]
         print_columns((*node_column, "what", "size", "since", "left by", "", "name"), rows)
         if not remove:
-            say("`vllm-regress doctor --remove` removes it")
+            say(f"`vllm-regress doctor --remove` removes {'it' if len(leftovers) == 1 else 'them'}")
     raise typer.Exit(OK if all(entry["removed"] for entry in leftovers) else UNEXPECTED)
 
 

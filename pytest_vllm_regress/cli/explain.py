@@ -67,7 +67,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
     path = expand_home(file)
     if path.exists() and not path.is_file():
         raise UsageError(
-            f"{file}: is not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
+            f"{file}: not a regular file. Give a log, or - for standard input: COMMAND | vllm-regress explain -"
         )
     if not path.is_file():
         raise UsageError(f"{file}: no such file. Give a log, or - for standard input")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,9 +30,9 @@ from ..runner.slots import machine_room
 from ..util.files import check_writable, write_atomically
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from ..util.sizes import GIB, size_of
-from ..util.validation import format_value
+from ..util.sizes import GIB
 from .context import (
+    DISK,
     HELP,
     OK,
     UNEXPECTED,
@@ -49,6 +50,7 @@ from .context import (
     check_device,
     confirm,
     confirm_downloads,
+    disk_limit,
     end_if_idle,
     invocation,
     make_executor,
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     from ..cases.model import Case
     from ..runner.executor import Executor
 
-DISK = "30GiB"
 app = typer.Typer(context_settings=HELP)
 
 
@@ -274,14 +275,7 @@ def _disk_limit(disk: str | None, releases: str | None, on: str | None, dry_run:
         if disk is not None:
             raise UsageError(f"--disk limits what --releases downloads{where or '. Leave it out here'}")
         return None
-    return _size(disk or DISK)
-
-
-def _size(disk: str) -> int:
-    limit = size_of(disk)
-    if limit is None:
-        raise UsageError(f"--disk {format_value(disk)}: allowed is a size such as {DISK}")
-    return limit
+    return disk_limit(disk or DISK)
 
 
 def _sweep(
@@ -358,11 +352,13 @@ def drift(
     from ..drift.installation import Release, limited_downloads
     from ..drift.record import known_culprits, read_record, table, to_json, write_record
 
+    if not re.fullmatch(r"3\.([89]|\d\d)", python):
+        raise UsageError(f"--python {python!r}: not a version of Python that vLLM has been released for, such as 3.11")
     chosen = _releases(versions or (), specifier)
     drifts = read_record(record) if record else {}
     today = datetime.datetime.now(datetime.UTC).date()
     size = disk or (DISK if specifier else None)
-    limited = limited_downloads(_size(size)) if size else contextlib.nullcontext(lambda: None)
+    limited = limited_downloads(disk_limit(size)) if size else contextlib.nullcontext(lambda: None)
     with terminate_as_interrupt(), limited as make_room:
         for version in chosen:
             recorded = drifts.get(version)

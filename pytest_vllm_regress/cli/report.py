@@ -188,7 +188,7 @@ def judge(
         results.write_results(write, results.RunResult(tuple(judgement.now for judgement in judgements)))
     stale = sum(bool(judgement.stale) for judgement in judgements)
     changed = sum(judgement.changed for judgement in judgements)
-    say(f"{len(judgements)} observations judged again: {changed} verdicts changed, {stale} out of date")
+    say(f"observations judged again: {len(judgements)}; verdicts changed: {changed}; out of date: {stale}")
     raise typer.Exit(OK if all(entry.now.expected and not entry.stale for entry in judgements) else UNEXPECTED)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,16 @@ def built_in_sources(module: str) -> tuple[Path, ...]:
     """Return the source files of a module of ``BUILT_IN``."""
     folder = _TARGET / module
     return tuple(sorted(folder.glob("*.py"))) if folder.is_dir() else (folder.with_suffix(".py"),)
+
+
+@functools.cache
+def _functions(module: str) -> tuple[str, ...]:
+    """Return the names of the functions of a module of ``BUILT_IN`` that a test may call."""
+    file = _TARGET / module / "__init__.py" if (_TARGET / module).is_dir() else _TARGET / f"{module}.py"
+    names = (
+        node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)
+    )
+    return tuple(sorted(name for name in names if not name.startswith("_")))
 
 
 class Probe:
@@ -80,6 +92,12 @@ class Probe:
                 hint = did_you_mean(module, BUILT_IN)
                 raise UsageError(
                     f"vllm_probe calls {function}: no built-in module {module!r}.{hint} There are: {', '.join(BUILT_IN)}"
+                )
+            functions = _functions(module)
+            if name not in functions:
+                raise UsageError(
+                    f"vllm_probe calls {function}: the built-in module {module} has no function {name!r}.{did_you_mean(name, functions)} There "
+                    f"are: {', '.join(functions)}"
                 )
             return f"{_TARGET.name}.{module}", name
         if not self._file.exists():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,8 @@ class Session:
         on_waited: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
+        self._pid = os.getpid()
+        self._names: tuple[str, ...] = ()
         self._controller = controller
         self._early_exit = early_exit or self.default_early_exit
         self._on_waited = on_waited
@@ -108,8 +111,10 @@ class Session:
         return self._run
 
     def environment_names(self) -> tuple[str, ...]:
-        """Return the requested environments, or the default one."""
-        return tuple(map(canonical_name, self.settings.environments)) or (default_environment(),)
+        """Return the requested environments, or the default one: those that the working directory had at first, which a test may change."""
+        if not self._names:
+            self._names = tuple(map(canonical_name, self.settings.environments)) or (default_environment(),)
+        return self._names
 
     def target(self, name: str) -> Target:
         """Build (where it must be built), inspect and remember an environment."""
@@ -221,7 +226,9 @@ class Session:
         self._engines.release((target.name, spec, front))
 
     def close(self) -> None:
-        """Stop every engine and agent, end what is left of this run, remove its directory."""
+        """Stop every engine and agent, end what is left of this run, remove its directory. Does nothing in a forked process."""
+        if os.getpid() != self._pid:
+            return
         self._engines.clear()
         self._agents.stop()
         if self._run is not None:
@@ -250,10 +257,14 @@ class Session:
 
     def _shared(self, key: tuple[str, EngineSpec, str], user: str, fresh: bool, start: Callable[[], E]) -> E:
         self._check_budget()
-        if fresh:
-            self._engines.make_room(user)
-            return start()
-        return self._engines.acquire(key, user, start)
+        try:
+            if fresh:
+                self._engines.make_room(user)
+                return start()
+            return self._engines.acquire(key, user, start)
+        except ChildError:
+            self.run.check()  # processes die when their files are removed
+            raise
 
     def _prepare(self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str) -> _Start:
         """Start the process for an engine or a server of ``spec`` and prepare the request that starts the engine in it."""

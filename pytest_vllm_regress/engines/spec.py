@@ -197,6 +197,8 @@ def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tup
         if is_axis:
             if not value:
                 raise UsageError(f"vllm_engine({name}=[]): an axis needs at least one value")
+            if len({json.dumps(single, default=repr) for single in value}) < len(value):
+                raise UsageError(f"vllm_engine({name}={value!r}): an axis has each value once")
             axes.append(Axis(name, tuple(value)))
         else:
             fixed[name] = value
@@ -233,9 +235,21 @@ def _frozen(name: str, value: Json) -> FrozenMapping | None:
     if not isinstance(value, Mapping):
         raise UsageError(f"engine spec: {name} must be a mapping, not {type(value).__name__}")
     try:
-        return FrozenMapping({key: str(text) for key, text in value.items()} if name == "env" else value)
+        return FrozenMapping(_variables(value) if name == "env" else value)
     except TypeError as error:
         raise UsageError(f"engine spec: {name} must hold JSON values only: {error}") from None
+
+
+def _variables(value: Mapping[Any, object]) -> dict[str, str]:
+    """Return environment variables with texts as values. Raises ``UsageError`` for what no process can have."""
+    variables = {key: str(text) for key, text in value.items()}
+    for key, text in variables.items():
+        if not isinstance(key, str) or not key or "=" in key or "\0" in key + text:
+            raise UsageError(
+                f"engine spec: env: {key!r} cannot be set: a name is a text that is neither empty nor has a '=', and neither name nor value has "
+                "a null character"
+            )
+    return variables
 
 
 def _folders(value: object) -> tuple[str, ...]:

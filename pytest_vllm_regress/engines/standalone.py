@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 from ..defaults import MAX_ENGINES
 from ..errors import UsageError
 from ..processes.child_handle import Loan
-from ..util.deadline import Deadline
+from ..util.deadline import Deadline, check_seconds
 from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
@@ -221,4 +221,5 @@ def _session(settings: Settings, progress: Callable[[str], None]) -> Session:
 
 
 def _deadline_for(phase: str, seconds: float | None) -> Deadline:
+    check_seconds(seconds)
     return Deadline.after(phase, seconds or Timeouts().of(phase))

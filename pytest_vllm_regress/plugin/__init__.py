@@ -127,7 +127,7 @@ def pytest_vllm_regress_legs(item: pytest.Item, nextitem: pytest.Item | None) ->
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if not uses_target(pyfuncitem):
         return (yield)
-    with fixtures.skipping():
+    with fixtures.ending_forks(), fixtures.skipping():
         return (yield)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -230,6 +233,28 @@ def skipping() -> Iterator[None]:
         yield
     except Unsupported as error:
         raise pytest.skip.Exception(str(error)) from error
+
+
+@contextlib.contextmanager
+def ending_forks() -> Iterator[None]:
+    """End a process that the test has forked before it returns to pytest: it would run the other tests, too, and clean up after this run.
+
+    It ends with the status that it would have as a program.
+    """
+    controller, status = os.getpid(), 0
+    try:
+        yield
+    except BaseException as error:
+        if os.getpid() == controller:
+            raise
+        status = 1
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            status = error.code or 0
+        else:
+            print(traceback.format_exc(), file=sys.stderr)
+    if os.getpid() != controller:
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover, ...]) -> None:

@@ -69,8 +69,11 @@ def _parsed(node: Any) -> EngineMarker:
         arguments = {**full_names(marker.kwargs), **arguments}
     own = {key: arguments.pop(key) for key in _OWN_KEYS if key in arguments}
     front = front_named(own.get("front", "offline"))
+    fresh = own.get("fresh", False)
+    if not isinstance(fresh, bool):
+        raise UsageError(f"vllm_engine: fresh={format_value(fresh)} is neither True nor False")
     fixed, axes = parse_axes(arguments, _OWN_KEYS)
-    return EngineMarker(front, bool(own.get("fresh", False)), _seconds(own.get("timeout")), fixed, axes)
+    return EngineMarker(front, fresh, _seconds(own.get("timeout")), fixed, axes)
 
 
 def _seconds(timeout: object) -> float | None:

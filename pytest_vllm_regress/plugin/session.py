@@ -17,7 +17,7 @@ from ..engines.session import Session
 from ..errors import RegressError
 from ..gpus.visible import usable
 from ..processes.early_exit import EarlyExitPolicy
-from ..util.deadline import Deadline, DeadlineFor
+from ..util.deadline import Deadline, DeadlineFor, check_seconds
 from ..util.masking import mask
 from ..util.signals import end_with_parent
 from ..util.text import one_line, printable
@@ -88,6 +88,7 @@ def deadline_for(config: pytest.Config) -> DeadlineFor:
     """Return a function that makes the deadline of a phase: the phase's timeout, or the time left before pytest-timeout's, whichever is less."""
 
     def make(phase: str, override_s: float | None) -> Deadline:
+        check_seconds(override_s)
         allowed = override_s if override_s is not None else settings_of(config).timeouts.of(phase)
         item = current_item(config)
         outer = outer_timeout(item) if item is not None else 0.0

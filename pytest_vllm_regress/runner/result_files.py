@@ -60,4 +60,4 @@ def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunR
 
 
 def _is_file(destination: Path) -> bool:
-    return destination.suffix == ".json"
+    return destination.suffix == ".json" or (destination.exists() and not destination.is_dir())

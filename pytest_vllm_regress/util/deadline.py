@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ..errors import UsageError
+
 Clock = Callable[[], float]
 MAX_SLEEP_S = 1.0
 _MAX_GAP_S = 2 * MAX_SLEEP_S
@@ -91,7 +93,13 @@ class Deadline:
 
 
 DeadlineFor = Callable[[str, float | None], Deadline]
-"""Return the deadline of a phase. Seconds, if given, replace the phase's default."""
+"""Return the deadline of a phase. Seconds, if given, replace the phase's default. Raises ``UsageError`` for what is no number of seconds."""
+
+
+def check_seconds(seconds: float | None) -> None:
+    """Raise ``UsageError`` for a timeout that is neither None nor a number of at least 0: it would look like a hang of vLLM."""
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
+        raise UsageError(f"timeout={seconds!r} is not a number of seconds of at least 0")
 
 
 def wait_readable(deadline: Deadline, *sources: HasDescriptor, at_most_s: float = math.inf) -> bool:

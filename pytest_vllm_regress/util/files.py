@@ -116,6 +116,10 @@ def _check_name(path: Path) -> None:
         raise UsageError("the path of an output file is empty or '.': name a file")
     if path.parts[0] == "-":
         raise UsageError(f"{path}: this output cannot go to standard output: name a file")
+    if (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    ):  # replacing it would remove a device
+        raise UsageError(f"{path}: not a regular file: name a file")
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .masking import mask
@@ -49,17 +49,33 @@ class _MaskingHandler(logging.Handler):
 LOGGER.addHandler(_MaskingHandler())
 
 
+class _File(logging.FileHandler):
+    """A log file. When it cannot be written, for example on a full disk, the log ends with one warning, and the command goes on."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        super().__init__(path, encoding="utf-8")
+        self._warn = warn
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        LOGGER.removeHandler(self)
+        self._warn(f"vllm-regress: the log ends here: {self.baseFilename}: {sys.exception()}")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # what could not be written is still in the buffer
+            super().close()
+
+
 @contextlib.contextmanager
-def logging_to(verbosity: int, file: Path | None) -> Iterator[None]:
+def logging_to(verbosity: int, file: Path | None, warn: Callable[[str], None]) -> Iterator[None]:
     """Log to standard error (``verbosity`` 1: INFO, 2 or more: DEBUG; 0: not at all) and append DEBUG and above to ``file``.
 
-    Raises ``OSError`` if the file cannot be opened.
+    Raises ``OSError`` if the file cannot be opened. ``warn``: called with a line when it cannot be written later.
     """
     handlers: list[logging.Handler] = []
     if verbosity:
         handlers.append(_prepare(logging.StreamHandler(sys.stderr), logging.INFO if verbosity == 1 else logging.DEBUG))
     if file is not None:
-        handlers.append(_prepare(logging.FileHandler(file, encoding="utf-8"), logging.DEBUG))
+        handlers.append(_prepare(_File(file, warn), logging.DEBUG))
     previous_level = LOGGER.level
     if handlers:
         LOGGER.setLevel(min(handler.level for handler in handlers))

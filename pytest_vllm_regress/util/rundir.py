@@ -72,8 +72,8 @@ class RunDir:
         return self.path / "ray"
 
     def check(self) -> None:
-        """Raise ``UsageError`` if the directory is gone."""
-        if not self.path.is_dir():
+        """Raise ``UsageError`` if the directory is gone, even where a process that still writes to it has created it again."""
+        if not (self.path / _OWNER).exists():
             raise UsageError(
                 f"the run directory {self.path} was removed while it was in use, perhaps by a program that cleans {self.path.parent}. "
                 "Run again; if it happens again, set TMPDIR to a folder that nothing cleans"

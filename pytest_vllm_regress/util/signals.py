@@ -14,17 +14,19 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` on SIGTERM, so that a cancelled CI job stops its pytest and prints its results.
+    """Raise ``KeyboardInterrupt`` on SIGTERM and SIGHUP, so that a cancelled CI job or a closed terminal stops its pytest and keeps its results.
 
-    Also restores SIGINT if it is ignored, as it is in a command that a shell started in the background: child processes inherit that, and pytest
-    could not be interrupted.
+    SIGHUP stays ignored under ``nohup``. SIGINT is restored if it is ignored, as it is in a command that a shell started in the background: child
+    processes inherit that, and pytest could not be interrupted.
     """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     signal.signal(signal.SIGTERM, interrupt)
+    if handlers[signal.SIGHUP] is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupt)
     if handlers[signal.SIGINT] is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

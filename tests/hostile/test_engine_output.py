@@ -44,7 +44,7 @@ def is_harmless(output: str, *, colours: bool = False) -> bool:
 
 
 def logged(text: str, capsys: pytest.CaptureFixture[str], file: Path) -> str:
-    with logging_to(2, file):
+    with logging_to(2, file, print):
         logging.getLogger("vllm_regress.engines").warning("the engine said %s", text)
     return capsys.readouterr().err + file.read_text()
 

@@ -130,6 +130,8 @@ def test_engine_markers(pytester: pytest.Pytester, affected_target: Path) -> Non
         ("tp=[]", "vllm_engine"): "an axis needs at least one value",
         ('front="sync"', "vllm_engine"): "front='sync' is not one of offline, async, serve",
         ("tp=[1, 2], tensor_parallel_size=1", "vllm_engine"): "tp is short for tensor_parallel_size: give one of them",
+        ("fresh='yes'", "vllm_engine"): "fresh='yes' is neither True nor False",
+        ("tp=[1, 1]", "vllm_engine"): "an axis has each value once",
         ("timeout='5'", "vllm_engine"): "timeout='5' is not a positive number of seconds",
         ("timeout=True", "vllm_engine"): "timeout=True is not a positive number of seconds",
         ("tp=[1, 2]", "vllm_env"): "uses none of the fixtures engine_spec, vllm_engine, vllm_server",

@@ -117,3 +117,34 @@ def test_plugin_is_light_where_it_is_not_used(pytester: pytest.Pytester) -> None
     pytester.makepyfile(f"import sys\n\ndef test_it():\n    assert not set({heavy!r}) & set(sys.modules)\n")
     options = ["-p", "no:hypothesispytest", "-p", "no:xdist", "-p", "no:timeout"]
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
+FORKS = """
+import os, pytest, sys
+pytestmark = pytest.mark.vllm_case("demo-1")
+
+@pytest.mark.parametrize("end", ["returns", "exits", "fails"])
+def test_forks(vllm_probe, end):
+    child = os.fork()
+    if child == 0:
+        if end == "returns":
+            return
+        sys.exit(3) if end == "exits" else pytest.fail("in the child")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == dict(returns=0, exits=3, fails=1)[end]
+    assert vllm_probe("fine", timeout=60) == 8
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), "5"])
+def test_timeouts(vllm_probe, seconds):
+    vllm_probe("fine", timeout=seconds)
+"""
+
+
+def test_forked_children_end_and_wrong_timeouts_are_refused(
+    demo: Demo, pytester: pytest.Pytester, fixed_target: Path
+) -> None:
+    """A child that returned to pytest ran the other tests, too, and removed the run directory. A timeout of -1 s looked like a hang."""
+    demo(test=FORKS)
+    done = pytester.runpytest_subprocess(f"--vllm-env={fixed_target}")
+    done.assert_outcomes(passed=3, failed=3)
+    for seconds in ("-1", "nan", "'5'"):
+        done.stdout.fnmatch_lines([f"INCONCLUSIVE: *timeout={seconds} is not a number of seconds of at least 0*"])

@@ -17,7 +17,7 @@ from pytest_vllm_regress.cli import main
 from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.runner import run
 from pytest_vllm_regress.runner.result_files import check_destination, save_results
-from pytest_vllm_regress.util.files import check_writable
+from pytest_vllm_regress.util.files import check_writable, write_atomically
 from tests.helpers.cases import CaseFile
 
 RUN = RunResult((TestResult("a", "t", Verdict.FIXED, "passed", "sim", "e"),))
@@ -60,6 +60,15 @@ def test_a_place_below_a_file_is_an_error_before_the_run(name: str, tmp_path: Pa
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be written"):
         check_destination(tmp_path / "file" / name)
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    for path in (tmp_path / "pipe", tmp_path / "link"):
+        for write in (check_destination, lambda path: write_atomically(path, "text")):
+            with pytest.raises(UsageError, match=f"^{path}: not a regular file"):
+                write(path)
 
 
 def test_a_folder_where_a_file_is_wanted_is_an_error(tmp_path: Path) -> None:

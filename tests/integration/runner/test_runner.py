@@ -334,32 +334,45 @@ def test_output_goes_to_standard_error_where_ours_is_for_programs(capfd: pytest.
 
 
 def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
-    """SIGTERM and SIGKILL to the runner both end the command it runs, and SIGTERM lets the command clean up first."""
+    """SIGTERM, SIGHUP and SIGKILL to the runner end the command it runs, and only SIGKILL does not let the command clean up first."""
     child = (
-        "import signal, sys, time; from pathlib import Path; p = Path(sys.argv[1]); (p / 'up').write_text('')\n"
+        "import signal, sys, time; from pathlib import Path; p = Path(sys.argv[1]); (p / 'up').write_text('up')\n"
         "try: time.sleep(60)\n"
         "except KeyboardInterrupt: (p / 'cleaned').write_text('')\n"
     )
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        place = tmp_path / number.name
+        _end_runner_of(child, place, number)
+        assert (place / "cleaned").exists() is (number != signal.SIGKILL)
+        _wait_for(functools.partial(_ended, str(place)))
+
+
+def test_an_interrupted_runner_removes_the_run_directory_of_a_command_that_left_it(tmp_path: Path) -> None:
+    child = (
+        "import os, sys, time; from pathlib import Path; from pytest_vllm_regress.util.rundir import RunDir\n"
+        "p = Path(sys.argv[1]); run = RunDir.create(); (p / 'up').write_text(str(run.path))\n"
+        "try: time.sleep(60)\n"
+        "except KeyboardInterrupt: os._exit(1)\n"
+    )
+    _end_runner_of(child, tmp_path / "place", signal.SIGHUP)
+    assert not Path((tmp_path / "place/up").read_text()).exists()
+
+
+def _end_runner_of(child: str, place: Path, number: signal.Signals) -> None:
+    """Send ``number`` to a runner once its command, which gets ``place``, has written the file ``up`` there. Wait until the runner has ended."""
+    place.mkdir()
     parent = (
         "import os, sys; from pytest_vllm_regress.runner.pytest_run import run_command\n"
         "from pytest_vllm_regress.util.signals import terminate_as_interrupt\n"
         "with terminate_as_interrupt():\n"
         "    run_command([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
     )
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        place = tmp_path / number.name
-        place.mkdir()
-        process = subprocess.Popen(
-            [sys.executable, "-c", parent, child, str(place)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        _wait_for((place / "up").exists)
-        process.send_signal(number)
-        process.wait(60)
-        assert (place / "cleaned").exists() is (number == signal.SIGTERM)
-        _wait_for(functools.partial(_ended, str(place)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent, child, str(place)], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _wait_for(lambda: (place / "up").exists() and (place / "up").read_text() != "")
+    process.send_signal(number)
+    process.wait(60)
 
 
 def _ended(word: str) -> bool:

@@ -153,7 +153,9 @@ def test_an_interpreter_without_vllm_breaks_nothing(cases: tuple[Case, ...]) -> 
         ("-", "only one side can be - (standard input)"),
         ("0.8.44", "0.8.44: vllm has no release 0.8.44; close to it: 0.8.4, 0.8.5"),
         ("vllm-0.8.44", "vllm has no release 0.8.44; close to it: 0.8.4, 0.8.5"),
-        ("", "'': an empty name. Give a release"),
+        ("", "an argument is empty"),
+        ("vllm=0.8.4", "is neither a file nor an exact version. Give a version such as vllm==0.8.4"),
+        ("vllm>=0.8,<banana", "is neither a file nor an exact version"),
     ],
 )
 def test_a_side_that_cannot_be_read_is_refused(

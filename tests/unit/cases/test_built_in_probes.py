@@ -99,6 +99,10 @@ def test_a_function_of_the_probe_file_is_named_alone(tmp_path: Path) -> None:
             "parser:tool_calls",
             r"no built-in module 'parser'\. Did you mean parsers\? There are: batch_files, frontend, grammars, parsers",
         ),
+        (
+            "parsers:reasonin",
+            r"parsers has no function 'reasonin'\. Did you mean reasoning\? There are: reasoning, tool_calls",
+        ),
         ("tool_calls", "there is no .*probe.py: write the function there"),
     ],
 )

@@ -92,7 +92,7 @@ def test_observations_of_other_code_are_out_of_date(
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo", str(file)]) == 1
     output = capsys.readouterr().out
     assert "a test or probe of the case has changed since" in output
-    assert "1 observations judged again: 0 verdicts changed, 1 out of date" in output
+    assert "observations judged again: 1; verdicts changed: 0; out of date: 1" in output
 
 
 def test_a_control_leg_that_was_not_run_proves_nothing(
@@ -130,7 +130,7 @@ def test_saved_observations_can_be_judged_anywhere(
     log = again.now.observation.parts[Part.LOG]
     assert 'File "CACHE/environments/x/vllm.py"\nexpected 8' in log and str(tmp_path) not in path.read_text()
     assert cli.main(["--cases", str(tmp_path / "cases"), "judge", "demo"]) == 0  # no run is needed
-    assert "1 observations judged again: 0 verdicts changed" in capsys.readouterr().out
+    assert "observations judged again: 1; verdicts changed: 0" in capsys.readouterr().out
 
 
 def test_results_of_a_slow_pattern_are_not_all_judged(case: Case, tmp_path: Path) -> None:

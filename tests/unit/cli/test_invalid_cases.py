@@ -100,10 +100,27 @@ def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> No
     assert regress(tmp_path, "validate", "--check", "vllm-1") == 1  # its test is not written yet
 
 
-@pytest.mark.parametrize("arguments", [["--cases", "", "list"], ["uses", ""]])
-def test_an_empty_path_is_not_the_working_directory(
-    arguments: list[str], cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("python", ["banana", "2.7", "3", "3.11.7"])
+def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: it was passed to uv, whose refusal counted as a failure of the release."""
+    assert cli.main(["drift", "0.8.5", "--python", python]) == 2
+    assert f"--python {python!r}: not a version of Python that vLLM" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--cases", "", "list"], "the argument after --cases is empty"),
+        (["--log-file=", "list"], "the argument after --log-file is empty"),
+        (["run", "--results", " ", "vllm-17173"], "the argument after --results is empty"),
+        (["drift", "0.8.5", "--disk="], "the argument after --disk is empty"),
+        (["uses", ""], "an argument is empty"),
+        (["report", ""], "an argument is empty"),
+    ],
+)
+def test_an_empty_argument_is_neither_the_working_directory_nor_a_default(
+    arguments: list[str], words: str, cases: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(cases)
     assert cli.main(arguments) == 2
-    assert "the path is empty" in capsys.readouterr().err
+    assert words in capsys.readouterr().err

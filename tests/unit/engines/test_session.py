@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
@@ -19,7 +20,7 @@ from pytest_vllm_regress.engines.settings import Limits, Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
-from pytest_vllm_regress.errors import BuildError, LimitExceeded, Unsupported, UsageError
+from pytest_vllm_regress.errors import BuildError, ChildDied, LimitExceeded, Unsupported, UsageError
 from pytest_vllm_regress.processes.child_handle import Loan
 from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
 from pytest_vllm_regress.processes.lifecycle import Leftover
@@ -62,6 +63,9 @@ class FakeChild:
 
     def note_shared_memory(self) -> None:
         self.noted = bool(self.spec)
+
+    def kill(self) -> None:
+        self.alive = False
 
     def stop(self, deadline: Deadline) -> tuple[Leftover, ...]:
         self.alive = False
@@ -146,11 +150,37 @@ def test_equal_specs_share_an_engine_and_fresh_ones_do_not(agent: FakeAgent, mak
     assert not agent.children[0].alive and engine(run, user="t4") is not shared
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_removed_run_directory_is_named_as_the_cause_of_a_failed_start(
+    agent: FakeAgent, make: Make, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    run = make()
+
+    def die(self: FakeChild, operation: str, deadline: Deadline, **arguments: Any) -> None:
+        shutil.rmtree(run.run.path)
+        run.run.path.mkdir()  # as a process does that writes a file there
+        raise ChildDied("it closed its channel", phase="start")
+
+    monkeypatch.setattr(FakeChild, "request", die)
+    with pytest.raises(UsageError, match="was removed while it was in use"):
+        engine(run, fresh=fresh)
+
+
 @pytest.mark.parametrize(("named", "path"), [("draft", "draft-*"), ("org/real", "real"), ("/a/path", "path")])
 def test_a_draft_model_may_be_a_kind(named: str, path: str, agent: FakeAgent, make: Make) -> None:
     engine(make(), EngineSpec.create(extra={"speculative_config": {"model": named}}))
     model = Path(agent.children[0].spec["extra"]["speculative_config"]["model"])
     assert fnmatch(model.name, path) and (model / "config.json").exists() == (named == "draft")
+
+
+def test_a_test_that_changes_the_working_directory_changes_no_environment(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(environments=("vllm-0.8.4",))
+    before = run.environment_names()
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert run.environment_names() == before == ("vllm-0.8.4",)
 
 
 def test_an_environment_is_inspected_once(monkeypatch: pytest.MonkeyPatch, make: Make) -> None:

@@ -323,4 +323,4 @@ def test_what_is_no_text_log_is_named(death: Case, tmp_path: Path, capsys: pytes
         assert words.format(log) in capsys.readouterr().err
     os.mkfifo(tmp_path / "pipe")
     assert cli.main([*arguments, str(tmp_path / "pipe")]) == 2
-    assert "is not a regular file. Give a log, or - for standard input" in capsys.readouterr().err
+    assert "not a regular file. Give a log, or - for standard input" in capsys.readouterr().err

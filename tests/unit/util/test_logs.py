@@ -37,7 +37,7 @@ def log_all_levels() -> None:
 def test_verbosity_selects_what_is_logged_to_standard_error(
     verbosity: int, messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with logging_to(verbosity, None):
+    with logging_to(verbosity, None, print):
         log_all_levels()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == len(messages)
@@ -47,7 +47,7 @@ def test_verbosity_selects_what_is_logged_to_standard_error(
 def test_the_log_file_gets_all_levels_and_is_appended_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "regress.log"
     for _ in range(2):
-        with logging_to(0, file):
+        with logging_to(0, file, print):
             log_all_levels()
     assert file.read_text().count("DEBUG   vllm_regress.engines: wait until ready") == 2
     assert file.read_text().count("INFO    vllm_regress.engines: start engine on sim") == 2
@@ -58,7 +58,7 @@ def test_secrets_and_control_characters_do_not_reach_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "regress.log"
-    with logging_to(1, file):
+    with logging_to(1, file, print):
         ENGINES.info("start with %s\x1b[2J", {"HF_TOKEN": TOKEN})
         try:
             raise ValueError(f"refused: {TOKEN}")
@@ -72,7 +72,7 @@ def test_secrets_and_control_characters_do_not_reach_the_log(
 
 def test_handlers_and_level_are_restored(tmp_path: Path) -> None:
     before = (LOGGER.level, list(LOGGER.handlers))
-    with pytest.raises(KeyError), logging_to(2, tmp_path / "regress.log"):
+    with pytest.raises(KeyError), logging_to(2, tmp_path / "regress.log", print):
         raise KeyError
     assert (LOGGER.level, LOGGER.handlers) == before
 
@@ -98,6 +98,15 @@ def test_a_log_file_that_cannot_be_written_is_a_usage_error(
 ) -> None:
     assert cli.main(["--log-file", str(tmp_path / "none" / "x.log"), "--cases", cases, "list"]) == 2
     assert "none/x.log: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_log_on_a_full_disk_ends_with_one_warning(cases: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a traceback, and standard output was blamed."""
+    assert cli.main(["-v", "--log-file", "/dev/full", "--cases", cases, "list"]) == 0
+    output = capsys.readouterr()
+    assert "demo" in output.out
+    assert output.err.count("the log ends here: /dev/full: [Errno 28] No space left on device") == 1
+    assert "Traceback" not in output.err and "INFO" in output.err
 
 
 def test_the_help_documents_the_options(capsys: pytest.CaptureFixture[str]) -> None:
