@@ -82,13 +82,12 @@ def test_what_is_ignored_does_not_count(tmp_path: Path, capsys: pytest.CaptureFi
     project = write(tmp_path, {**OLD, **pyproject(">=1")})
     assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_port"]) == 0
     assert capsys.readouterr().err == ""
-    assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_ports", "--ignore", ""]) == 1
+    assert cli.main(["uses", str(project), "--ignore", "vllm.utils.get_ports"]) == 1
     errors = capsys.readouterr().err
     assert (
         "note: --ignore 'vllm.utils.get_ports': the project uses nothing of this name. Did you mean vllm.utils.get_port?"
         in errors
     )
-    assert "note: --ignore ''" in errors
 
 
 def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
