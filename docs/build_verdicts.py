@@ -67,7 +67,7 @@ def attempt_rows() -> Iterator[str]:
     record = read_attempts(ROOT / "cases")
     sums = total(entry for row in record.values() for entry in row.values())
     rate = f", {sums.expected / sums.runs:.1%}" if sums.runs else ""
-    yield f"{sums.expected:,} of {sums.runs:,} runs gave the expected verdict{rate}; {sums.inconclusive} were INCONCLUSIVE."
+    yield f"{sums.expected:,} of {sums.runs:,} runs gave the expected verdict{rate}; INCONCLUSIVE: {sums.inconclusive}."
     yield ""
     yield "| case | runs | expected | INCONCLUSIVE | unexpected | newest |"
     yield "| --- | --- | --- | --- | --- | --- |"
