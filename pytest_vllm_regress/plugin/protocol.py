@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ..cases.control import Control
-from ..errors import Kind, Part, Unsupported, UsageError
+from ..errors import BuildError, Kind, Part, Unsupported, UsageError
 from ..processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..util.masking import mask
 from ..util.text import printable_output
@@ -79,6 +79,9 @@ def begin(item: pytest.Item) -> None:
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets in the report."""
+    refusal = (UsageError, BuildError, pytest.UsageError)
+    if report.when == "setup" and call.excinfo is not None and isinstance(call.excinfo.value, refusal):
+        report.longrepr = str(call.excinfo.value)  # without the lines of this plugin, which tell the user nothing
     _mask_report(report)
     evidence = item.stash.get(EVIDENCE, None)
     if evidence is None or call.excinfo is None:

@@ -159,3 +159,14 @@ def test_report_that_cannot_be_written(demo: Demo, pytester: pytest.Pytester, af
     done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json")
     assert done.ret != 0
     assert "/proc/nowhere/out.json" in done.stdout.str() + done.stderr.str()
+
+
+def test_a_refusal_at_setup_is_one_message(pytester: pytest.Pytester, affected_target: Path) -> None:
+    """Regression: 20 lines of this plugin's code came before it."""
+    pytester.makepyfile(ENGINE.format('import_path=["nowhere"]', "vllm_engine"))
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(
+        ["*ERROR at setup of test_it*", f"*import_path: there is no folder {pytester.path}/nowhere"]
+    )
+    assert "pytest_vllm_regress/" not in done.stdout.str()
