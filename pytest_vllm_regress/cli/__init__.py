@@ -57,7 +57,8 @@ PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", 
 """Commands that pass arguments after ``--`` on: to pytest; ``ask`` runs them as a command."""
 LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of our output: a full disk, a quota or limit, a terminal that was closed."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
@@ -147,7 +148,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         warn(f"vllm-regress: {error}")
         return UNBUILT if isinstance(error, BuildError) else USAGE if isinstance(error, UsageError) else INTERNAL
     except OSError as error:  # a full disk, a missing or protected file: no defect of this program
-        if error.filename is None and error.errno not in _FULL:
+        if error.filename is None and error.errno not in _NOT_WRITTEN:
             return _internal_error()
         # Writing to an open file gives an error without a name. Our own files are written by `write_atomically`, which adds it.
         name = "standard output" if error.filename is None else os.fsdecode(error.filename)

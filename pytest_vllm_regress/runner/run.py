@@ -173,7 +173,8 @@ class _Run:
             request.rescue(self._outcome(self._finished_before_interruption).run)
             raise
         finally:
-            request.progress.end()
+            with contextlib.suppress(OSError):  # a terminal that was closed; the results are still to be saved
+                request.progress.end()
         return self._outcome(lambda batch: self._results[batch.key])
 
     def _keep(self, update: BatchUpdate) -> None:

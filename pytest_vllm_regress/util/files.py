@@ -116,9 +116,8 @@ def _check_name(path: Path) -> None:
         raise UsageError("the path of an output file is empty or '.': name a file")
     if path.parts[0] == "-":
         raise UsageError(f"{path}: this output cannot go to standard output: name a file")
-    if (
-        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    ):  # replacing it would remove a device
+    # Replacing a device or a pipe would remove it.
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise UsageError(f"{path}: not a regular file: name a file")
 
 

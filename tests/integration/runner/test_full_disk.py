@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
+import pty
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,13 +110,7 @@ def test_a_run_whose_output_cannot_be_written_keeps_its_results(
     affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
     """Printing the line of the first finished case fails."""
-    case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
-    (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
-    (case.directory / "test_one.py").write_text(
-        "import pytest\n@pytest.mark.vllm_case('one')\ndef test_it(vllm_probe):\n    assert vllm_probe('version')\n"
-    )
-    command: list[str | Path] = [sys.executable, "-m", "pytest_vllm_regress", "--cases", tmp_path / "cases", "run"]
-    command += ["--jobs", "1", "--env", affected_target, "--env", fixed_target, "--results", tmp_path / "results.json"]
+    command = run_of_two(affected_target, fixed_target, tmp_path)
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 2
@@ -121,6 +119,43 @@ def test_a_run_whose_output_cannot_be_written_keeps_its_results(
     kept = read_results(tmp_path / "results.json")
     assert [result.verdict for result in kept.results] == [Verdict.FIXED]
     assert any(f"{fixed_target}: interrupted" in problem for problem in kept.problems)
+
+
+def test_a_run_whose_terminal_is_closed_keeps_its_results(
+    affected_target: Path, fixed_target: Path, tmp_path: Path
+) -> None:
+    """Regression: stopping the progress bar failed, and the results were lost."""
+    terminal, ours = pty.openpty()
+    process = subprocess.Popen(
+        run_of_two(affected_target, fixed_target, tmp_path),
+        stdin=ours,
+        stdout=ours,
+        stderr=ours,
+        env={**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=functools.partial(fcntl.ioctl, ours, termios.TIOCSCTTY, 0),
+    )
+    os.close(ours)
+    seen = b""
+    while b"FIXED" not in seen:
+        seen += os.read(terminal, 4096)
+    os.close(terminal)
+    assert process.wait(60) == 2  # the table could not be printed
+    assert read_results(tmp_path / "results.json").results[0].verdict == Verdict.FIXED
+    assert not [*tmp_path.glob("vr-*")]
+
+
+def run_of_two(affected_target: Path, fixed_target: Path, tmp_path: Path) -> list[str | Path]:
+    """Return a command that runs a case in two environments, one after the other, and saves the results in ``tmp_path``."""
+    case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
+    (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
+    (case.directory / "test_one.py").write_text(
+        "import pytest\n@pytest.mark.vllm_case('one')\ndef test_it(vllm_probe):\n    assert vllm_probe('version')\n"
+    )
+    return [
+        *(sys.executable, "-m", "pytest_vllm_regress", "--cases", tmp_path / "cases", "run", "--jobs", "1"),
+        *("--env", affected_target, "--env", fixed_target, "--results", tmp_path / "results.json"),
+    ]
 
 
 @pytest.mark.parametrize("command", ["run", "matrix"])
