@@ -23,10 +23,11 @@ settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a job in the background of a shell: what tests start must be interruptible
+# What tests start must be interruptible, also under a shell's & or nohup. A handler, unlike SIG_IGN, is not inherited.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def pytest_unconfigure() -> None:

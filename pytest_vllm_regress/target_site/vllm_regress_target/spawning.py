@@ -29,9 +29,9 @@ _HEAD = struct.Struct("!I")
 _MAX_FDS = 250
 _REQUEST_TIMEOUT_S = 10.0
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-_NUDGE, _NUDGE_DELAY_S = signal.SIGURG, 0.05
-"""Signal sent after each forwarded signal. A forwarded signal arrives slightly later than a direct one, and C code that checks for a closed peer and
-then blocks may just have missed it; the second signal interrupts the blocking call."""
+_NUDGE, _NUDGE_DELAYS_S = signal.SIGURG, (0.05, 0.5, 5.0)
+"""Signal sent after each forwarded signal, and when. A forwarded signal arrives slightly later than a direct one, and C code that checks for a closed
+peer and then blocks may just have missed it; the next signal interrupts the blocking call. On a busy machine the first may come too early."""
 _MAX_SOCKET_PATH, _MAX_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _PROGRAM = """#!{python} -SEB
@@ -228,8 +228,7 @@ def launch(python: str, address: str) -> None:
     socket.send_fds(link, [_HEAD.pack(len(body))], fds)
     link.sendall(body)
     for number in _FORWARDED_SIGNALS:
-        signal.signal(number, lambda number, _: _forward(link, number))
-    signal.signal(signal.SIGALRM, lambda *_: _forward(link, _NUDGE, nudge=False))
+        signal.signal(number, lambda number, _: _forward(link, number, _NUDGE_DELAYS_S))
     for fd in fds:
         os.close(fd)
     end = link.recv(_HEAD.size, socket.MSG_WAITALL)
@@ -239,11 +238,13 @@ def launch(python: str, address: str) -> None:
     os._exit(os.WEXITSTATUS(status))
 
 
-def _forward(link: socket.socket, number: int, *, nudge: bool = True) -> None:
+def _forward(link: socket.socket, number: int, nudge_after: Tuple[float, ...]) -> None:
+    """Pass a signal on, and nudge the process after each of these delays in seconds."""
     with contextlib.suppress(OSError):  # the process has ended
         link.send(bytes([number]))
-    if nudge:
-        signal.setitimer(signal.ITIMER_REAL, _NUDGE_DELAY_S)
+    if nudge_after:
+        signal.signal(signal.SIGALRM, lambda *_: _forward(link, _NUDGE, nudge_after[1:]))
+        signal.setitimer(signal.ITIMER_REAL, nudge_after[0])
 
 
 def _receive(link: socket.socket) -> Tuple[Dict[str, Any], List[int]]:
