@@ -105,7 +105,7 @@ def read_target(target: str, allowed: str = ALLOWED) -> Inventory:
             return pinned
         requirement = requirement_of(target)
         names_vllm = requirement is not None and canonicalize_name(requirement.name) in VLLM
-        if names_vllm or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[(=<>!~]", target):
+        if names_vllm or re.match(r"[\w.-]+(\[[\w.,-]*\])?\s*[=<>!~]", target):
             raise UsageError(f"{target}: is neither a file nor an exact version. Give a version such as vllm==0.8.4")
         raise UsageError(f"{target}: no such file. Give {allowed}")
     environment = path.absolute().parent.parent

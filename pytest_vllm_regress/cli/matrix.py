@@ -353,7 +353,7 @@ def drift(
     from ..drift.record import known_culprits, read_record, table, to_json, write_record
 
     if not re.fullmatch(r"3\.([89]|\d\d)", python):
-        raise UsageError(f"--python {python!r}: not a version of Python that vLLM has been released for, such as 3.11")
+        raise UsageError(f"--python {python!r}: allowed is a minor version of Python, such as 3.11")
     chosen = _releases(versions or (), specifier)
     drifts = read_record(record) if record else {}
     today = datetime.datetime.now(datetime.UTC).date()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,7 +89,7 @@ def run(
     from ..runner.shards import take_shard
     from ..runner.slots import Spare, machine_room
     from ..util.paths import writable_root
-    from ..util.signals import blocked, terminate_as_interrupt
+    from ..util.signals import terminate_as_interrupt
 
     _check_run(env, all_evidence, device, workers, on)
     shared = invocation(context)
@@ -112,8 +111,7 @@ def run(
     rescue = rescue_to(destination, writable_root() / "results", warn)
     with terminate_as_interrupt():
         outcome = run_batches(dataclasses.replace(request, rescue=rescue))
-        with blocked(signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            written = save_results(outcome.run, destination, writable_root() / "results", say)
+        written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
     for line in observation_lines(outcome.run.results) if verbose else ():

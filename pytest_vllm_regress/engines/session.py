@@ -263,7 +263,8 @@ class Session:
                 return start()
             return self._engines.acquire(key, user, start)
         except ChildError:
-            self.run.check()  # processes die when their files are removed
+            if self._run is not None:
+                self._run.check()  # processes die when their files are removed
             raise
 
     def _prepare(self, target: Target, spec: EngineSpec, front: Front, timeout: float | None, user: str) -> _Start:

@@ -197,7 +197,7 @@ def parse_axes(arguments: Mapping[str, Json], others: Sequence[str] = ()) -> tup
         if is_axis:
             if not value:
                 raise UsageError(f"vllm_engine({name}=[]): an axis needs at least one value")
-            if len({json.dumps(single, default=repr) for single in value}) < len(value):
+            if len(set(map(repr, value))) < len(value):
                 raise UsageError(f"vllm_engine({name}={value!r}): an axis has each value once")
             axes.append(Axis(name, tuple(value)))
         else:
@@ -246,8 +246,8 @@ def _variables(value: Mapping[Any, object]) -> dict[str, str]:
     for key, text in variables.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key + text:
             raise UsageError(
-                f"engine spec: env: {key!r} cannot be set: a name is a text that is neither empty nor has a '=', and neither name nor value has "
-                "a null character"
+                f"engine spec: env: {key!r} cannot be set: a name is a non-empty text without '=', and neither name nor value has a null "
+                "character"
             )
     return variables
 

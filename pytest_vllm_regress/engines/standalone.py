@@ -222,4 +222,4 @@ def _session(settings: Settings, progress: Callable[[str], None]) -> Session:
 
 def _deadline_for(phase: str, seconds: float | None) -> Deadline:
     check_seconds(seconds)
-    return Deadline.after(phase, seconds or Timeouts().of(phase))
+    return Deadline.after(phase, Timeouts().of(phase) if seconds is None else seconds)

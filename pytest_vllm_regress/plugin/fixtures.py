@@ -241,6 +241,8 @@ def ending_forks() -> Iterator[None]:
 
     It ends with the status that it would have as a program.
     """
+    from .evidence import sanitize
+
     controller, status = os.getpid(), 0
     try:
         yield
@@ -251,10 +253,10 @@ def ending_forks() -> Iterator[None]:
         if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
             status = error.code or 0
         else:
-            print(traceback.format_exc(), file=sys.stderr)
+            with contextlib.suppress(OSError, ValueError):  # a full disk, or a closed stream
+                print(sanitize(traceback.format_exc()), file=sys.stderr, flush=True)
     if os.getpid() != controller:
-        sys.stderr.flush()
-        os._exit(status)
+        os._exit(status & 0xFF)
 
 
 def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover, ...]) -> None:

@@ -23,6 +23,7 @@ from ..cases.control import Control
 from ..errors import BuildError, Kind, Part, Unsupported, UsageError
 from ..processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..util.masking import mask
+from ..util.paths import PACKAGE
 from ..util.text import printable_output
 from . import minimize, private, verdicts
 from .evidence import CONTROL, SUBJECT, Evidence, sanitize
@@ -79,9 +80,8 @@ def begin(item: pytest.Item) -> None:
 
 def remember(item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport) -> None:
     """Hook pytest_runtest_makereport: keep the first exception of the leg, and skips; mask secrets in the report."""
-    refusal = (UsageError, BuildError, pytest.UsageError)
-    if report.when == "setup" and call.excinfo is not None and isinstance(call.excinfo.value, refusal):
-        report.longrepr = str(call.excinfo.value)  # without the lines of this plugin, which tell the user nothing
+    if report.when == "setup" and call.excinfo is not None and _is_refusal(item, call.excinfo):
+        report.longrepr = str(call.excinfo.value)
     _mask_report(report)
     evidence = item.stash.get(EVIDENCE, None)
     if evidence is None or call.excinfo is None:
@@ -153,6 +153,19 @@ def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence,
             "or name EngineSpec fields or probe arguments of this test in [control]"
         )
     return evidence
+
+
+def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Return whether a marker or an option was refused: no line of the user's code is in the traceback, and the plugin's lines help nobody."""
+    if not isinstance(error.value, (UsageError, BuildError, pytest.UsageError)):
+        return False
+    files = (Path(entry.path) for entry in error.traceback)
+    return not any(
+        file.is_relative_to(item.config.rootpath)
+        and not file.is_relative_to(PACKAGE)
+        and "site-packages" not in file.parts
+        for file in files
+    )
 
 
 def _mask_report(report: pytest.TestReport) -> None:

@@ -17,7 +17,6 @@ from typing import IO
 
 from ..cases.results import RunResult, read_appended_results
 from ..errors import UsageError
-from ..processes.abandoned import sweep
 from ..processes.dossier import log_tail
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
@@ -108,8 +107,6 @@ def run_command(command: Sequence[str], environment: Mapping[str, str], *, outpu
             process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             process.wait(INTERRUPT_GRACE_S)
-        end_command(process)
-        sweep()  # a pytest that was killed, or whose terminal was closed, has left its run directory
         raise
     finally:
         end_command(process)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from ..cases.results import RunResult, write_results
 from ..errors import UsageError
-from ..util.files import check_writable
+from ..util.files import check_writable, is_special
+from ..util.signals import blocked
 from .progress import Say
 
 KEPT_COPIES = 20
@@ -22,12 +23,14 @@ def check_destination(destination: Path | None) -> None:
         check_writable(destination if _is_file(destination) else destination / "results.json")
 
 
+@blocked()
 def save_results(
     run: RunResult, destination: Path | None, cache: Path, say: Say, now: float | None = None
 ) -> Path | None:
     """Write a copy of the results into the cache, and the results where the user asked (a directory, or a file ending in .json).
 
-    Return the path that the user asked for, if any. Raises ``UsageError`` if it cannot be written, which says where the copy is.
+    A signal that ends the command waits. Return the path that the user asked for, if any.
+    Raises ``UsageError`` if it cannot be written, which says where the copy is.
     """
     name = f"vllm-regress-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{os.getpid()}.json"
     copied = False
@@ -60,4 +63,4 @@ def rescue_to(destination: Path | None, cache: Path, say: Say) -> Callable[[RunR
 
 
 def _is_file(destination: Path) -> bool:
-    return destination.suffix == ".json" or (destination.exists() and not destination.is_dir())
+    return destination.suffix == ".json" or is_special(destination)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TextIO
 
 from ..cases.results import RunResult, merge_results
+from ..processes.abandoned import sweep
 from ..util.rundir import scratch
 from .batch import Batch, BatchState, RunOptions, RunOutcome
 from .executor import BatchUpdate, Executor
@@ -168,6 +169,7 @@ class _Run:
                         self._keep(update)
                     request.progress.show(update)
         except KeyboardInterrupt:
+            sweep()  # a pytest that was killed, or whose terminal was closed, has left its run directory
             return self._outcome(self._finished_before_interruption, interrupted=True)
         except Exception:
             request.rescue(self._outcome(self._finished_before_interruption).run)

@@ -93,7 +93,7 @@ class Deadline:
 
 
 DeadlineFor = Callable[[str, float | None], Deadline]
-"""Return the deadline of a phase. Seconds, if given, replace the phase's default. Raises ``UsageError`` for what is no number of seconds."""
+"""Return the deadline of a phase. Seconds, if given, replace the phase's default. Raises ``UsageError`` for what ``check_seconds`` refuses."""
 
 
 def check_seconds(seconds: float | None) -> None:

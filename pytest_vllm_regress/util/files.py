@@ -116,9 +116,14 @@ def _check_name(path: Path) -> None:
         raise UsageError("the path of an output file is empty or '.': name a file")
     if path.parts[0] == "-":
         raise UsageError(f"{path}: this output cannot go to standard output: name a file")
-    # Replacing a device or a pipe would remove it.
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+    if is_special(path):  # replacing it would remove it
         raise UsageError(f"{path}: not a regular file: name a file")
+
+
+def is_special(path: Path) -> bool:
+    """Return whether there is a device, a pipe or a socket, or a name of one: /dev/stdout may lead to a regular file."""
+    exists_as_other = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    return exists_as_other or os.path.dirname(os.path.abspath(path)) == "/dev"
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:

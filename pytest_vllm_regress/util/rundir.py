@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import secrets
-import signal
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -50,7 +49,7 @@ class RunDir:
         path = None
         try:
             # Nobody can tell that a folder without a record is ours: a signal that ends this process waits until the record is written.
-            with blocked(signal.SIGINT, signal.SIGTERM):
+            with blocked():
                 path = Path(tempfile.mkdtemp(prefix=PREFIX))
                 run = cls(path, owner.tag(path.name, secrets.token_hex(4)))
                 (path / _OWNER).write_text(
@@ -99,7 +98,7 @@ class RunDir:
             with contextlib.suppress(OSError):
                 if not [path for path in self.path.iterdir() if path != record and not _remove(path)]:
                     content = peek(record, _MAX_OWNER)
-                    with blocked(signal.SIGINT, signal.SIGTERM):  # as in `create`
+                    with blocked():  # as in `create`
                         record.unlink(missing_ok=True)
                         try:
                             self.path.rmdir()

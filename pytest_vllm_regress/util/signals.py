@@ -47,9 +47,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Deliver these signals to the calling thread only after the block has ended."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+def blocked() -> Iterator[None]:
+    """Deliver the signals that end a command to the calling thread only after the block has ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield
     finally:

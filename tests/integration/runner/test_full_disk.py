@@ -59,6 +59,13 @@ def test_a_full_disk_is_an_error_before_the_run(name: str, small_disk: Path) -> 
     assert {path.name for path in small_disk.iterdir()} <= {"filler", "new"}
 
 
+def test_an_existing_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_destination(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("name", ["results.json", "folder/below"])
 def test_a_place_below_a_file_is_an_error_before_the_run(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -69,7 +76,7 @@ def test_a_place_below_a_file_is_an_error_before_the_run(name: str, tmp_path: Pa
 def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    for path in (tmp_path / "pipe", tmp_path / "link"):
+    for path in (tmp_path / "pipe", tmp_path / "link", Path("/dev/stdout")):
         for write in (check_destination, lambda path: write_atomically(path, "text")):
             with pytest.raises(UsageError, match=f"^{path}: not a regular file"):
                 write(path)
@@ -137,10 +144,13 @@ def test_a_run_whose_terminal_is_closed_keeps_its_results(
     )
     os.close(ours)
     seen = b""
-    while b"FIXED" not in seen:
-        seen += os.read(terminal, 4096)
-    os.close(terminal)
-    process.wait(60)
+    try:
+        while b"FIXED" not in seen:
+            seen += os.read(terminal, 4096)
+        os.close(terminal)
+        process.wait(120)
+    finally:
+        process.kill()
     assert read_results(tmp_path / "results.json").results[0].verdict == Verdict.FIXED
     assert not [*tmp_path.glob("vr-*")]
 
