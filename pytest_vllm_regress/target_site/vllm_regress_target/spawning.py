@@ -30,9 +30,9 @@ _MAX_FDS = 250
 _REQUEST_TIMEOUT_S = 10.0
 _FORWARDED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _NUDGE, _NUDGE_DELAYS_S = signal.SIGURG, (0.05, 0.5, 5.0)
-"""Signal sent after each forwarded signal, and the seconds before each of them. A forwarded signal arrives slightly later than a direct one, and C code
-that checks for a closed peer and then blocks may just have missed it; the next signal interrupts the blocking call. On a busy machine the first may
-come too early."""
+"""Signal sent after each forwarded signal, and the seconds before each. A forwarded signal arrives slightly later than a direct one, and C code that
+checks for a closed peer and then blocks may just have missed it; the next signal interrupts the blocking call. On a busy machine the first may come
+too early."""
 _MAX_SOCKET_PATH, _MAX_SHEBANG = 100, 240
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _PROGRAM = """#!{python} -SEB
