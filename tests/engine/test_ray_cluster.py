@@ -28,7 +28,7 @@ DAEMONS = {"raylet", "gcs_server"}
 @pytest.fixture
 def target() -> Iterator[tuple[Session, Target]]:
     session = Session(
-        Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 240)
+        Settings(environments=(ENV,), device="sim"), lambda phase, seconds: Deadline.after(phase, seconds or 600)
     )
     yield session, session.target(ENV)
     session.close()
