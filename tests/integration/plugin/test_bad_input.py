@@ -170,3 +170,13 @@ def test_a_refusal_at_setup_is_one_message(pytester: pytest.Pytester, affected_t
         ["*ERROR at setup of test_it*", f"*import_path: there is no folder {pytester.path}/nowhere"]
     )
     assert "pytest_vllm_regress/" not in done.stdout.str()
+
+
+def test_a_refusal_in_a_users_fixture_keeps_its_line(pytester: pytest.Pytester, affected_target: Path) -> None:
+    pytester.makeconftest(
+        "import pytest\n@pytest.fixture\ndef mine(vllm_engines):\n    return vllm_engines(tensor_parallel=2)\n"
+    )
+    pytester.makepyfile("def test_it(mine):\n    pass\n")
+    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*return vllm_engines(tensor_parallel=2)"])
