@@ -131,7 +131,7 @@ def cases_that_document(cases: Iterable[Case], versions: Mapping[str, str], obse
 
 
 def name_others(decision: Decision, observed: Observation, others: Sequence[str]) -> Decision:
-    """Add the names of ``others`` to an INCONCLUSIVE decision: the cases that document the failure that was seen instead.
+    """Add to an INCONCLUSIVE decision the names of the cases (``others``) that document the failure that was seen instead.
 
     If their failure prevents the start, the judged case cannot be shown here, and the verdict is NOT_APPLICABLE instead. A hang does not count,
     because silence has many causes.

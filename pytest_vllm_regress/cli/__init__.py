@@ -58,7 +58,7 @@ PASSING_ON = frozenset({"ask", "bisect", "conformance", "matrix", "run", "try", 
 LINUX_ONLY = PASSING_ON | {"doctor", "drift", "env", "fuzz", "replay", "states"}
 """Commands that start processes in target environments. The others only read files and work everywhere."""
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of our output: a full disk, a quota or limit, a terminal that was closed."""
+"""Errors that mean that output cannot be written: a full disk, an exceeded quota or file size, a closed terminal."""
 EPILOG = (
     "Exit codes: 0 all verdicts as expected; 1 some verdict is not expected; 2 usage or bad input; "
     "3 an environment could not be built; 4 internal error; 130 interrupted; "
@@ -224,7 +224,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Raise ``UsageError`` for an empty argument. No option has a use for one, and an empty path would mean the working directory."""
+    """Raise ``UsageError`` for an empty argument: no option accepts one, and an empty path would mean the working directory."""
     for before, word in zip(["", *arguments], arguments, strict=False):
         option, equals, value = word.partition("=") if word.startswith("--") else (before, "=", word)
         if equals and not value.strip():

@@ -183,7 +183,7 @@ class Invocation:
 
 
 def disk_limit(text: str) -> int:
-    """Return the bytes that ``--disk`` allows. Raises ``UsageError``."""
+    """Return the limit given with ``--disk``, in bytes. Raises ``UsageError`` if it is not a size."""
     limit = size_of(text)
     if limit is None:
         raise UsageError(f"--disk {format_value(text)}: allowed is a size such as {DISK}")

@@ -35,7 +35,7 @@ def built_in_sources(module: str) -> tuple[Path, ...]:
 
 @functools.cache
 def _functions(module: str) -> tuple[str, ...]:
-    """Return the names of the functions of a module of ``BUILT_IN`` that a test may call."""
+    """Return the names of the public functions of a built-in module (one of ``BUILT_IN``)."""
     file = next(file for file in built_in_sources(module) if file.stem in ("__init__", module))
     names = (
         node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.FunctionDef)

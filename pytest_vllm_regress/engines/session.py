@@ -111,7 +111,7 @@ class Session:
         return self._run
 
     def environment_names(self) -> tuple[str, ...]:
-        """Return the requested environments, or the default one: those that the working directory had at first, which a test may change."""
+        """Return the requested environments, or the default one. They are looked up once, because a test may change the working directory."""
         if not self._names:
             self._names = tuple(map(canonical_name, self.settings.environments)) or (default_environment(),)
         return self._names
@@ -226,7 +226,7 @@ class Session:
         self._engines.release((target.name, spec, front))
 
     def close(self) -> None:
-        """Stop every engine and agent, end what is left of this run, remove its directory. Does nothing in a forked process."""
+        """Stop all engines and agents, end any processes that are left, and remove the run directory. Does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         self._engines.clear()

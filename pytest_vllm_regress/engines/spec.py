@@ -241,7 +241,7 @@ def _frozen(name: str, value: Json) -> FrozenMapping | None:
 
 
 def _variables(value: Mapping[Any, object]) -> dict[str, str]:
-    """Return environment variables with texts as values. Raises ``UsageError`` for what no process can have."""
+    """Return the variables with their values as text. Raises ``UsageError`` for a name or a value that no process can have."""
     variables = {key: str(text) for key, text in value.items()}
     for key, text in variables.items():
         if not isinstance(key, str) or not key or "=" in key or "\0" in key + text:

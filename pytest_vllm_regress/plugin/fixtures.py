@@ -237,9 +237,9 @@ def skipping() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_forks() -> Iterator[None]:
-    """End a process that the test has forked before it returns to pytest: it would run the other tests, too, and clean up after this run.
+    """End a process that the test has forked before it returns to pytest, where it would run the remaining tests and clean up this run.
 
-    It ends with the status that it would have as a program.
+    Its exit status is the one that it would have as a program.
     """
     from .evidence import sanitize
 

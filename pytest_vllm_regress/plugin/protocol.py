@@ -156,7 +156,7 @@ def _control(item: pytest.Item, nextitem: pytest.Item | None, subject: Evidence,
 
 
 def _is_refusal(item: pytest.Item, error: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Return whether a marker or an option was refused: no line of the user's code is in the traceback, and the plugin's lines help nobody."""
+    """Return whether a marker or an option was refused. The traceback then has no line of the user's code, and ours would not help."""
     if not isinstance(error.value, (UsageError, BuildError, pytest.UsageError)):
         return False
     files = (Path(entry.path) for entry in error.traceback)

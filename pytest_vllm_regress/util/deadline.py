@@ -97,7 +97,7 @@ DeadlineFor = Callable[[str, float | None], Deadline]
 
 
 def check_seconds(seconds: float | None) -> None:
-    """Raise ``UsageError`` for a timeout that is neither None nor a number of at least 0: it would look like a hang of vLLM."""
+    """Raise ``UsageError`` unless ``seconds`` is None or a number of at least 0. A negative timeout would look like a hang of vLLM."""
     if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
         raise UsageError(f"timeout={seconds!r} is not a number of seconds of at least 0")
 

@@ -121,9 +121,10 @@ def _check_name(path: Path) -> None:
 
 
 def is_special(path: Path) -> bool:
-    """Return whether there is a device, a pipe or a socket, or a name of one: /dev/stdout may lead to a regular file."""
-    exists_as_other = os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    return exists_as_other or os.path.dirname(os.path.abspath(path)) == "/dev"
+    """Return whether ``path`` is a device, a pipe or a socket. Every file in /dev counts, because /dev/stdout may lead to a regular file."""
+    if os.path.isdir(path):
+        return False
+    return os.path.dirname(os.path.abspath(path)) == "/dev" or (os.path.exists(path) and not os.path.isfile(path))
 
 
 def append_line(path: Path, line: str, *, truncate: bool = False) -> None:

@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` on SIGTERM and SIGHUP, so that a cancelled CI job or a closed terminal stops its pytest and keeps its results.
+    """Raise ``KeyboardInterrupt`` on SIGTERM and SIGHUP: when a CI job is cancelled or a terminal closed, pytest is stopped and results are kept.
 
     SIGHUP stays ignored under ``nohup``. SIGINT is restored if it is ignored, as it is in a command that a shell started in the background: child
     processes inherit that, and pytest could not be interrupted.
@@ -48,7 +48,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def blocked() -> Iterator[None]:
-    """Deliver the signals that end a command to the calling thread only after the block has ended."""
+    """Hold back SIGINT, SIGTERM and SIGHUP in the calling thread until the block has ended."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
     try:
         yield

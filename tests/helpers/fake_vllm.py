@@ -1,4 +1,4 @@
-"""Two fake vLLMs: one for environments built from source (source tree, wheel, index of releases), and one for warm agents to import."""
+"""Two stand-ins for vLLM: one to build environments from (source tree, wheel, index of releases), and one for warm agents to import."""
 
 from __future__ import annotations
 

@@ -59,6 +59,10 @@ def test_a_full_disk_is_an_error_before_the_run(name: str, small_disk: Path) -> 
     assert {path.name for path in small_disk.iterdir()} <= {"filler", "new"}
 
 
+def test_a_folder_in_dev_takes_results(tmp_path: Path) -> None:
+    check_destination(Path("/dev/shm"))
+
+
 def test_an_existing_file_of_another_kind_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="cannot be written"):
@@ -131,7 +135,7 @@ def test_a_run_whose_output_cannot_be_written_keeps_its_results(
 def test_a_run_whose_terminal_is_closed_keeps_its_results(
     affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """Regression: stopping the progress bar failed, and the results were lost."""
+    """Regression: an error while the progress bar was stopped lost the results."""
     terminal, ours = pty.openpty()
     process = subprocess.Popen(
         run_of_two(affected_target, fixed_target, tmp_path),
@@ -156,7 +160,7 @@ def test_a_run_whose_terminal_is_closed_keeps_its_results(
 
 
 def run_of_two(affected_target: Path, fixed_target: Path, tmp_path: Path) -> list[str | Path]:
-    """Return a command that runs a case in two environments, one after the other, and saves the results in ``tmp_path``."""
+    """Return the command that runs a case in two environments, one after the other, and saves the results in ``tmp_path``."""
     case = CaseFile("one", pattern="expected", affected="<0.1").write(tmp_path / "cases")
     (case.directory / "probe.py").write_text("def version():\n    import vllm\n    return vllm.__version__\n")
     (case.directory / "test_one.py").write_text(

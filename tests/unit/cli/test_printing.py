@@ -39,7 +39,7 @@ def prints(path: Path) -> list[str]:
 
 
 def test_there_is_one_place_that_prints() -> None:
-    """The exceptions: the table prints an empty line first; engines outside pytest and processes that a test forks have no command."""
+    """Exceptions: the table, which starts with an empty line, and what runs without a command: engines outside pytest and forked processes."""
     calls = [
         call for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for call in prints(path)
     ]

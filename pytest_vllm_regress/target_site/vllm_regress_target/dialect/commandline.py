@@ -153,7 +153,7 @@ def build_parser_for_children() -> None:
 
 
 def remember_sources() -> None:
-    """Cache ``inspect.getsource``. Up to 0.9, several parsers ask for the same classes, and each call parses the whole module again."""
+    """Cache ``inspect.getsource``: in vLLM up to 0.9 several parsers ask for the same classes, and each call parses the whole module again."""
     inspect.getsource = functools.lru_cache(maxsize=None)(inspect.getsource)  # type: ignore[assignment]
 
 

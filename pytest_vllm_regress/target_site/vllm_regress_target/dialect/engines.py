@@ -91,7 +91,7 @@ def _remember_entry_points() -> None:
 
 
 def _changed(path: str) -> Optional[int]:
-    """Return when the file or folder was last changed, or None if it does not exist (``importlib.metadata`` compares the same times)."""
+    """Return the modification time of a file or folder, or None if it does not exist. ``importlib.metadata`` compares the same times."""
     try:
         return os.stat(path or os.curdir).st_mtime_ns
     except OSError:
