@@ -38,6 +38,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from pytest_vllm_regress.conformance.record import read_faults, read_report, unexplained
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.session import Session
@@ -98,9 +100,11 @@ def test_the_next_one(vllm_engine):
     assert vllm_engine.generate("Are you there?", {"max_tokens": 4})
 """
 STAYS = """
-import time
-def test_stays(vllm_engine, tmp_path_factory):
-    open({ready!r}, "w").close()
+import os, time
+def test_stays(vllm_engine):
+    with open({ready!r} + ".new", "w") as file:
+        file.write(" ".join(str(process.pid) for process in vllm_engine.child.processes()))
+    os.rename({ready!r} + ".new", {ready!r})
     time.sleep(600)
 """
 TENANT = """
@@ -302,7 +306,7 @@ def core_killed(bench: Bench) -> Facts:
 
 
 def pytest_killed(bench: Bench) -> Facts:
-    """Kill pytest while its engine holds the GPU; another pytest must get the GPU."""
+    """Kill pytest while its engine holds the GPU; another pytest must get the GPU, and the engine must end."""
     ready = bench.folder / "ready"
     with bench.started(bench.file("test_stays.py", STAYS.format(ready=str(ready)))) as process:
         deadline = Deadline.after("start", bench.left_s / 2)
@@ -310,7 +314,12 @@ def pytest_killed(bench: Bench) -> Facts:
             time.sleep(0.2)  # another process writes the file
         if not ready.exists():
             raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
-    return bench.run(bench.file("test_quick.py", QUICK))
+        engine = [psutil.Process(int(pid)) for pid in ready.read_text().split()]
+    ran = bench.run(bench.file("test_quick.py", QUICK))
+    _, living = psutil.wait_procs(engine, timeout=bench.left_s)
+    if living:
+        raise RuntimeError(f"{len(living)} processes of the killed pytest's engine still run")
+    return ran
 
 
 def tenant(bench: Bench) -> Facts:

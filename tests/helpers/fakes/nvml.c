@@ -3,7 +3,6 @@
    A line is `key value`: `driver`, `cuda`, `count`, `gpu0.name`, `gpu0.process` (one line each: pid and bytes), `gpu0.slice1.uuid` ...
    `gpu0.living` is like `gpu0.process`, but counts only while the process lives, and then also as used memory.
    `error.FUNCTION CODE` makes a function fail for every GPU, `gpu0.error.FUNCTION CODE` for one. */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,13 +94,25 @@ Result nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
     if (!find(of(device, "capability"), 0, value)) return NOT_SUPPORTED;
     return sscanf(value, "%d.%d", major, minor) == 2 ? OK : INVALID;
 }
+/* Whether a process holds memory. One that has ended holds none, also if its parent has not waited for it yet. */
+static int holds(unsigned pid) {
+    char path[64], stat[LINE] = "", *end;
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    fread(stat, 1, LINE - 1, file);
+    fclose(file);
+    end = strrchr(stat, ')'); /* "pid (name) state ..." */
+    return end && end[1] && end[2] != 'Z';
+}
+
 /* The next process at or after number `nth` of what `name` lists; its number, or -1 where there is none. */
 static int next_process(Device device, const char *name, int nth, struct Process *to) {
     char value[LINE];
     for (; find(of(device, name), nth, value); nth++) {
         memset(to, 0, sizeof *to);
         sscanf(value, "%u %llu", &to->pid, &to->used);
-        if (strcmp(name, "living") || !kill((int)to->pid, 0)) return nth;
+        if (strcmp(name, "living") || holds(to->pid)) return nth;
     }
     return -1;
 }
