@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import FEWER_PLUGINS
 from tests.helpers.cases import CaseFile
 
 DEMO = CaseFile(
@@ -49,13 +48,6 @@ def test_demo(vllm_probe, vllm_leg):
 """
 
 Demo = Callable[..., Path]
-
-
-@pytest.fixture
-def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """pytest's fixture, whose runs start faster."""
-    monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
-    return pytester
 
 
 @pytest.fixture
