@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from packaging.version import InvalidVersion, Version
@@ -36,10 +36,12 @@ from .pool import E, EnginePool
 from .resources.agents import Agents
 from .resources.placement import PROBE, MemoryRequest, Placement, first_start, is_forged
 from .resources.ports import lease_port
-from .server import Server, start_server
 from .settings import Settings
 from .spec import EngineSpec, Front
 from .target import Target, built_target, canonical_name, default_environment, inspect
+
+if TYPE_CHECKING:
+    from .server import Server
 
 T = TypeVar("T", Engine, AsyncEngine)
 _SHORT_WAIT_S = 1.0
@@ -193,6 +195,7 @@ class Session:
         self, target: Target, spec: EngineSpec, *, user: str, fresh: bool, timeout: float | None = None
     ) -> Server:
         """Return a server for ``spec``, shared like ``engine``."""
+        from .server import start_server  # imports HTTP clients, which takes as long as starting pytest
 
         def start() -> Server:
             prepared = self._prepare(target, spec, "serve", timeout, user)
