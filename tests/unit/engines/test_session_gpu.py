@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.engines import session
+from pytest_vllm_regress.engines import server, session
 from pytest_vllm_regress.engines.engine import Engine
 from pytest_vllm_regress.engines.resources import placement
 from pytest_vllm_regress.engines.session import Session
@@ -258,7 +258,7 @@ def test_what_a_server_refuses_on_this_gpu_is_not_applicable(
         child.kill()
         raise ChildDied("it died", phase="ready", detail=f"(EngineCore) {log}\n")
 
-    monkeypatch.setattr(session, "start_server", died)
+    monkeypatch.setattr(server, "start_server", died)
     with pytest.raises(error, match=words if error is Unsupported else "it died"):
         run().server(TARGET, ONE, user="t1", fresh=False)
 
