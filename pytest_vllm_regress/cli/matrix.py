@@ -208,7 +208,7 @@ def matrix(
                 confirm_downloads([batch.environment for batch in batches], yes=yes)
         with terminate_as_interrupt():
             outcome = run_batches(RunRequest(batches, executor, options, progress, journal))
-    written = save_results(outcome.run, destination, writable_root() / "results", say)
+            written = save_results(outcome.run, destination, writable_root() / "results", say)
     if written is not None:
         say(f"results: {written}")
     if html is not None:
