@@ -38,8 +38,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from pytest_vllm_regress.conformance.record import read_faults, read_report, unexplained
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.session import Session
@@ -48,6 +46,7 @@ from pytest_vllm_regress.engines.target import built_target
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.gpus import nvml
 from pytest_vllm_regress.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
+from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.runner.build import check_gpu_fits
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically
@@ -314,11 +313,11 @@ def pytest_killed(bench: Bench) -> Facts:
             time.sleep(0.2)  # another process writes the file
         if not ready.exists():
             raise RuntimeError(f"the first pytest was not ready after {deadline.allowed_s:.0f} s")
-        engine = [psutil.Process(int(pid)) for pid in ready.read_text().split()]
+        engine = [found for pid in ready.read_text().split() if (found := process_tree.find(int(pid)))]
     ran = bench.run(bench.file("test_quick.py", QUICK))
-    _, living = psutil.wait_procs(engine, timeout=bench.left_s)
+    living = process_tree.wait_until_gone(engine, bench.left_s)
     if living:
-        raise RuntimeError(f"{len(living)} processes of the killed pytest's engine still run")
+        raise RuntimeError(f"the killed pytest's engine still runs: {', '.join(map(process_tree.describe, living))}")
     return ran
 
 

@@ -24,7 +24,7 @@ settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 
-# Some container images set it. Each of some hundred processes would then compile all modules again.
+# Some container images forbid bytecode. Each of some hundred processes would then compile all modules again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
