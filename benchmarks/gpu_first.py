@@ -99,11 +99,10 @@ def test_the_next_one(vllm_engine):
     assert vllm_engine.generate("Are you there?", {"max_tokens": 4})
 """
 STAYS = """
-import os, time
+import pathlib, time
+from pytest_vllm_regress.util.files import write_atomically
 def test_stays(vllm_engine):
-    with open({ready!r} + ".new", "w") as file:
-        file.write(" ".join(str(process.pid) for process in vllm_engine.child.processes()))
-    os.rename({ready!r} + ".new", {ready!r})
+    write_atomically(pathlib.Path({ready!r}), " ".join(str(process.pid) for process in vllm_engine.child.processes()))
     time.sleep(600)
 """
 TENANT = """

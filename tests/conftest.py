@@ -24,7 +24,7 @@ settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 
-# Some container images forbid bytecode. Each of some hundred processes would then compile all modules again.
+# Some container images set this variable. Each of the hundreds of processes that tests start would compile all modules again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -237,9 +237,9 @@ def skipping() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_forks() -> Iterator[None]:
-    """End a process that the test has forked before it returns to pytest, where it would run the remaining tests and clean up this run.
+    """End a forked child of the test before it returns to pytest, where it would run the remaining tests and clean up this run.
 
-    Its exit status is the one that it would have as a program.
+    Its exit status is that of a Python program which ends in the same way.
     """
     from .evidence import sanitize
 

@@ -239,12 +239,12 @@ def test_slow_rules_of_a_gitignore_are_given_up(tmp_path: Path, monkeypatch: pyt
     tmp_path.joinpath("rules").mkdir()
     paths = ["a/" * 1900 + "x"] * 500
     assert git.ignored(b"*.so\n", ["vllm/a.so"], tmp_path / "rules") == {"vllm/a.so"}
-    init = git.Repository._run
+    run = git.Repository._run
 
     def hurry_after_init(repository: git.Repository, *arguments: str) -> str:
-        done = init(repository, *arguments)
+        output = run(repository, *arguments)
         monkeypatch.setattr(git, "READ_TIMEOUT_S", 0.02)  # far below what check-ignore needs for this, on any machine
-        return done
+        return output
 
     monkeypatch.setattr(git.Repository, "_run", hurry_after_init)
     with pytest.raises(UsageError, match="check-ignore did not answer"):

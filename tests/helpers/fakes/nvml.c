@@ -94,7 +94,8 @@ Result nvmlDeviceGetCudaComputeCapability(Device device, int *major, int *minor)
     if (!find(of(device, "capability"), 0, value)) return NOT_SUPPORTED;
     return sscanf(value, "%d.%d", major, minor) == 2 ? OK : INVALID;
 }
-/* Whether a process holds memory. One that has ended holds none, also if its parent has not waited for it yet. */
+
+/* Whether a process holds memory. One that has ended holds none, even if its parent has not waited for it yet. */
 static int holds(unsigned pid) {
     char path[64], stat[LINE] = "", *end;
     snprintf(path, sizeof path, "/proc/%u/stat", pid);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -40,6 +41,17 @@ def test_memory_and_its_holders(answer: Answer) -> None:
     assert usage(H100.uuid) == Usage(H100.used, H100.total - H100.used, {})
     answer(MACHINES["MIG"])
     assert usage(A100.slice_uuid(1)) == Usage(2**24, 10 * GIB - 2**24, {})
+
+
+def test_a_process_that_has_ended_holds_no_memory_of_the_stand_in(answer: Answer) -> None:
+    answer(MACHINES["H100"])
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        with open(os.environ["FAKE_NVML"], "a") as answers:
+            answers.write(f"gpu0.living {process.pid} {GIB}\n")
+        assert usage(H100.uuid) == Usage(H100.used + GIB, H100.total - H100.used - GIB, {process.pid: GIB})
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has waited for it yet
+        assert usage(H100.uuid) == Usage(H100.used, H100.total - H100.used, {})
 
 
 def test_unreported_memory_is_unknown_and_not_zero(answer: Answer) -> None:

@@ -64,9 +64,7 @@ def speak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Speak:
 
 def run(pytester: pytest.Pytester, python: Path, *arguments: str, probe: str = PROBE) -> pytest.RunResult:
     pytester.path.joinpath("probe.py").write_text(probe)
-    return pytester.runpytest_inprocess(
-        "--vllm-gpu", f"--vllm-env={python}", *("-p", "no:cacheprovider", "-p", "no:hypothesispytest"), *arguments
-    )
+    return pytester.runpytest_inprocess("--vllm-gpu", f"--vllm-env={python}", "-p", "no:cacheprovider", *arguments)
 
 
 RELUCTANT = dataclasses.replace(MACHINES["H100"], errors={"nvmlDeviceGetComputeMode": NO_PERMISSION, "nvmlShutdown": 1})

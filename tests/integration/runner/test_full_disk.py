@@ -59,7 +59,7 @@ def test_a_full_disk_is_an_error_before_the_run(name: str, small_disk: Path) -> 
     assert {path.name for path in small_disk.iterdir()} <= {"filler", "new"}
 
 
-def test_a_folder_in_dev_takes_results(tmp_path: Path) -> None:
+def test_a_folder_in_dev_takes_results() -> None:
     check_destination(Path("/dev/shm"))
 
 
@@ -135,7 +135,7 @@ def test_a_run_whose_output_cannot_be_written_keeps_its_results(
 def test_a_run_whose_terminal_is_closed_keeps_its_results(
     affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:
-    """Regression: an error while the progress bar was stopped lost the results."""
+    """Regression: the results were lost if the progress bar could not be stopped."""
     terminal, ours = pty.openpty()
     process = subprocess.Popen(
         run_of_two(affected_target, fixed_target, tmp_path),

@@ -348,7 +348,7 @@ def test_run_command_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 def _end_runner_of(child: str, place: Path, number: signal.Signals) -> None:
-    """Start a runner of ``child``, send it ``number`` when the child has written ``place``/up, and wait until the runner has ended."""
+    """Run ``child``, send its runner ``number`` once the child has written the file ``up`` in ``place``, and wait for the runner to end."""
     place.mkdir()
     parent = (
         "import os, sys; from pytest_vllm_regress.runner.pytest_run import run_command\n"

@@ -39,7 +39,7 @@ ONE = TestResult(
 
 
 def plain(min_size: int = 0, max_size: int = 50) -> st.SearchStrategy[str]:
-    """Texts in which nothing looks like a secret: the rest is masked when it is written."""
+    """Generate text that looks like no secret: results are masked when they are written."""
     return st.text(min_size=min_size, max_size=max_size).filter(lambda text: mask(text) == text)
 
 

@@ -102,7 +102,7 @@ def test_new_writes_the_first_case_into_an_empty_directory(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("python", ["banana", "2.7", "3", "3.11.7"])
 def test_drift_refuses_what_is_no_python(python: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Regression: uv refused it, and the refusal counted as a failure of the release."""
+    """Regression: uv's refusal of such a value was taken for a failure of the release."""
     assert cli.main(["drift", "0.8.5", "--python", python]) == 2
     assert f"--python {python!r}: allowed is a minor version of Python, such as 3.11" in capsys.readouterr().err
 
