@@ -1,14 +1,21 @@
-"""A project with one case, whose probe a test can script. The target is a real interpreter with an empty "vllm"."""
+"""A project with one case, whose probe a test can script. The target is a real interpreter with an empty "vllm".
+
+Most tests run pytest within their process (``pytester.runpytest_inprocess``), which takes a third of the time. A process of its own
+(``runpytest_subprocess``) is for tests about what a process has once: its modules, its signals, the secrets that it knows.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pytest_vllm_regress
 from tests.helpers.cases import CaseFile
 
 DEMO = CaseFile(
@@ -20,6 +27,11 @@ DEMO = CaseFile(
     old=("vllm-0.8.4",),
     new=("vllm-0.8.5",),
     tables="[variants.other]\naffected = false",
+)
+ONLY_IN_TARGETS = (
+    "pytest_vllm_regress.target_site.",
+    "pytest_vllm_regress.runner.executors.ray_node",
+    "pytest_vllm_regress.__main__",
 )
 PROBE = """
 import os, time
@@ -48,6 +60,18 @@ def test_demo(vllm_probe, vllm_leg):
 """
 
 Demo = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def every_module_imported_once() -> None:
+    """Keep one copy of each module: pytester forgets those that a run in this process was the first to import, and the next run would import
+    another copy, whose stash keys and exceptions are not the same (numpy even refuses).
+    """
+    import numpy  # noqa: F401
+
+    for module in pkgutil.walk_packages(pytest_vllm_regress.__path__, "pytest_vllm_regress."):
+        if not module.name.startswith(ONLY_IN_TARGETS):
+            importlib.import_module(module.name)
 
 
 @pytest.fixture

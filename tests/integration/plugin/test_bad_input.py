@@ -30,7 +30,7 @@ ENGINE = "import pytest\n@pytest.mark.vllm_engine({})\ndef test_it({}):\n    pas
 )
 def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], words: list[str]) -> None:
     demo()
-    done = pytester.runpytest_subprocess(*options)
+    done = pytester.runpytest_inprocess(*options)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     assert "Traceback" not in done.stdout.str() + done.stderr.str()
     (done.stderr if done.stderr.str().strip() else done.stdout).fnmatch_lines(words)
@@ -39,7 +39,7 @@ def test_options(demo: Demo, pytester: pytest.Pytester, options: list[str], word
 def test_gpu_that_is_not_there(demo: Demo, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     demo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    done = pytester.runpytest_subprocess("--vllm-gpu")
+    done = pytester.runpytest_inprocess("--vllm-gpu")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     done.stderr.fnmatch_lines(["*no usable GPU was found. Looked for: CUDA_VISIBLE_DEVICES*"])
 
@@ -47,16 +47,16 @@ def test_gpu_that_is_not_there(demo: Demo, pytester: pytest.Pytester, monkeypatc
 def test_ini_twins(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo("raises")
     pytester.makeini(f"[pytest]\nvllm_env = {affected_target}\nvllm_fail_on_known = true\n")
-    pytester.runpytest_subprocess().assert_outcomes(failed=1)
+    pytester.runpytest_inprocess().assert_outcomes(failed=1)
     pytester.makeini("[pytest]\nvllm_device = tpu\n")
-    done = pytester.runpytest_subprocess()
+    done = pytester.runpytest_inprocess()
     done.stderr.fnmatch_lines(["*ini option vllm_device = 'tpu'*allowed are auto, sim, cpu, gpu*"])
 
 
 @pytest.mark.parametrize("option", ["--vllm-env", "--vllm-source", "--vllm-model", "--vllm-report"])
 def test_a_path_that_pytest_takes_for_tests(pytester: pytest.Pytester, elsewhere: Path, option: str) -> None:
     """Its ini file is then not the project's, which a warning says."""
-    done = pytester.runpytest_subprocess(option, str(elsewhere))
+    done = pytester.runpytest_inprocess(option, str(elsewhere))
     done.stdout.fnmatch_lines([f"*pytest took the value of {option} for a path of tests*Write {option}={elsewhere}"])
 
 
@@ -64,9 +64,9 @@ def test_a_path_that_is_harmless(pytester: pytest.Pytester, elsewhere: Path) -> 
     inside = pytester.path / "inside"
     inside.touch()
     for arguments in ([f"--vllm-env={elsewhere}"], ["--vllm-env", "test_a_path_that_is_harmless.py"]):
-        pytester.runpytest_subprocess(*arguments).stdout.no_fnmatch_line("*took the value*")
+        pytester.runpytest_inprocess(*arguments).stdout.no_fnmatch_line("*took the value*")
     (pytester.path / "tox.ini").unlink()
-    pytester.runpytest_subprocess("--vllm-env", "inside").stdout.no_fnmatch_line("*took the value*")
+    pytester.runpytest_inprocess("--vllm-env", "inside").stdout.no_fnmatch_line("*took the value*")
 
 
 @pytest.fixture
@@ -83,18 +83,18 @@ def elsewhere(pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactor
 def test_no_environment_is_named_and_there_is_none(pytester: pytest.Pytester, workers: list[str]) -> None:
     """Listing tests needs no environment, and nothing large is built without a request."""
     pytester.makepyfile("def test_it(vllm_engine): pass\n")
-    done = pytester.runpytest_subprocess(*workers)
+    done = pytester.runpytest_inprocess(*workers)
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     words = done.stdout.str() + done.stderr.str()
     assert words.count("no environment is named") == 1
     assert "--vllm-env=NAME|PATH" in words
     assert "building" not in words
-    assert pytester.runpytest_subprocess("--collect-only").ret == pytest.ExitCode.OK
+    assert pytester.runpytest_inprocess("--collect-only").ret == pytest.ExitCode.OK
 
 
 def test_interpreter_without_vllm(demo: Demo, pytester: pytest.Pytester) -> None:
     demo()
-    done = pytester.runpytest_subprocess(f"--vllm-env={sys.executable}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={sys.executable}")
     assert done.ret != 0
     assert "has neither vLLM" in done.stdout.str() + done.stderr.str()
 
@@ -114,7 +114,7 @@ def test_markers(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -
         argument = "which, " * ("which" in marker)
         test = f"import pytest\n@pytest.mark.{marker}\ndef test_bad({argument}vllm_probe): pass\n"
         pytester.makepyfile(**{f"test_{number}": test})
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     done.assert_outcomes(passed=1, errors=len(wrong))
     for words in wrong.values():
         done.stdout.fnmatch_lines([f"*{words}*"])
@@ -138,7 +138,7 @@ def test_engine_markers(pytester: pytest.Pytester, affected_target: Path) -> Non
     }
     for number, (arguments, fixture) in enumerate(wrong):
         pytester.makepyfile(**{f"test_{number}": ENGINE.format(arguments, fixture)})
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     done.assert_outcomes(errors=len(wrong))
     for words in wrong.values():
         done.stdout.fnmatch_lines([f"*{words}*"])
@@ -149,14 +149,14 @@ def test_malformed_case_file(demo: Demo, pytester: pytest.Pytester, affected_tar
     demo()
     text = (pytester.path / "case.toml").read_text().replace('kind = "exception"', 'kind = "explosion"')
     (pytester.path / "case.toml").write_text(text)
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     assert done.ret != 0
     done.stdout.fnmatch_lines(["*case.toml*symptom.kind*explosion*"])
 
 
 def test_report_that_cannot_be_written(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo("raises")
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--vllm-report=/proc/nowhere/out.json")
     assert done.ret != 0
     assert "/proc/nowhere/out.json" in done.stdout.str() + done.stderr.str()
 
@@ -164,7 +164,7 @@ def test_report_that_cannot_be_written(demo: Demo, pytester: pytest.Pytester, af
 def test_a_refusal_at_setup_is_one_message(pytester: pytest.Pytester, affected_target: Path) -> None:
     """Regression: 20 lines of this plugin's code came before it."""
     pytester.makepyfile(ENGINE.format('import_path=["nowhere"]', "vllm_engine"))
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(
         ["*ERROR at setup of test_it*", f"*import_path: there is no folder {pytester.path}/nowhere"]
@@ -177,6 +177,6 @@ def test_a_refusal_in_a_users_fixture_keeps_its_line(pytester: pytest.Pytester, 
         "import pytest\n@pytest.fixture\ndef mine(vllm_engines):\n    return vllm_engines(tensor_parallel=2)\n"
     )
     pytester.makepyfile("def test_it(mine):\n    pass\n")
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}")
     done.assert_outcomes(errors=1)
     done.stdout.fnmatch_lines(["*return vllm_engines(tensor_parallel=2)"])

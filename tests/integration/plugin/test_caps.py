@@ -22,7 +22,7 @@ def test_demo(vllm_probe, number):
 @pytest.mark.slow
 def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: Demo, affected_target: Path) -> None:
     demo(test=BUDGET)
-    ran = pytester.runpytest_subprocess(
+    ran = pytester.runpytest_inprocess(
         "--vllm-session-timeout=15", "--vllm-report=out.json", f"--vllm-env={affected_target}"
     )
     assert ran.ret == 1
@@ -37,6 +37,6 @@ def test_after_the_budget_every_test_says_so(pytester: pytest.Pytester, demo: De
 
 @pytest.mark.parametrize("option", ["memory", "processes", "log", "engines"])
 def test_bad_values(pytester: pytest.Pytester, option: str) -> None:
-    ran = pytester.runpytest_subprocess(f"--vllm-max-{option}=lots")
+    ran = pytester.runpytest_inprocess(f"--vllm-max-{option}=lots")
     assert ran.ret == pytest.ExitCode.USAGE_ERROR
     ran.stderr.fnmatch_lines([f"*vllm_max_{option} = 'lots' (from the command line) is not a positive number*"])

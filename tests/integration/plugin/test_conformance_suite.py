@@ -24,7 +24,7 @@ def test_what_one_generation_alone_can_show_is_not_applicable_in_the_other(
 ) -> None:
     pytester.makeconftest((ROOT / "conformance" / "conftest.py").read_text())
     pytester.makepyfile(test_speculation=SUITE)
-    done = pytester.runpytest_subprocess(
+    done = pytester.runpytest_inprocess(
         f"--vllm-env={affected_target}", "--junit-xml=report.xml", "-rs", "-k", "V0", "-p", "no:cacheprovider"
     )
     done.assert_outcomes(skipped=1, deselected=1)

@@ -23,7 +23,7 @@ def test_demo(vllm_probe):
 
 def met(pytester: pytest.Pytester, target: Path) -> tuple[pytest.RunResult, dict[Impostor, ImpostorTrial]]:
     """pytest's result, and the trials of the run by impostor."""
-    done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-impostors=met")
+    done = pytester.runpytest_inprocess(f"--vllm-env={target}", "--vllm-impostors=met")
     return done, {trial.impostor: trial for file in (pytester.path / "met").glob("*") for trial in read_trials(file)}
 
 

@@ -27,7 +27,7 @@ def test_two_workers_and_two_environments(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, fixed_target: Path
 ) -> None:
     demo("raises")
-    done = pytester.runpytest_subprocess(
+    done = pytester.runpytest_inprocess(
         "-n2", f"--vllm-env={affected_target}", f"--vllm-env={fixed_target}", "--vllm-report=out.json"
     )
     done.assert_outcomes(xfailed=1, failed=1)
@@ -57,7 +57,7 @@ def test_workers_start_with_tests_that_may_hang(demo: Demo, pytester: pytest.Pyt
     option = f"--vllm-env={affected_target}"
     order = ["test_hangs", "test_plain", "test_clean"]
     for more, expected in ((("-n1",), order), (("-n0",), [*order[1:], order[0]])):
-        done = pytester.runpytest_subprocess(option, *more, "-v")
+        done = pytester.runpytest_inprocess(option, *more, "-v")
         done.assert_outcomes(passed=2, xfailed=1)
         done.stdout.fnmatch_lines([f"*::{name}*" for name in expected])
 
@@ -66,7 +66,7 @@ def test_newer_version_than_any_tried_runs_with_a_warning(
     demo: Demo, pytester: pytest.Pytester, make_target: Callable[..., Path]
 ) -> None:
     demo("fine")
-    done = pytester.runpytest_subprocess(f"--vllm-env={make_target(vllm='99.1')}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={make_target(vllm='99.1')}")
     done.assert_outcomes(passed=1)
     done.stdout.fnmatch_lines(["*warning: vLLM 99.1 is newer than*"])
 
@@ -75,15 +75,15 @@ def test_newer_version_than_any_tried_runs_with_a_warning(
 def test_first_failure_last_failed_and_selection(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo(test=TWO.replace("{", "{{").replace("}", "}}"))
     option = f"--vllm-env={affected_target}"
-    pytester.runpytest_subprocess(option).assert_outcomes(xfailed=1, failed=1)
-    pytester.runpytest_subprocess(option, "--lf").assert_outcomes(failed=1)
-    pytester.runpytest_subprocess(option, "-k", "raises").assert_outcomes(xfailed=1, deselected=1)
-    pytester.runpytest_subprocess(option, "-x", "-k", "fine").assert_outcomes(failed=1, deselected=1)
+    pytester.runpytest_inprocess(option).assert_outcomes(xfailed=1, failed=1)
+    pytester.runpytest_inprocess(option, "--lf").assert_outcomes(failed=1)
+    pytester.runpytest_inprocess(option, "-k", "raises").assert_outcomes(xfailed=1, deselected=1)
+    pytester.runpytest_inprocess(option, "-x", "-k", "fine").assert_outcomes(failed=1, deselected=1)
 
 
 def test_header_names_versions_and_device(demo: Demo, pytester: pytest.Pytester, affected_target: Path) -> None:
     demo("raises")
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--collect-only")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--collect-only")
     done.stdout.fnmatch_lines(["vllm-regress: *vllm 0.8.4*device sim (simulated device*"])
 
 
@@ -91,7 +91,7 @@ def test_axes_become_readable_ids(pytester: pytest.Pytester, affected_target: Pa
     pytester.makepyfile(
         "import pytest\n@pytest.mark.vllm_engine(tp=[1, 2], pp=1, pool=[0, 2], generation=['V0', 'V1'])\ndef test_it(engine_spec):\n    pass\n"
     )
-    done = pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--collect-only", "-q")
+    done = pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--collect-only", "-q")
     done.stdout.fnmatch_lines(["*test_it[[]tp2-pool2-V1[]]"])
     assert done.stdout.str().count("test_it[") == 8
 
@@ -144,7 +144,7 @@ def test_forked_children_end_and_wrong_timeouts_are_refused(
 ) -> None:
     """A child that returned to pytest ran the other tests, too, and removed the run directory. A timeout of -1 s looked like a hang."""
     demo(test=FORKS)
-    done = pytester.runpytest_subprocess(f"--vllm-env={fixed_target}")
+    done = pytester.runpytest_inprocess(f"--vllm-env={fixed_target}")
     done.assert_outcomes(passed=3, failed=3)
     for seconds in ("-1", "nan", "'5'"):
         done.stdout.fnmatch_lines([f"INCONCLUSIVE: *timeout={seconds} is not a number of seconds of at least 0*"])

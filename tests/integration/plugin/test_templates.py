@@ -27,7 +27,7 @@ def test_every_template_is_collected(pytester: pytest.Pytester, affected_target:
     ]
     for number, draft in enumerate(drafts):
         create_case(root, Upstream("a/b", number), draft)
-    result = pytester.runpytest_subprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
+    result = pytester.runpytest_inprocess("--collect-only", "-q", f"--vllm-env={affected_target}", root)
     assert result.ret == 0
     result.stdout.fnmatch_lines([f"*{len(drafts)} tests collected*"])
 
@@ -38,7 +38,7 @@ def test_what_passes_everywhere_says_so_with_its_mechanism_at_work(
 ) -> None:
     case = create_case(pytester.path, Upstream("a/b", 1), Draft(front="probe", kind=kind, package="vllm"))
     report = pytester.path / "report.json"
-    pytester.runpytest_subprocess(f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory)
+    pytester.runpytest_inprocess(f"--vllm-env={affected_target}", f"--vllm-report={report}", case.directory)
     (result,) = read_results(report).results
     assert result.verdict is Verdict.UNEXPECTEDLY_FIXED, result.reason
     assert proof.tests_without_mechanism(case, [result]) == []

@@ -13,7 +13,7 @@ from tests.integration.plugin.conftest import TEST, Demo
 
 
 def run(pytester: pytest.Pytester, target: Path, *options: str) -> tuple[pytest.RunResult, results.TestResult]:
-    done = pytester.runpytest_subprocess(f"--vllm-env={target}", "--vllm-report=out.json", "-rA", *options)
+    done = pytester.runpytest_inprocess(f"--vllm-env={target}", "--vllm-report=out.json", "-rA", *options)
     return done, results.read_results(pytester.path / "out.json").results[0]
 
 
@@ -60,11 +60,16 @@ def test_unexpectedly_fixed_fails(demo: Demo, pytester: pytest.Pytester, affecte
     assert result.verdict is Verdict.UNEXPECTEDLY_FIXED
 
 
-def test_a_changed_range_turns_a_green_run_red(demo: Demo, pytester: pytest.Pytester, fixed_target: Path) -> None:
-    demo("fine", affected="<0.8.6")
-    assert run(pytester, fixed_target)[1].verdict is Verdict.UNEXPECTEDLY_FIXED
-    demo("raises", affected="<0.8.4")
-    assert run(pytester, fixed_target)[1].verdict is Verdict.REGRESSED
+@pytest.mark.parametrize(
+    ("function", "affected", "verdict"),
+    [("fine", "<0.8.6", Verdict.UNEXPECTEDLY_FIXED), ("raises", "<0.8.4", Verdict.REGRESSED)],
+)
+def test_a_changed_range_turns_a_green_run_red(
+    demo: Demo, pytester: pytest.Pytester, fixed_target: Path, function: str, affected: str, verdict: Verdict
+) -> None:
+    demo(function, affected=affected)
+    done, result = run(pytester, fixed_target)
+    assert (done.ret, result.verdict) == (1, verdict)
 
 
 @pytest.mark.parametrize(

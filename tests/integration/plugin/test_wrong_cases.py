@@ -115,7 +115,7 @@ def test_a_line_of_the_start_or_of_another_test_is_not_a_symptom(
 ) -> None:
     demo(test=PREFIX, pattern="prefix", symptom=where)
     pytester.makepyfile(probe=PROBE)
-    pytester.runpytest_subprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
+    pytester.runpytest_inprocess(f"--vllm-env={affected_target}", "--vllm-report=out.json")
     (result,) = read_results(pytester.path / "out.json").results
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "'prefix' does not match" in result.reason and "max_tokens must be at least 1" in result.reason
