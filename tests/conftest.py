@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
+from pytest_vllm_regress.pages.site import build_site
 from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
-from tests.helpers import FEWER_PLUGINS, fake_gpus
+from tests.helpers import FEWER_PLUGINS, ROOT, fake_gpus
+from tests.helpers.cases import project_cases
 
 pytest_plugins = ["pytester"]
 SLOW_FOLDERS = ("hostile", "cluster")
@@ -104,3 +108,16 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
     started.start(Deadline.after("import", 60))
     yield started
     started.stop()
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Mapping[str, str | bytes]:
+    """The files of the project's site. One worker of pytest-xdist builds it for all, which takes several seconds."""
+    if worker_id == "master":
+        return build_site(project_cases(), ROOT / "locks", ROOT, now=0.0)
+    file = tmp_path_factory.getbasetemp().parent / "site.pickle"
+    with FileLock(f"{file}.lock"):
+        if not file.exists():
+            file.write_bytes(pickle.dumps(build_site(project_cases(), ROOT / "locks", ROOT, now=0.0)))
+    built: Mapping[str, str | bytes] = pickle.loads(file.read_bytes())
+    return built

@@ -15,17 +15,11 @@ from pytest_vllm_regress.audit.severity import Severity, severity
 from pytest_vllm_regress.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.pages.record import Knowledge
-from pytest_vllm_regress.pages.site import build_site
 from tests.helpers import ROOT
 from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
 from tests.unit.reporting.test_formats import CASES
 
 PAGES = ["index.html", "cases/vllm-17173.html", "releases/0.8.4.html", "releases/index.html", "docs/index.html"]
-
-
-@pytest.fixture(scope="module")
-def site() -> Mapping[str, str | bytes]:
-    return build_site(CASES, ROOT / "locks", ROOT)
 
 
 def visible_rows(browser: webdriver.Chrome) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from pytest_vllm_regress.errors import UsageError
 from pytest_vllm_regress.pages.documents import Sources, render_document
 from pytest_vllm_regress.pages.links import broken_links
 from pytest_vllm_regress.pages.record import Knowledge, State, latest, release_of
-from pytest_vllm_regress.pages.site import DRIFT, badge, build_site, overview, write_site
+from pytest_vllm_regress.pages.site import DRIFT, badge, overview, write_site
 from tests.helpers import ROOT
 from tests.unit.reporting.test_formats import CASES, Tags
 
@@ -26,11 +27,8 @@ LOCKS = ROOT / "locks"
 
 
 @pytest.fixture(scope="module")
-def site() -> dict[str, str]:
-    files = build_site(CASES, LOCKS, ROOT, now=0.0)
-    return {name: content for name, content in files.items() if isinstance(content, str)} | {
-        name: "" for name, content in files.items() if isinstance(content, bytes)
-    }
+def site(site: Mapping[str, str | bytes]) -> dict[str, str]:
+    return {name: content if isinstance(content, str) else "" for name, content in site.items()}
 
 
 @pytest.fixture(scope="module")

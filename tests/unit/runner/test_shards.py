@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress import cli
@@ -33,6 +33,7 @@ def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
     return Counter((batch.environment, case.id) for part in parts for batch in part for case in batch.cases)
 
 
+@settings(max_examples=30)  # each divides a thousand pairs
 @given(durations, st.integers(1, 40))
 def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], count: int) -> None:
     def seconds(case: Case, environment: str) -> float:

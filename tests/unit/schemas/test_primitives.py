@@ -18,6 +18,7 @@ QUIET = settings(
 )
 UNSHRUNK = settings(QUIET, phases=[Phase.generate])
 """For a search whose result need not be minimal: shrinking takes most of the time."""
+FEW = settings(UNSHRUNK, max_examples=15)
 NUMBERS = st.integers(-30, 30) | st.integers(-120, 120).map(lambda quarters: quarters / 4)
 BOUNDS = st.dictionaries(
     st.sampled_from(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")), NUMBERS, max_size=3
@@ -74,7 +75,7 @@ def test_patterns_are_matched_and_lengths_are_kept(shape: Any) -> None:
     schema = {"type": "string", "pattern": shape.pattern}
     checker = validator(schema)
 
-    @QUIET
+    @FEW
     @given(primitive_values(schema))
     def matching(value: str) -> None:
         assert checker.is_valid(value)
@@ -83,7 +84,7 @@ def test_patterns_are_matched_and_lengths_are_kept(shape: Any) -> None:
     lengths = (shape.shortest, shape.shortest + 4 if shape.longest is None else shape.longest)
     for length in lengths if "(ab)" not in shape.pattern else (2,):
 
-        @UNSHRUNK
+        @FEW
         @given(primitive_values({**schema, "minLength": length, "maxLength": length}))
         def of_length(value: str) -> None:
             assert len(value) == length  # noqa: B023 (called in this round)
