@@ -44,7 +44,7 @@ TESTS = f"""
     def test_row(vllm_server, kind):
         row = observe(vllm_server, kind, requests=40, warm_up=10)
         assert len(row.runs) == 2 and "core" in row.growing, row
-        assert all(run.slopes["core"].high >= {LEAK} * 0.9 for run in row.runs), row
+        assert all(run.slopes["core"].high >= {LEAK} / 2 for run in row.runs), row  # after ten requests, other memory may still be freed
 """
 
 
