@@ -28,7 +28,7 @@ settings.load_profile("project")
 
 MakeTarget = Callable[..., Path]
 
-# Some container images set this variable. Each of the hundreds of processes that tests start would compile all modules again.
+# Some container images set this variable. The tests start hundreds of processes, and each would compile every module again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -112,10 +112,9 @@ def agent(run_dir: RunDir) -> Iterator[Agent]:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Mapping[str, str | bytes]:
-    """The files of the project's site. One worker of pytest-xdist builds it for all, which takes several seconds."""
-    if worker_id == "master":
-        return build_site(project_cases(), ROOT / "locks", ROOT, now=0.0)
-    file = tmp_path_factory.getbasetemp().parent / "site.pickle"
+    """The files of the project's site. Building them takes several seconds, so one worker of pytest-xdist does it for all."""
+    folder = tmp_path_factory.getbasetemp()
+    file = (folder if worker_id == "master" else folder.parent) / "site.pickle"
     with FileLock(f"{file}.lock"):
         if not file.exists():
             file.write_bytes(pickle.dumps(build_site(project_cases(), ROOT / "locks", ROOT, now=0.0)))

@@ -239,7 +239,7 @@ def skipping() -> Iterator[None]:
 def ending_forks() -> Iterator[None]:
     """End a forked child of the test before it returns to pytest, where it would run the remaining tests and clean up this run.
 
-    Its exit status is that of a Python program which ends in the same way.
+    Its exit status is that of a Python program that ends in the same way.
     """
     from .evidence import sanitize
 

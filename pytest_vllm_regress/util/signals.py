@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def terminate_as_interrupt() -> Iterator[None]:
-    """Raise ``KeyboardInterrupt`` on SIGTERM and SIGHUP: when a CI job is cancelled or a terminal is closed, pytest is stopped and results are kept.
+    """Raise ``KeyboardInterrupt`` on SIGTERM and SIGHUP, so that a cancelled CI job or a closed terminal stops pytest and keeps the results.
 
     SIGHUP stays ignored under ``nohup``. SIGINT is restored if it is ignored, as it is in a command that a shell started in the background: child
     processes inherit that, and pytest could not be interrupted.

@@ -1,7 +1,7 @@
 """A project with one case, whose probe a test can script. The target is a real interpreter with an empty "vllm".
 
-Most tests run pytest within their process (``pytester.runpytest_inprocess``), which takes a third of the time. A process of its own
-(``runpytest_subprocess``) is for tests about what a process has once: its modules, its signals, the secrets that it knows.
+Most tests run pytest in the process of the test (``pytester.runpytest_inprocess``): that takes a third of the processor time. Tests about a
+process's imports, its signals, or the secrets that it knows start a new one (``runpytest_subprocess``).
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ Demo = Callable[..., Path]
 
 @pytest.fixture(autouse=True, scope="session")
 def every_module_imported_once() -> None:
-    """Keep one copy of each module: pytester forgets those that a run in this process was the first to import, and the next run would import
-    another copy, whose stash keys and exceptions are not the same (numpy even refuses).
+    """Import all modules before the first run. After a run in this process, pytester unloads the modules that the run imported. The next
+    run would import second copies, with other stash keys and exception classes, and numpy cannot be imported twice at all.
     """
     import numpy  # noqa: F401
 

@@ -39,7 +39,7 @@ def prints(path: Path) -> list[str]:
 
 
 def test_there_is_one_place_that_prints() -> None:
-    """Allowed elsewhere: the empty line before the table, and messages of engines outside pytest and of forked processes, which have no command."""
+    """Exceptions: the empty line before the table, and code that runs without a command: engines outside pytest, and forked processes."""
     calls = [
         call for path in PACKAGE.rglob("*.py") if not {"target_site", "data"} & set(path.parts) for call in prints(path)
     ]

@@ -33,7 +33,7 @@ def cells(parts: tuple[tuple[Batch, ...], ...]) -> Counter[tuple[str, str]]:
     return Counter((batch.environment, case.id) for part in parts for batch in part for case in batch.cases)
 
 
-@settings(max_examples=30)  # each divides a thousand pairs
+@settings(max_examples=30)  # each divides some 600 pairs
 @given(durations, st.integers(1, 40))
 def test_every_case_is_in_one_shard(durations_s: dict[tuple[str, str], float], count: int) -> None:
     def seconds(case: Case, environment: str) -> float:
