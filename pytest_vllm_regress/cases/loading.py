@@ -31,7 +31,13 @@ from .symptom import Symptom
 
 CASE_FILE = "case.toml"
 MAX_BYTES = 64 * 1024
-_SLUG = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+CASE_ID = "1 to 64 of a-z, 0-9 and -, starting with a letter or a digit"
+_CASE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+
+def is_case_id(text: str) -> bool:
+    """Return whether ``text`` can be the id of a case and the name of its directory: ``CASE_ID``."""
+    return _CASE_ID.fullmatch(text) is not None
 
 
 def load_case(path: Path) -> Case:
@@ -228,9 +234,8 @@ def _ranges(table: Mapping[str, str]) -> tuple[Range, ...]:
 
 
 def _check_place(directory: Path, root: Path) -> None:
-    if not _SLUG.fullmatch(directory.name):
-        allowed = "1 to 64 of a-z, 0-9 and -, starting with a letter or a digit"
-        raise CaseFileError(f"{directory}: the name of the directory is not a slug; allowed is {allowed}")
+    if not is_case_id(directory.name):
+        raise CaseFileError(f"{directory}: the name of the directory is not a slug; allowed is {CASE_ID}")
     try:
         inside = (directory / CASE_FILE).resolve().is_relative_to(root.resolve())
     except (OSError, RuntimeError):  # before Python 3.13, a link to itself is a RuntimeError

@@ -112,6 +112,14 @@ def new(
             "structured-output package or an environment without vLLM."
         ),
     ] = "",
+    case_id: Annotated[
+        str,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="Id of the case, for a second failure of one report (default: that of the report).",
+        ),
+    ] = "",
     title: Annotated[str | None, typer.Option(help="The failure in a few words.")] = None,
     family: Annotated[
         str | None,
@@ -177,6 +185,7 @@ def new(
         raise UsageError(f"--front {front!r}: allowed are {', '.join(TEMPLATES)}")
 
     draft = Draft(
+        id=case_id,
         title=title and title.strip(),
         family=family or "",
         package=package,

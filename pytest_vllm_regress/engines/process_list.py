@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import psutil
@@ -24,16 +26,19 @@ _ROLE_OF_TITLE: tuple[tuple[str, Role], ...] = (
     ("APIServer", "server"),
 )
 _RANK = re.compile(r"_DP(\d+)")
+_LOG_PREFIX = re.compile(rb"\(([A-Za-z]\w*) pid=(\d{1,9})\)")
 _MAX_COMMAND = 1000
+_MAX_LOG_BYTES = 1024 * 1024
+"""Every process logs something while it starts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessInfo:
     """One process of an engine or server.
 
-    ``name``: the title that vLLM gave it (``VLLM::EngineCore``); older versions give none, then it is the name of the program. ``command``: its
-    command line, masked. ``alive``: whether it runs; a zombie does not. ``rank``: the data-parallel rank of a core or worker, which its title tells;
-    None without data parallelism, and where a version gives no titles.
+    ``name``: the title that vLLM gave it (``VLLM::EngineCore``), else its name in vLLM's log (``EngineCore``); older versions give neither, then it
+    is the name of the program. ``command``: its command line, masked. ``alive``: whether it runs; a zombie does not. ``rank``: the data-parallel rank
+    of a core or worker, which the title or the log tells; None without data parallelism, and where a version gives neither.
     """
 
     pid: int
@@ -52,16 +57,22 @@ class ProcessInfo:
 
 
 def list_processes(
-    tree: Iterable[psutil.Process], front: int | None, front_role: Role, *, core_in_front: bool
+    tree: Iterable[psutil.Process],
+    front: int | None,
+    front_role: Role,
+    *,
+    core_in_front: bool,
+    logged: Mapping[int, str] = MappingProxyType({}),
 ) -> Mapping[psutil.Process, ProcessInfo]:
     """Describe the processes of ``tree``, in its order. ``front``: pid of the front process. ``core_in_front``: it runs the engine itself.
 
-    The role comes from vLLM's title, and from the place below the front process where a version gives no titles.
+    The role comes from vLLM's title; where a process has none, from its name in vLLM's log (``logged``, by pid), and where a version gives neither,
+    from the place below the front process.
     """
     listed: dict[psutil.Process, ProcessInfo] = {}
     above_core = {front}  # the front process; and the fork server, whose first child is the core
     starters = {front}
-    seen = [_Seen.of(process) for process in tree]
+    seen = [_Seen.of(process, logged) for process in tree]
     titled = any(process is not None and _role_of_title(process.title) == "core" for process in seen)
     for process in filter(None, seen):
         role = front_role if process.pid == front else _role_of_title(process.title)
@@ -82,6 +93,16 @@ def list_processes(
     return listed
 
 
+def names_in_log(log: Path) -> Mapping[int, str]:
+    """Return the names that processes have in the beginning of vLLM's log, by pid: ``(EngineCore_DP1 pid=12)`` before each line, since 0.10."""
+    try:
+        with log.open("rb") as file:
+            start = file.read(_MAX_LOG_BYTES)
+    except OSError:
+        return {}
+    return {int(pid): name.decode() for name, pid in _LOG_PREFIX.findall(start)}
+
+
 @dataclasses.dataclass(frozen=True)
 class _Seen:
     """A process as it was read, once."""
@@ -91,21 +112,20 @@ class _Seen:
     name: str
     parent: int
     command: str
+    title: str
+    """The title that vLLM gave the process, else its name in vLLM's log, else empty."""
 
     @classmethod
-    def of(cls, process: psutil.Process) -> _Seen | None:
+    def of(cls, process: psutil.Process, logged: Mapping[int, str]) -> _Seen | None:
         """Read a process; None if it has ended."""
         try:
             name = process.name()
-            return cls(process, process.pid, name, process.ppid(), " ".join(process.cmdline()) or name)
+            command = " ".join(process.cmdline()) or name
+            match = _TITLE.match(command)
+            title = match[0] if match else logged.get(process.pid, "")
+            return cls(process, process.pid, name, process.ppid(), command, title)
         except psutil.Error:
             return None
-
-    @property
-    def title(self) -> str:
-        """The title that vLLM gave the process, or an empty string."""
-        match = _TITLE.match(self.command)
-        return match[0] if match else ""
 
     def info(self, role: Role) -> ProcessInfo:
         """Describe the process in its role."""

@@ -14,7 +14,7 @@ from ..errors import UsageError
 from ..processes import process_tree
 from ..processes.child_handle import Child, Loan
 from ..util.deadline import DeadlineFor
-from .process_list import ProcessInfo, Role, list_processes
+from .process_list import ProcessInfo, Role, list_processes, names_in_log
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 
@@ -51,7 +51,13 @@ class Running:
         """Return its processes, the front process first. Those that an earlier call of this test saw are listed after their end, too."""
         core_in_front = self._core_in_front()
         running = dict(
-            list_processes(self.child.processes(), self.child.pid, self.front_role, core_in_front=core_in_front)
+            list_processes(
+                self.child.processes(),
+                self.child.pid,
+                self.front_role,
+                core_in_front=core_in_front,
+                logged=names_in_log(self.child.log),
+            )
         )
         for process in running.keys() & self._processes.keys():
             if (

@@ -24,10 +24,12 @@ SHORT_S = 3.0
 LEFT_ALONE = ("/health", "/metrics")
 _NOBODY = "no_such_argument"
 _EMPTY = {"id": "", "object": "", "created": 0, "model": "", "choices": [], "usage": {}}
+_WRONG_VALUE = "many"
 _WRONG = dict.fromkeys(
-    ("max_tokens", "max_output_tokens", "tokens", "token_ids", "encoding_format", "truncate_prompt_tokens"), "many"
+    ("max_tokens", "max_output_tokens", "tokens", "token_ids", "encoding_format", "truncate_prompt_tokens"),
+    _WRONG_VALUE,
 )
-"""Every address that takes a request rejects at least one of these, and ignores those of other addresses."""
+"""Most addresses that take a request reject one of these, and ignore those of other addresses."""
 _ASKED_BY_TESTS = ("generate", "chat", "call")
 _BEFORE_REQUESTS = frozenset({"import", "start", "ready"})
 
@@ -122,7 +124,10 @@ class _Transport(httpx.BaseTransport):
                 wrong = httpx.Request(
                     request.method, request.url, headers=headers, json=body, extensions=request.extensions
                 )
-                return self._real.handle_request(wrong)
+                self._fault.injected = False  # what ends an address that ignores the argument is the real failure
+                response = _rejection(self._real.handle_request(wrong))
+                self._fault.injected = True
+                return response
             case Impostor.EMPTY_ANSWER:
                 if json.loads(request.read() or b"{}").get("stream"):
                     return httpx.Response(200, text="data: [DONE]\n\n")
@@ -134,6 +139,14 @@ class _Transport(httpx.BaseTransport):
 
     def close(self) -> None:
         self._real.close()
+
+
+def _rejection(response: httpx.Response) -> httpx.Response:
+    """Return the answer to a wrong argument: the server's, or that of another address where this one ignores unknown arguments."""
+    if response.is_error and _WRONG_VALUE in response.read().decode(errors="replace"):
+        return response
+    response.close()
+    return httpx.Response(400, json={"error": {"message": f"unexpected argument '{_NOBODY}'", "code": 400}})
 
 
 def _remote(kind: str, message: str, phase: str, log: str = "") -> RemoteError:

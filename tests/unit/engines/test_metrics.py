@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from pytest_vllm_regress.engines.http.metrics import Metrics
+from pytest_vllm_regress.errors import DeadlineExceeded
+from pytest_vllm_regress.util.deadline import Deadline
 
 from .test_server import unconnected
 
@@ -95,3 +97,16 @@ def test_counters_that_are_a_step_behind_are_waited_for() -> None:
     server.client = httpx.Client(base_url=server.root_url, transport=transport)
     assert server.tokens_by_rank(at_least=19) == {0: 4, 1: 15}
     assert texts == []
+
+
+def test_counters_that_stay_behind_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    server = unconnected(9, lambda phase, timeout: Deadline.after(phase, 5, lambda: now[0]))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=WITHOUT_RANKS))
+    server.client = httpx.Client(base_url=server.root_url, transport=transport)
+    monkeypatch.setattr(server.child, "pause", lambda seconds: now.append(now.pop() + seconds))
+    monkeypatch.setattr(
+        server.child, "hung", lambda deadline, why: DeadlineExceeded(why, phase=deadline.phase), raising=False
+    )
+    with pytest.raises(DeadlineExceeded, match="5 of 19 tokens were counted within 5 s"):
+        server.tokens_by_rank(at_least=19)

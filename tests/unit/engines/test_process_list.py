@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import psutil
 import pytest
 
-from pytest_vllm_regress.engines.process_list import list_processes
+from pytest_vllm_regress.engines.process_list import list_processes, names_in_log
 from pytest_vllm_regress.util import masking
 
 FRONT = 10
@@ -89,6 +90,26 @@ def test_titles_name_the_data_parallel_rank() -> None:
     processes = [FakeProcess(11 + number, 1, f"VLLM::{title}") for number, title in enumerate(titles)]
     listed = list_processes(processes, FRONT, "server", core_in_front=False)  # type: ignore[arg-type]
     assert [info.rank for info in listed.values()] == [0, 1, 1, None, None, None]
+
+
+def test_a_process_without_a_title_has_its_name_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(
+        "\x1b[1;36m(APIServer pid=10)\x1b[0;0m \x1b[1;36m(EngineCore_DP1 pid=12)\x1b[0;0m INFO rank 1\n(x pid=)\n"
+    )
+    core, other = FakeProcess(11, FRONT, "VLLM::EngineCore_DP0"), FakeProcess(12, FRONT)
+    listed = list_processes(
+        [core, other],  # type: ignore[list-item]
+        FRONT,
+        "server",
+        core_in_front=False,
+        logged=names_in_log(log),
+    )
+    assert [(info.role, info.name, info.rank) for info in listed.values()] == [
+        ("core", "VLLM::EngineCore_DP0", 0),
+        ("core", "EngineCore_DP1", 1),
+    ]
+    assert names_in_log(tmp_path / "none") == {}
 
 
 def test_beside_cores_with_titles_what_the_front_process_starts_is_an_api_server() -> None:

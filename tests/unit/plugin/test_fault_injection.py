@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,15 +31,38 @@ CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"
     ],
 )
 def test_the_wrong_argument_is_known_to_the_address(address: str, refused: str) -> None:
-    fault = FaultInjection(Impostor.WRONG_ARGUMENT, load_case(CASE), "")
-    transport = _Transport(fault, cast(Any, SimpleNamespace(child=None)))
     bodies: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         bodies.append(json.loads(request.read()))
-        return httpx.Response(400)
+        return httpx.Response(400, text=f"{refused}: 'many' is not a number")
 
+    fault, response = ask_with_the_wrong_argument(address, answer)
+    assert fault.injected and [body[refused] for body in bodies] == ["many"]
+    assert response.text == f"{refused}: 'many' is not a number"
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(200, json={"tokens": [1]}), httpx.Response(500, text="the failure")])
+def test_an_address_that_ignores_the_wrong_argument_seems_to_refuse_it(answer: httpx.Response) -> None:
+    fault, response = ask_with_the_wrong_argument("/tokenize", lambda request: answer)
+    assert fault.injected and response.status_code == 400 and "unexpected argument" in response.text
+
+
+def test_a_server_that_ends_at_an_ignored_argument_has_the_real_failure() -> None:
+    def break_off(request: httpx.Request) -> httpx.Response:
+        raise httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+    fault = FaultInjection(Impostor.WRONG_ARGUMENT, load_case(CASE), "")
+    with pytest.raises(httpx.RemoteProtocolError):
+        ask_with_the_wrong_argument("/tokenize", break_off, fault)
+    assert not fault.injected
+
+
+def ask_with_the_wrong_argument(
+    address: str, answer: Callable[[httpx.Request], httpx.Response], fault: FaultInjection | None = None
+) -> tuple[FaultInjection, httpx.Response]:
+    fault = fault or FaultInjection(Impostor.WRONG_ARGUMENT, load_case(CASE), "")
+    transport = _Transport(fault, cast(Any, SimpleNamespace(child=None)))
     transport._real = cast(Any, httpx.MockTransport(answer))
     with httpx.Client(base_url="http://localhost", transport=transport) as client:
-        client.post(address, json={"model": "m", refused: 1})
-    assert fault.injected and [body[refused] for body in bodies] == ["many"]
+        return fault, client.post(address, json={"model": "m"})
