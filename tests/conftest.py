@@ -22,7 +22,7 @@ from tests.helpers import FEWER_PLUGINS, ROOT, fake_gpus
 from tests.helpers.cases import project_cases
 
 pytest_plugins = ["pytester"]
-SLOW_FOLDERS = ("hostile", "cluster")
+SLOW_FOLDERS = ("hostile", "cluster", "integration/browser")
 settings.register_profile("project", deadline=None)  # how long one example takes says how busy the machine is
 settings.load_profile("project")
 
@@ -46,7 +46,7 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests in some folders as slow, before ``-m`` selects."""
-    folders = tuple(Path(__file__).with_name(name) for name in SLOW_FOLDERS)
+    folders = tuple(Path(__file__).parent / name for name in SLOW_FOLDERS)
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in folders):
             item.add_marker("slow")

@@ -112,6 +112,7 @@ def test_a_limit_that_is_too_small_or_larger_than_the_disk_is_refused(cache: Env
         DiskBudget(10**9 * GIB, planned, cache, tmp_path / "uv", print).check()
 
 
+@pytest.mark.slow
 def test_what_is_done_makes_room_and_other_environments_stay(
     released: Fake, cache: EnvironmentCache, tmp_path: Path
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_sweep_ends_while_a_build_waits_for_room(
     assert cache.built(resolve(NAMES[1])) is None
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_twice_is_resumed_to_the_end_within_its_limit(released: Fake, tmp_path: Path) -> None:
     CaseFile("one", old=NAMES[:1], new=NAMES[1:2]).write(tmp_path / "cases")
     limit = 620 * KB

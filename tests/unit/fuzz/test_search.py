@@ -56,6 +56,7 @@ def result() -> SearchResult:
     return search().run()
 
 
+@pytest.mark.slow
 def test_planted_faults_are_found_and_shrunk_to_their_minimum(result: SearchResult) -> None:
     minima = {finding.problem.key: finding.question.schema for finding in reversed(result.findings)}
     assert minima["ValueError pattern"] == {"type": "string", "pattern": "^[a-z]*$"}
@@ -65,6 +66,7 @@ def test_planted_faults_are_found_and_shrunk_to_their_minimum(result: SearchResu
     assert result.checks > result.schemas > 120
 
 
+@pytest.mark.slow
 def test_known_findings_are_not_reported_again(result: SearchResult) -> None:
     again = search(known=tuple(result.findings)).run()
     assert not again.findings

@@ -133,6 +133,7 @@ def test_control_characters_are_escaped_in_junit(character: str) -> None:
     assert ElementTree.fromstring(xml).find(".//testcase").get("name") == f"a{ascii(character)[1:-1]}b"  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_environment", [True, False])
 def test_reports_take_linear_time(one_environment: bool) -> None:
     """Regression: 1,500 pairs took 90 s, and 5,000 cases 11 s. Counts executed lines, which do not depend on how busy the machine is."""

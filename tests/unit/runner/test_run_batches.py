@@ -345,6 +345,7 @@ def test_named_environments(cases: tuple[Case, ...]) -> None:
         named_environments(cases, ["x"], ">0")
 
 
+@pytest.mark.slow
 def test_a_killed_matrix_is_resumed(
     cases: tuple[Case, ...], affected_target: Path, fixed_target: Path, tmp_path: Path
 ) -> None:

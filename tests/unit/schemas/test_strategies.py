@@ -150,6 +150,7 @@ def test_depth_shrinks_to_a_bare_chain() -> None:
     assert schema == {"type": "boolean"}
 
 
+@pytest.mark.slow
 def test_recursion_shrinks_to_one_reference() -> None:
     schema = find(json_schemas("full"), lambda s: "recursion" in features(s), settings=HUNT)
     assert len(nodes(schema)) <= 3, schema
