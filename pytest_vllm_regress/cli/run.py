@@ -166,6 +166,9 @@ def ask(
             "--set", metavar="FIELD=VALUE", help="Field of the server's EngineSpec: JSON, or else text; repeatable."
         ),
     ] = None,
+    show_log: Annotated[
+        bool, typer.Option("--log", help="With --serve: then print what the server logged, on standard error.")
+    ] = False,
     device: Device = None,
     yes: Yes = False,
 ) -> None:
@@ -179,6 +182,8 @@ def ask(
     command = invocation(context).pytest_args
     if (probe is None) != serve or serve != bool(command):
         raise UsageError("ask: give either --probe FILE:FUNCTION, or --serve and after -- the command to run")
+    if show_log and not serve:
+        raise UsageError("ask: --log prints what a server logged: it needs --serve")
     check_device(device)
     confirm_downloads([environment], yes=yes, show=warn)  # standard output is the command's, or JSON
     try:
@@ -186,7 +191,7 @@ def ask(
             if probe is not None:
                 print_json(_probed(session, environment, probe, _values(arguments or ())))
             else:
-                raise typer.Exit(_served(session, environment, _values(fields or ()), command))
+                raise typer.Exit(_served(session, environment, _values(fields or ()), command, show_log))
     except (ChildError, Unsupported) as error:
         warn(f"vllm-regress: {error}")
         raise typer.Exit(UNEXPECTED) from None
@@ -204,13 +209,16 @@ def _probed(session: Session, environment: str, probe: str, arguments: dict[str,
     return probe_in(session, target, Path(file).resolve())(function if in_file else probe, **{**arguments, **paths})
 
 
-def _served(session: Session, environment: str, fields: dict[str, Any], command: Sequence[str]) -> int:
+def _served(session: Session, environment: str, fields: dict[str, Any], command: Sequence[str], show_log: bool) -> int:
     from ..engines.spec import EngineSpec
     from ..engines.standalone import run_client
 
     spec = EngineSpec.create(**fields).relative_to(Path.cwd())
     server = session.server(session.target(environment), spec, user="ask", fresh=False)
-    return run_client(server, command)
+    status = run_client(server, command)
+    if show_log:
+        warn(server.log())
+    return status
 
 
 def _values(words: Sequence[str]) -> dict[str, Any]:

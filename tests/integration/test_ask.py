@@ -104,6 +104,7 @@ def test_a_command_that_a_signal_ends_or_that_does_not_exist(
         ([], "give either --probe FILE:FUNCTION, or --serve"),
         (["--serve"], "after -- the command to run"),
         (["--probe", "probe.py:count", "--", "ls"], "give either"),
+        (["--probe", "probe.py:count", "--log"], "--log prints what a server logged: it needs --serve"),
         (["--probe", "nowhere.py:count"], "there is no file nowhere.py"),
         (["--probe", "lexers:count"], "no built-in module 'lexers'"),
         (["--probe", "parsers:tool_calls", "8"], "'8': write NAME=VALUE"),
