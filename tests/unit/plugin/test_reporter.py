@@ -14,7 +14,8 @@ from pytest_vllm_regress.cases.results import TestResult, read_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE, Recorder
-from pytest_vllm_regress.plugin.stash import SETTINGS
+from pytest_vllm_regress.plugin.stash import SESSION, SETTINGS
+from pytest_vllm_regress.processes.lifecycle import Leftover
 from tests.unit.plugin.conftest import report
 
 
@@ -73,6 +74,19 @@ def test_the_word_is_the_verdict_and_letter_and_category_are_pytests(
 ) -> None:
     status = recorder().pytest_report_teststatus(judged(verdict, outcome, when))
     assert status == (category, letter, (verdict.value, {colour: True}))
+
+
+@pytest.mark.parametrize(("impostors", "sections"), [(None, ["left behind by engines (removed)"]), ("folder", [])])
+def test_what_an_impostor_made_an_engine_leave_behind_is_not_shown(impostors: str | None, sections: list[str]) -> None:
+    stash = pytest.Stash()
+    stash[SETTINGS] = Settings()
+    left = (Leftover("shared memory", "/dev/shm/psm_1"),)
+    stash[SESSION] = SimpleNamespace(leftover_reports=[("test_demo.py::test_demo", left)])  # type: ignore[misc]
+    config = SimpleNamespace(stash=stash, getoption={"vllm_impostors": impostors}.get)
+    shown: list[str] = []
+    terminal = SimpleNamespace(section=shown.append, write_line=lambda line: None)
+    Recorder(config).pytest_terminal_summary(terminal)  # type: ignore[arg-type]
+    assert shown == sections
 
 
 def test_a_documented_failure_is_an_expected_one() -> None:
