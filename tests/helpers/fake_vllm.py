@@ -56,7 +56,7 @@ IMPORTED = {
     "platforms/__init__.py": "resolve_current_platform_cls_qualname = None",
     "engine/__init__.py": "from vllm import client",
     "client.py": "import os\nPATIENCE = os.getenv('VLLM_PATIENCE', '10')",
-    "engine/arg_utils.py": "class EngineArgs: _is_v1_supported_oracle = None",
+    "engine/arg_utils.py": "import sys\nsys.path.append('/vendored')  # as setuptools does\nclass EngineArgs: _is_v1_supported_oracle = None",
     "plugins.py": """
 import os
 loaded_in, plugins_loaded = [], False

@@ -62,6 +62,7 @@ def warm(fronts: List[str]) -> None:
         sim.preload()
     if os.environ.get("VLLM_REGRESS_DEVICE") == "cpu":
         _choose_vector_instructions()
+    importlib.metadata.entry_points()  # again: setuptools has added a folder to sys.path
 
 
 def _import_if_present(name: str) -> None:

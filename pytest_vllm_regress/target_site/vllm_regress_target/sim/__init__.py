@@ -77,6 +77,9 @@ def preload() -> None:
         "vllm.v1.core.sched.async_scheduler",
         "vllm.model_executor.models.config",
         "vllm.kernels",
+        "vllm.engine.llm_engine",
+        "vllm.plugins.lora_resolvers.filesystem_resolver",
+        "vllm.plugins.lora_resolvers.hf_hub_resolver",
         "setproctitle",
         "xgrammar",
     ):
