@@ -143,7 +143,7 @@ class _Transport(httpx.BaseTransport):
 
 def _rejection(response: httpx.Response) -> httpx.Response:
     """Return the answer to a wrong argument: the server's, or that of another address where this one ignores unknown arguments."""
-    if response.is_error and _WRONG_VALUE in response.read().decode(errors="replace"):
+    if response.is_error and repr(_WRONG_VALUE) in response.read().decode(errors="replace"):
         return response
     response.close()
     return httpx.Response(400, json={"error": {"message": f"unexpected argument '{_NOBODY}'", "code": 400}})
