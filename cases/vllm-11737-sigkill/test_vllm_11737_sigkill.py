@@ -1,4 +1,4 @@
-"""vllm-project/vllm#11737: an error of the engine core makes the server kill itself"""
+"""vllm-project/vllm#11737: an error in the engine core makes the server kill itself"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vllm-project/vllm#17038: a conversation without messages is answered with status 500"""
+"""vllm-project/vllm#17038: a chat request without messages gets status 500"""
 
 from __future__ import annotations
 

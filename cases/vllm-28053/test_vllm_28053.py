@@ -1,4 +1,4 @@
-"""vllm-project/vllm#28053: the workers of a killed engine core go on running"""
+"""vllm-project/vllm#28053: workers keep running after their engine core is killed"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vllm-project/vllm#54026: structured_outputs that are no object are answered with status 500"""
+"""vllm-project/vllm#54026: structured_outputs that is not an object gets status 500"""
 
 from __future__ import annotations
 

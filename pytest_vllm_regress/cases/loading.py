@@ -36,7 +36,7 @@ _CASE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 def is_case_id(text: str) -> bool:
-    """Return whether ``text`` can be the id of a case and the name of its directory: ``CASE_ID``."""
+    """Return whether ``text`` is valid as a case's id, which is also the name of its directory. ``CASE_ID`` says what is allowed."""
     return _CASE_ID.fullmatch(text) is not None
 
 

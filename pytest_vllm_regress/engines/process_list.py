@@ -94,7 +94,7 @@ def list_processes(
 
 
 def names_in_log(log: Path) -> Mapping[int, str]:
-    """Return the names that processes have in the beginning of vLLM's log, by pid: ``(EngineCore_DP1 pid=12)`` before each line, since 0.10."""
+    """Return the names of processes by pid, from the beginning of vLLM's log. Since 0.10, lines start with ``(EngineCore_DP1 pid=12)``."""
     try:
         with log.open("rb") as file:
             start = file.read(_MAX_LOG_BYTES)

@@ -146,9 +146,9 @@ class Transport(Running):
     def tokens_by_rank(self, *, at_least: int = 0, timeout: float | None = None) -> dict[int, int]:
         """Return how many tokens each data-parallel rank has generated, from /metrics; ranks that were never asked may be missing.
 
-        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until so many tokens are counted in all,
-        because counters may be a step behind the answer of a request. Errors as in ``chat``, and ``DeadlineExceeded`` if it is still less after
-        ``timeout`` seconds.
+        The difference of two calls says which ranks served the requests between them. ``at_least``: wait until at least this many tokens
+        are counted in total, because counters may lag a step behind the answer to a request. Errors as in ``chat``. If fewer are counted within
+        ``timeout`` seconds (default: those of the request phase), the server is ended and ``DeadlineExceeded`` is raised.
         """
         deadline = self._deadline("request", timeout)
         while True:
