@@ -24,9 +24,9 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from pytest_vllm_regress.api_history.store import History
-from pytest_vllm_regress.uses.answer import Answer, Problem, answer
-from pytest_vllm_regress.uses.project import read_project
+from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.answer import Answer, Problem, answer
+from pytest_vllm_regress.answers.uses.project import read_project
 
 FILE = Path(__file__).with_name("breakages.json")
 HALVES = ("development", "held-out")

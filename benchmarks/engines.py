@@ -27,14 +27,14 @@ import httpx
 import psutil
 
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.errors import Unsupported
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 
 ROOT = Path(__file__).resolve().parent.parent

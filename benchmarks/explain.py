@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Iterator
 
+from pytest_vllm_regress.answers.explain.log import explain
 from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
-from pytest_vllm_regress.explain.log import explain
-from pytest_vllm_regress.validation.lint import SOUND_LOGS
+from pytest_vllm_regress.cases.proofs.lint import SOUND_LOGS
 
 TRACEBACK = """ERROR 11-23 17:35:54 [core.py:634] Traceback (most recent call last):
 ERROR 11-23 17:35:54 [core.py:634]   File "/opt/lib/python3.11/site-packages/vllm/v1/engine/core.py", line {n}, in step

@@ -38,16 +38,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_vllm_regress.conformance.record import read_faults, read_report, unexplained
+from pytest_vllm_regress.engines.gpus import nvml
+from pytest_vllm_regress.engines.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.target import built_target
 from pytest_vllm_regress.errors import RegressError
-from pytest_vllm_regress.gpus import nvml
-from pytest_vllm_regress.gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, usable
-from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.runner.build import check_gpu_fits
+from pytest_vllm_regress.surveys.conformance.record import read_faults, read_report, unexplained
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.files import write_atomically
 from pytest_vllm_regress.util.paths import strip_machine_paths

@@ -21,8 +21,8 @@ from pytest_vllm_regress.cases.loading import default_cases_dir, load_all_cases
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index.releases import known_releases
-from pytest_vllm_regress.pages.run_page import write_page, write_pages
-from pytest_vllm_regress.pages.site import write_site
+from pytest_vllm_regress.output.pages.run_page import write_page, write_pages
+from pytest_vllm_regress.output.pages.site import write_site
 
 LOADS = 15
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psutil
 
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings, Timeouts
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.deadline import Deadline
 
 MIB = 2**20

@@ -25,8 +25,8 @@ from engines import machine
 
 from pytest_vllm_regress.engines.standalone import bare_session
 from pytest_vllm_regress.environments.git import Repository
-from pytest_vllm_regress.upstream.run import Request, UpstreamRun, run_tests
-from pytest_vllm_regress.upstream.tree import write_tree
+from pytest_vllm_regress.surveys.upstream.run import Request, UpstreamRun, run_tests
+from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.rundir import scratch
 
 RECORD = Path(__file__).resolve().parent.parent / "docs" / "records" / "upstream-benchmark.json"

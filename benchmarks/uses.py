@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_vllm_regress.api_history.store import FILE, History
-from pytest_vllm_regress.uses.answer import answer
-from pytest_vllm_regress.uses.project import read_project
+from pytest_vllm_regress.answers.api_history.store import FILE, History
+from pytest_vllm_regress.answers.uses.answer import answer
+from pytest_vllm_regress.answers.uses.project import read_project
 
 FILES, USING = 1000, 200
 PLAIN = '"""A module."""\n\n' + "\n".join(f"def f{n}(a, b=1):\n    return [a, b, {n}]\n" for n in range(40))

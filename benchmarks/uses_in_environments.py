@@ -16,12 +16,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_vllm_regress.api_history.store import History, history
+from pytest_vllm_regress.answers.api_history.store import History, history
+from pytest_vllm_regress.answers.uses.check import Checker
+from pytest_vllm_regress.answers.uses.model import Project, Use
+from pytest_vllm_regress.answers.uses.project import read_project
+from pytest_vllm_regress.answers.uses.smoke.run import Smoke, Start, smoke
 from pytest_vllm_regress.engines.standalone import bare_session
-from pytest_vllm_regress.uses.check import Checker
-from pytest_vllm_regress.uses.model import Project, Use
-from pytest_vllm_regress.uses.project import read_project
-from pytest_vllm_regress.uses.smoke.run import Smoke, Start, smoke
 
 PROJECT = {
     "app.py": """

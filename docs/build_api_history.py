@@ -13,9 +13,9 @@ import time
 
 from packaging.version import Version
 
-from pytest_vllm_regress.api_history import known_arguments
-from pytest_vllm_regress.api_history.snapshot import SnapshotReader
-from pytest_vllm_regress.api_history.store import FILE, History
+from pytest_vllm_regress.answers.api_history import known_arguments
+from pytest_vllm_regress.answers.api_history.snapshot import SnapshotReader
+from pytest_vllm_regress.answers.api_history.store import FILE, History
 from pytest_vllm_regress.environments.index.releases import known_releases
 from pytest_vllm_regress.environments.index.wheels import read_release
 from pytest_vllm_regress.target_site.vllm_regress_target.dialect.known import FILE as KNOWN

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from page_parts import replace_parts
 
-from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_all_cases
-from pytest_vllm_regress.cases.proof import BisectedCommit
+from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.proof import BisectedCommit
 from pytest_vllm_regress.environments.sources import PROJECTS
 
 ROOT = Path(__file__).parents[1]

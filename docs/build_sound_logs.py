@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 
 from pytest_vllm_regress import engine
+from pytest_vllm_regress.cases.proofs.lint import SOUND_LOGS
+from pytest_vllm_regress.engines.processes.dossier import compile_dossier
 from pytest_vllm_regress.errors import Part
-from pytest_vllm_regress.processes.dossier import compile_dossier
 from pytest_vllm_regress.util.masking import mask
 from pytest_vllm_regress.util.paths import strip_machine_paths
 from pytest_vllm_regress.util.text import truncate_middle
-from pytest_vllm_regress.validation.lint import SOUND_LOGS
 
 ENVIRONMENTS = {"vllm-0.7.3": "V0", "vllm-0.8.5": "V1", "vllm-0.11.2": "V1", "vllm-0.33.0": "V1"}
 """Environments, and the engine generation in each."""

@@ -17,8 +17,8 @@ from typing import Any
 
 from page_parts import code
 
-from pytest_vllm_regress.upstream.listed import listed_tests
-from pytest_vllm_regress.upstream.triage import NOT_SKIPPED, Listed, UpstreamOutcome, entry_for, outcome_of
+from pytest_vllm_regress.surveys.upstream.listed import listed_tests
+from pytest_vllm_regress.surveys.upstream.triage import NOT_SKIPPED, Listed, UpstreamOutcome, entry_for, outcome_of
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "upstream"

@@ -19,14 +19,14 @@ from pathlib import Path
 from packaging.version import Version
 from page_parts import replace_parts
 
-from pytest_vllm_regress.audit.attempts import read_attempts, total
-from pytest_vllm_regress.audit.boundaries import boundaries
-from pytest_vllm_regress.audit.verdict_table import read_table
-from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.answers.audit.attempts import read_attempts, total
+from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.pages.record import release_of
-from pytest_vllm_regress.reporting.symbols import SYMBOLS
+from pytest_vllm_regress.output.pages.record import release_of
+from pytest_vllm_regress.output.symbols import SYMBOLS
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "generated" / "verdicts.md"

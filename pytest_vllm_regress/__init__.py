@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ._version import __version__
-    from .checkpoints.adapters import Adapter
-    from .dialogue.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
-    from .dialogue.embeddings import tensor_base64
-    from .dialogue.images import png_url
-    from .dialogue.messages import Message, ToolCall
-    from .dialogue.script import Script
-    from .dialogue.sounds import wav
+    from .engines.checkpoints.adapters import Adapter
     from .engines.engine import (
         AsyncEngine,
         Beam,
@@ -31,6 +25,12 @@ if TYPE_CHECKING:
     from .engines.http.health import Health
     from .engines.http.metrics import Metrics
     from .engines.http.pooling import Ranked
+    from .engines.inputs.chat import ChatChoice, ChatChunk, ChatCompletion, ChatDelta, ChatMessage
+    from .engines.inputs.embeddings import tensor_base64
+    from .engines.inputs.images import png_url
+    from .engines.inputs.messages import Message, ToolCall
+    from .engines.inputs.script import Script
+    from .engines.inputs.sounds import wav
     from .engines.probe import AtWork, Probe
     from .engines.process_list import ProcessInfo
     from .engines.server import Server
@@ -64,19 +64,19 @@ if TYPE_CHECKING:
         near_misses,
         valid_instances,
     )
-    from .states.growth import Growth, Reading, Slope, measure_growth
-    from .upstream.engine_runner import VllmRunner
-    from .upstream.remote_server import RemoteOpenAIServer
+    from .surveys.states.growth import Growth, Reading, Slope, measure_growth
+    from .surveys.upstream.engine_runner import VllmRunner
+    from .surveys.upstream.remote_server import RemoteOpenAIServer
 
 _PUBLIC_NAMES = {
     "_version": ("__version__",),
-    "checkpoints.adapters": ("Adapter",),
-    "dialogue.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
-    "dialogue.embeddings": ("tensor_base64",),
-    "dialogue.images": ("png_url",),
-    "dialogue.messages": ("Message", "ToolCall"),
-    "dialogue.script": ("Script",),
-    "dialogue.sounds": ("wav",),
+    "engines.checkpoints.adapters": ("Adapter",),
+    "engines.inputs.chat": ("ChatChoice", "ChatChunk", "ChatCompletion", "ChatDelta", "ChatMessage"),
+    "engines.inputs.embeddings": ("tensor_base64",),
+    "engines.inputs.images": ("png_url",),
+    "engines.inputs.messages": ("Message", "ToolCall"),
+    "engines.inputs.script": ("Script",),
+    "engines.inputs.sounds": ("wav",),
     "engines.engine": (
         *("AsyncEngine", "Beam", "CompletionOutput", "Engine", "Prompt", "RequestOutput", "Sampling", "StartReport"),
     ),
@@ -97,9 +97,9 @@ _PUBLIC_NAMES = {
         *("PROFILES", "Budget", "Dialect", "Feature", "Invalid", "Profile"),
         *("invalid_instances", "json_schemas", "near_misses", "valid_instances"),
     ),
-    "states.growth": ("Growth", "Reading", "Slope", "measure_growth"),
-    "upstream.engine_runner": ("VllmRunner",),
-    "upstream.remote_server": ("RemoteOpenAIServer",),
+    "surveys.states.growth": ("Growth", "Reading", "Slope", "measure_growth"),
+    "surveys.upstream.engine_runner": ("VllmRunner",),
+    "surveys.upstream.remote_server": ("RemoteOpenAIServer",),
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC_NAMES.items() for name in names}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..audit.severity import severity
+from ..answers.audit.severity import severity
 from ..errors import UsageError
 from .context import (
     HELP,
@@ -27,11 +27,11 @@ from .context import (
 )
 
 if TYPE_CHECKING:
-    from ..audit.matching import AuditMatch
-    from ..audit.preflight import Concern, Host
-    from ..audit.target import Audit
-    from ..uses.model import Project
-    from ..uses.smoke.run import Smoke
+    from ..answers.audit.matching import AuditMatch
+    from ..answers.audit.preflight import Concern, Host
+    from ..answers.audit.target import Audit
+    from ..answers.uses.model import Project
+    from ..answers.uses.smoke.run import Smoke
 
 SCHEMA_VERSION = 1
 MAX_LINE = 100
@@ -90,10 +90,10 @@ def audit(
     as_sarif: Annotated[bool, typer.Option("--sarif", help="Print SARIF 2.1.0.")] = False,
 ) -> None:
     """Find the documented failures of a combination of versions. Reads metadata and lists; imports and runs nothing."""
-    from ..audit import target as audit_target
-    from ..audit.checks import CHECKS
-    from ..audit.releases import overview, release, table
-    from ..deployments.configuration import read_deployments
+    from ..answers.audit import target as audit_target
+    from ..answers.audit.checks import CHECKS
+    from ..answers.audit.releases import overview, release, table
+    from ..answers.deployments.configuration import read_deployments
     from ..environments.recipes import find_file, load
 
     if releases and (targets or vllm or python or preflight or ignore or as_sarif or serve):
@@ -120,7 +120,7 @@ def audit(
     deployments = read_deployments(serve) if serve is not None else ()
     audits = [audit_target.audit(inventory, cases, host, ignored, deployments) for inventory in inventories]
     if as_sarif:
-        from ..audit.sarif import to_sarif
+        from ..answers.audit.sarif import to_sarif
 
         print_json(to_sarif(audits))
     elif as_json:
@@ -134,7 +134,7 @@ def audit(
 
 
 def _host() -> Host:
-    from ..audit.preflight import inspect_host
+    from ..answers.audit.preflight import inspect_host
 
     return inspect_host()
 
@@ -258,11 +258,11 @@ def uses(
     yes: Yes = False,
 ) -> None:
     """Find the releases of vLLM that have everything a project uses. Reads its files, of which it imports and runs nothing."""
-    from ..api_history.store import history
-    from ..uses.answer import answer
-    from ..uses.project import read_project
-    from ..uses.report import markdown, text, to_json
-    from ..uses.smoke import report as smoke_report
+    from ..answers.api_history.store import history
+    from ..answers.uses.answer import answer
+    from ..answers.uses.project import read_project
+    from ..answers.uses.report import markdown, text, to_json
+    from ..answers.uses.smoke import report as smoke_report
 
     if as_json + as_sarif + as_markdown > 1:
         raise UsageError("--json, --sarif and --markdown contradict each other: give one of them")
@@ -278,7 +278,7 @@ def uses(
     source = str(path)
     smokes = _smoke(result.project, environments or (), yes=yes)
     if as_sarif:
-        from ..uses.sarif import to_sarif
+        from ..answers.uses.sarif import to_sarif
 
         print_json(to_sarif(result, source))
     elif as_json:
@@ -297,9 +297,9 @@ def _smoke(project: Project, environments: Sequence[str], *, yes: bool) -> list[
     """Return what each environment has of a project."""
     if not environments:
         return []
-    from ..api_history.store import history
+    from ..answers.api_history.store import history
+    from ..answers.uses.smoke.run import smoke
     from ..engines.standalone import bare_session
-    from ..uses.smoke.run import smoke
 
     confirm_downloads(environments, yes=yes)
     with bare_session(warn, device="sim") as session:
@@ -307,9 +307,9 @@ def _smoke(project: Project, environments: Sequence[str], *, yes: bool) -> list[
 
 
 def _print_diff(versions: tuple[str, str], path: Path | None, as_json: bool, as_markdown: bool) -> None:
-    from ..api_history.store import history
-    from ..uses.diff import diff, markdown, release_number, text, to_json
-    from ..uses.project import read_project
+    from ..answers.api_history.store import history
+    from ..answers.uses.diff import diff, markdown, release_number, text, to_json
+    from ..answers.uses.project import read_project
 
     before, after = (release_number(history(), version) for version in versions)
     project = read_project(path, history()) if path is not None else None

@@ -13,12 +13,12 @@ from typing import Annotated, TextIO
 import typer
 from packaging.utils import canonicalize_name
 
-from ..bisection.algorithm import Direction
-from ..bisection.run import BisectReport, BisectRequest, run
-from ..bisection.search import CandidateRunner
-from ..bisection.search_log import output_file
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
+from ..history.bisection.algorithm import Direction
+from ..history.bisection.run import BisectReport, BisectRequest, run
+from ..history.bisection.search import CandidateRunner
+from ..history.bisection.search_log import output_file
 from ..runner.batch import RunOptions
 from ..runner.build import build_with_cache, check_gpu_fits
 from ..runner.progress import Say

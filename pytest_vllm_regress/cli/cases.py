@@ -52,8 +52,8 @@ def list_cases(
 
 
 def _print_boundaries(cases: Sequence[Case], as_json: bool) -> None:
-    from ..audit.boundaries import boundaries
-    from ..audit.verdict_table import read_table
+    from ..answers.audit.boundaries import boundaries
+    from ..answers.audit.verdict_table import read_table
 
     table = read_table(cases)
     ends = [end for case in cases for end in boundaries(case, table)]
@@ -72,13 +72,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show all fields of one case, and which ends of its affected range were observed."""
-    from ..audit.boundaries import boundaries
-    from ..audit.verdict_table import read_table
+    from ..answers.audit.boundaries import boundaries
+    from ..answers.audit.verdict_table import read_table
 
     command = invocation(context)
     (case,) = command.select([case_id])
     if command.cases_dir is not None:  # tests check the built-in cases, and the check takes a second
-        from ..validation import lint
+        from ..cases.proofs import lint
 
         for line in lint.lint_case(case, command.loaded.cases):
             warn(f"warning: {line}")
@@ -177,7 +177,7 @@ def new(
     from ..cases.loading import load_valid_cases
     from ..cases.new.scaffold import Draft, Unreported, Upstream, create_case
     from ..cases.new.templates import PLACEHOLDER, TEMPLATES
-    from ..validation import lint
+    from ..cases.proofs import lint
 
     if finding is None and (upstream is None) == (from_ is None):
         raise UsageError("new: give exactly one upstream report, as a URL, owner/name#number or a number")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..bisection.patch import CaseEffect, PatchEffect
-from ..bisection.trial import TrialRequest, plan_trial
 from ..cases.results import RunResult
+from ..history.bisection.patch import CaseEffect, PatchEffect
+from ..history.bisection.trial import TrialRequest, plan_trial
 from ..runner.batch import Batch, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.executors.threads import ThreadsExecutor
@@ -48,8 +48,8 @@ from .context import (
 )
 
 if TYPE_CHECKING:
-    from ..watch.report import Report
-    from ..watch.state import State
+    from ..history.watch.report import Report
+    from ..history.watch.state import State
 
 WATCH_EPILOG = (
     "Exit codes: 0 no new release, or everything as expected; 1 some verdict is not as expected; 2 usage or bad input; 3 an environment could "
@@ -172,9 +172,9 @@ def watch(
     A second look on the same day does nothing. Arguments after -- go to pytest.
     """
     from ..environments.index.releases import known_releases, releases
-    from ..watch.look import look
-    from ..watch.releases import new_releases, plan, watched_packages
-    from ..watch.state import read_state, write_state
+    from ..history.watch.look import look
+    from ..history.watch.releases import new_releases, plan, watched_packages
+    from ..history.watch.state import read_state, write_state
 
     check_device(device)
     shared = invocation(context)
@@ -231,7 +231,7 @@ def watch(
 
 def _finish(report: Report, show: Say, *, write: bool) -> Report:
     """Write edits and verdicts if that was asked for; otherwise say how."""
-    from ..watch import look
+    from ..history.watch import look
 
     if not write:
         return report

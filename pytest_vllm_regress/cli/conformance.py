@@ -12,12 +12,12 @@ from typing import Annotated
 
 import typer
 
-from ..conformance.record import add, merged, read_faults, unexplained
-from ..conformance.record_file import read_record, write_record
-from ..conformance.suite import ON_GPU, asks_for_gpu, run_suite, suite_directory
-from ..conformance.table import table
 from ..errors import BuildError, UsageError
 from ..runner.build import build_with_cache
+from ..surveys.conformance.record import add, merged, read_faults, unexplained
+from ..surveys.conformance.record_file import read_record, write_record
+from ..surveys.conformance.suite import ON_GPU, asks_for_gpu, run_suite, suite_directory
+from ..surveys.conformance.table import table
 from ..util.files import write_atomically
 from ..util.signals import terminate_as_interrupt
 from .context import (
@@ -152,10 +152,10 @@ def upstream(
     """Run vLLM's own tests, unmodified, on the simulated device. Arguments after -- go to pytest."""
     from ..engines.standalone import bare_session
     from ..environments.git import Repository
-    from ..upstream import report
-    from ..upstream.listed import listed_tests
-    from ..upstream.run import Limits, Request, run_tests
-    from ..upstream.tree import write_tree
+    from ..surveys.upstream import report
+    from ..surveys.upstream.listed import listed_tests
+    from ..surveys.upstream.run import Limits, Request, run_tests
+    from ..surveys.upstream.tree import write_tree
     from ..util.rundir import scratch
 
     classes = tuple(name for name in replaced.split(",") if name != "none")
@@ -214,8 +214,8 @@ def states(
 
     Servers run on the simulated device. Rows that --record has are not measured again, so that an interrupted command can be repeated.
     """
-    from ..states.measure import TABLES, measure_environment
-    from ..states.record import pages, read_record, to_json, write_record
+    from ..surveys.states.measure import TABLES, measure_environment
+    from ..surveys.states.record import pages, read_record, to_json, write_record
 
     names = environments or []
     tables = only or list(TABLES)

@@ -23,7 +23,7 @@ from ..defaults import ASKED_DEVICES
 from ..errors import CaseFileError, UsageError
 from ..util.masking import mask, masker
 from ..util.sizes import size_of
-from ..util.text import one_line, printable
+from ..util.text import printable
 from ..util.validation import format_value
 
 if TYPE_CHECKING:
@@ -291,19 +291,18 @@ def on_a_terminal() -> bool:
 def print_json(value: object) -> None:
     """Print a value as JSON in ASCII. Secrets are masked value by value, so that the output stays valid JSON."""
     from ..cases.results import mask_values
+    from ..util import codec
 
-    text = json.dumps(mask_values(value, masker()), indent=2)
+    text = json.dumps(mask_values(codec.encode(value), masker()), indent=2)
     # GitHub Actions would obey ##[error]. Both signs stand in texts only, where JSON allows an escape.
     print(text.replace("\x7f", "\\u007f").replace("##[", "#\\u0023["))
 
 
 def print_columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows below their titles, one line each, with columns as wide as their widest cell."""
-    hide = masker()
-    cells = [[one_line(hide(cell)) for cell in row] for row in (titles, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(titles))]
-    for row in cells:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    from ..util.report import columns
+
+    print("\n".join(columns(titles, rows)))
 
 
 def say(line: str) -> None:

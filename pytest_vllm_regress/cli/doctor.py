@@ -38,7 +38,7 @@ def doctor(
 
 
 def _on_this_machine(remove: bool) -> list[Leftover]:
-    from ..processes.abandoned import of_builds, of_runs
+    from ..engines.processes.abandoned import of_builds, of_runs
 
     return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
 

@@ -136,8 +136,8 @@ def prune(
     uv keeps downloaded files in a cache of its own, which shares them with the environments by hard links: `uv cache prune` removes what no
     environment uses.
     """
+    from ..engines.gpus import compiled
     from ..environments.cache import EnvironmentCache
-    from ..gpus import compiled
     from ..util.sizes import GIB
 
     if sum((bool(names), everything, older_than is not None)) > 1:

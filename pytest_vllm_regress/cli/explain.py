@@ -17,8 +17,8 @@ from ..util.text import one_line
 from .context import HELP, OK, UNEXPECTED, AsJson, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
-    from ..explain.explanation import Explanation, LogMatch
-    from ..explain.unknown import UnknownFailure
+    from ..answers.explain.explanation import Explanation, LogMatch
+    from ..answers.explain.unknown import UnknownFailure
 
 SCHEMA_VERSION = 1
 EPILOG = "Exit codes: 0 no documented failure; 1 a documented failure; 2 usage or bad input; 4 internal error."
@@ -44,7 +44,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say which documented failures a log shows, on which lines, and what to do. Reads the log and runs nothing."""
-    from ..explain.log import explain as explain_log
+    from ..answers.explain.log import explain as explain_log
 
     cases = invocation(context).cases()
     with _opened(file) as stream:

@@ -14,8 +14,8 @@ from .context import HELP, invocation, print_json, say, warn
 
 if TYPE_CHECKING:
     from ..cases.model import Case
-    from ..export.issue import Report
-    from ..export.script import Script
+    from ..output.export.issue import Report
+    from ..output.export.script import Script
 
 EPILOG = "Exit codes: 0 written; 2 usage, or a case that cannot be exported; 4 internal error."
 app = typer.Typer(context_settings=HELP, add_completion=False)
@@ -73,7 +73,7 @@ def export(
     if not case_ids or len(case_ids) != 1:
         raise UsageError("name one case: a script shows one failure. `vllm-regress list` lists the cases")
     (case,) = invocation(context).select(case_ids)
-    from ..export.script import export_script
+    from ..output.export.script import export_script
 
     script = export_script(case)
     text = script.text
@@ -90,16 +90,16 @@ def export(
 
 
 def _report(case: Case, script: Script, *, collected: bool) -> Report:
-    from ..audit.boundaries import boundaries
-    from ..audit.verdict_table import read_table
-    from ..cases.proof import FILE, read_proof
+    from ..answers.audit.boundaries import boundaries
+    from ..answers.audit.verdict_table import read_table
+    from ..cases.proofs.proof import FILE, read_proof
     from ..environments.recipes import find_file, load
-    from ..export.issue import Report
+    from ..output.export.issue import Report
 
     output = ""
     if collected:
         from ..environments.cache import EnvironmentCache
-        from ..export.collect_env import collect_env
+        from ..output.export.collect_env import collect_env
 
         if sys.platform != "linux":
             raise UsageError("--collect-env: Linux only, because it runs a script in an environment")
@@ -111,8 +111,8 @@ def _report(case: Case, script: Script, *, collected: bool) -> Report:
 
 
 def _export_osv(context: typer.Context, case_ids: list[str], output: Path | None) -> None:
-    from ..cases.rejudge import load_observations
-    from ..export.osv import osv_record
+    from ..cases.proofs.rejudge import load_observations
+    from ..output.export.osv import osv_record
     from ..util.files import write_atomically
 
     if output is not None and output.exists() and not output.is_dir():

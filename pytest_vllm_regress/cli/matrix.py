@@ -17,7 +17,7 @@ import typer
 
 from ..environments.sources import names_interpreter
 from ..errors import UsageError
-from ..reporting.table import print_to_console
+from ..output.table import print_to_console
 from ..runner.batch import Batch
 from ..runner.build import check_environments
 from ..runner.journal import Journal
@@ -212,7 +212,7 @@ def matrix(
     if written is not None:
         say(f"results: {written}")
     if html is not None:
-        from ..pages.run_page import write_page
+        from ..output.pages.run_page import write_page
 
         say(f"page: {write_page(html, outcome.run, shared.cases())}")
     print_to_console(outcome.run)
@@ -225,8 +225,8 @@ def matrix(
 
 def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
     """Return the batches with only those cases of which the release is an end that was not run. Raises ``UsageError`` if nothing is left."""
-    from ..audit.boundaries import boundaries
-    from ..audit.verdict_table import read_table
+    from ..answers.audit.boundaries import boundaries
+    from ..answers.audit.verdict_table import read_table
 
     table = read_table(cases)
     ends = [end for case in cases for end in boundaries(case, table)]
@@ -239,8 +239,8 @@ def _undecided(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, 
 
 def _without_verdict(cases: Sequence[Case], batches: Sequence[Batch]) -> tuple[Batch, ...]:
     """Return the batches with only the cases whose present test has no clear verdict there. Raises ``UsageError`` if nothing is left."""
-    from ..audit.verdict_table import read_table
-    from ..cases.fingerprint import code_fingerprint
+    from ..answers.audit.verdict_table import read_table
+    from ..cases.proofs.fingerprint import code_fingerprint
     from ..cases.verdict import Verdict
 
     table = read_table(cases)
@@ -348,9 +348,9 @@ def drift(
     is bisected, and the pin that restores the release is confirmed by one more installation. Nothing but vLLM's own requirements is used: no
     lock, and no rule of environments.toml. The server runs on the simulated device. Releases that --record has of today are not tried again.
     """
-    from ..drift.diagnosis import diagnose
-    from ..drift.installation import Release, limited_downloads
-    from ..drift.record import known_culprits, read_record, table, to_json, write_record
+    from ..surveys.drift.diagnosis import diagnose
+    from ..surveys.drift.installation import Release, limited_downloads
+    from ..surveys.drift.record import known_culprits, read_record, table, to_json, write_record
 
     if not re.fullmatch(r"3\.([89]|\d\d)", python):
         raise UsageError(f"--python {python!r}: allowed is a minor version of Python, such as 3.11")

@@ -85,7 +85,7 @@ def report(
     show = warn if prints else say
     merged = merge_results(runs)
     if html is not None or pages is not None:
-        from ..pages.run_page import page, write_pages
+        from ..output.pages.run_page import page, write_pages
 
         known = invocation(context).cases_if_any()
         if html is not None:
@@ -95,21 +95,21 @@ def report(
         if pages is not None:
             show(f"pages: {write_pages(pages, merged, known)}")
     if markdown is not None:
-        from ..reporting.markdown import markdown_text
+        from ..output.markdown import markdown_text
 
         _write(markdown, markdown_text(merged))
     if junit is not None:
-        from ..reporting.junit import junit_xml
+        from ..output.junit import junit_xml
 
         _write(junit, junit_xml(merged))
     if record:
-        from ..audit import verdict_table
+        from ..answers.audit import verdict_table
 
         cases = invocation(context).cases()
         place = cases[0].directory.parent
         show(f"{verdict_table.record(place, cases, merged.results)} verdicts are new in {place / verdict_table.FILE}")
     if attempts:
-        from ..audit.attempts import FILE, count_attempts
+        from ..answers.audit.attempts import FILE, count_attempts
 
         cases = invocation(context).cases()
         place = cases[0].directory.parent
@@ -117,7 +117,7 @@ def report(
     if as_json:
         print_json(merged.to_json())
     elif not prints:
-        from ..reporting.table import print_to_console
+        from ..output.table import print_to_console
 
         print_to_console(merged)
     raise typer.Exit(OK if merged.as_expected else UNEXPECTED)
@@ -134,7 +134,7 @@ def site(
     checkout of the project. All links are checked first. DIR/index.html also works without a server.
     """
     from ..environments.recipes import find_file, load
-    from ..pages.site import write_site
+    from ..output.pages.site import write_site
     from ..util.paths import shipped
 
     project = shipped("cases").parent
@@ -165,7 +165,7 @@ def judge(
     Exit codes: 0 all verdicts as expected and no observation is out of date; 1 otherwise; 2 usage or bad input.
     """
     from ..cases import results
-    from ..cases.rejudge import OBSERVATIONS_FILE, rejudge_case
+    from ..cases.proofs.rejudge import OBSERVATIONS_FILE, rejudge_case
 
     (case,) = invocation(context).select([case_id])
     recorded = (path for path in (case.directory / OBSERVATIONS_FILE, cache_root() / "results") if path.exists())
@@ -277,8 +277,8 @@ def compare(
     yes: Yes = False,
 ) -> None:
     """Say which documented failures a change of versions fixes, breaks and leaves. Reads recorded results and ranges, and runs only with --run."""
-    from ..audit import comparison
-    from ..audit.severity import severity
+    from ..answers.audit import comparison
+    from ..answers.audit.severity import severity
 
     if as_json and markdown:
         raise UsageError("--json and --markdown contradict each other: give one of them")

@@ -81,7 +81,7 @@ def run(
     Environments that do not exist yet are built; on a terminal you are asked before anything is downloaded.
     Without --env each case must be REPRODUCED in its first affected environment and FIXED in its first fixed one; anything else is unexpected.
     """
-    from ..reporting.table import observation_lines, print_to_console
+    from ..output.table import observation_lines, print_to_console
     from ..runner.build import build_with_cache, check_environments
     from ..runner.plan import plan_batches
     from ..runner.result_files import check_destination, rescue_to, save_results

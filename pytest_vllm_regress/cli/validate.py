@@ -9,24 +9,24 @@ from typing import Annotated
 
 import typer
 
-from ..bisection.documented import TraceOptions
-from ..bisection.search import CandidateRunner
-from ..cases.impostors import ImpostorTrial
 from ..cases.model import Case
+from ..cases.proofs import lint
+from ..cases.proofs.impostors import ImpostorTrial
 from ..defaults import RACY_TRIALS
 from ..errors import UsageError
+from ..history.bisection.documented import TraceOptions
+from ..history.bisection.search import CandidateRunner
+from ..history.trace import trace_case
 from ..runner.batch import Batch, RunOptions, RunOutcome
 from ..runner.build import build_with_cache, check_environments
 from ..runner.impostors import try_impostors
+from ..runner.prove import ProofRunner, ValidateRequest, evidence_problems
+from ..runner.prove import validate as prove
 from ..runner.result_files import check_destination, save_results
 from ..runner.run import LocalMachine, RunRequest, SequentialRunner, batch_progress, local_request, run_batches
 from ..runner.slots import machine_room
 from ..util.paths import writable_root
 from ..util.signals import terminate_as_interrupt
-from ..validation import lint
-from ..validation.prove import ProofRunner, ValidateRequest, evidence_problems
-from ..validation.prove import validate as prove
-from ..validation.trace import trace_case
 from .context import (
     HELP,
     INTERRUPTED,

@@ -10,7 +10,7 @@ from ..defaults import ASKED_DEVICES, DEVICES
 from ..environments.installed import Installed
 from ..environments.overlay import about
 from ..errors import UsageError
-from ..gpus.visible import usable
+from .gpus.visible import usable
 
 DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
     {

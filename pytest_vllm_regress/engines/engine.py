@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypedDict, TypeVar
 
-from ..checkpoints.adapters import Adapter, ensure_adapter
-from ..dialogue.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
 from ..errors import RemoteError, UsageError, warn_deprecated
-from ..processes.child_handle import Child
-from ..processes.lifecycle import Leftover
 from ..util.deadline import DeadlineFor
 from ..util.paths import writable_root
+from .checkpoints.adapters import Adapter, ensure_adapter
+from .inputs.script import NO_SCRIPTED_BEAMS, ScriptWatch, holds_script
+from .processes.child_handle import Child
+from .processes.lifecycle import Leftover
 from .running import Running
 from .spec import EngineSpec, Front
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Hashable
 from typing import Protocol, TypeVar, cast
 
 from ..errors import ChildError, LimitExceeded
-from ..processes.lifecycle import Leftover
+from .processes.lifecycle import Leftover
 
 
 class Poolable(Protocol):

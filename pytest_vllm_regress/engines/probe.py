@@ -15,8 +15,8 @@ from ..util.validation import did_you_mean
 
 if TYPE_CHECKING:
     from ..errors import Parts
-    from ..processes.child_handle import Child, Loan
-    from ..processes.lifecycle import Leftover
+    from .processes.child_handle import Child, Loan
+    from .processes.lifecycle import Leftover
 
 BUILT_IN = ("batch_files", "frontend", "grammars", "parsers")
 """Modules of ``vllm_regress_target`` whose functions every test may call: ``vllm_probe("parsers:tool_calls", ...)``."""

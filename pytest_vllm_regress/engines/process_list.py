@@ -11,9 +11,9 @@ from typing import Literal
 
 import psutil
 
-from ..processes import process_tree
 from ..target_site.vllm_regress_target.spawning import PROCESS_NAME as FORK_SERVER
 from ..util.masking import mask
+from .processes import process_tree
 
 Role = Literal["server", "engine", "core", "worker", "coordinator", "helper"]
 """What a process is: the front process of a server or of an engine, an engine core, a worker, the coordinator of data-parallel engines, or a helper

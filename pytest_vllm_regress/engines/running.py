@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import psutil
 
-from ..dialogue.script import ScriptWatch
 from ..errors import UsageError
-from ..processes import process_tree
-from ..processes.child_handle import Child, Loan
 from ..util.deadline import DeadlineFor
+from .inputs.script import ScriptWatch
 from .process_list import ProcessInfo, Role, list_processes, names_in_log
+from .processes import process_tree
+from .processes.child_handle import Child, Loan
 from .schema_filter import SchemaFilter
 from .spec import EngineSpec
 

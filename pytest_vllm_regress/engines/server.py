@@ -11,11 +11,7 @@ from typing import Any
 
 import psutil
 
-from ..dialogue.script import ScriptWatch
 from ..errors import ChildDied, ChildError, Unsupported
-from ..processes import process_tree
-from ..processes.child_handle import Child
-from ..processes.lifecycle import Leftover
 from ..util import masking
 from ..util.deadline import DeadlineFor
 from .http.maintenance import MaintenanceRequests
@@ -24,6 +20,10 @@ from .http.pooling import PoolingRequests
 from .http.readiness import ReadinessRequests
 from .http.text import TextRequests
 from .http.transport import ServerReport
+from .inputs.script import ScriptWatch
+from .processes import process_tree
+from .processes.child_handle import Child
+from .processes.lifecycle import Leftover
 from .resources.ports import HOST, PortLease
 from .spec import EngineSpec
 

@@ -14,25 +14,25 @@ from weakref import WeakKeyDictionary
 
 from packaging.version import InvalidVersion, Version
 
-from ..checkpoints.forge import architectures_of, ensure_checkpoint
-from ..checkpoints.hub_cache import snapshot_of, variables_of
-from ..checkpoints.kinds import KINDS, arguments_of, unmet_needs
-from ..dialogue.script import ScriptWatch
 from ..errors import ChildError, LimitExceeded, Unsupported, UsageError
-from ..gpus.leases import GpuLease
-from ..processes import process_tree
-from ..processes.abandoned import sweep
-from ..processes.agent_client import Agent
-from ..processes.child_handle import Child, Loan
-from ..processes.early_exit import EarlyExitPolicy
-from ..processes.lifecycle import Leftover
 from ..target_site.vllm_regress_target.dialect.gpu import refusal_in
 from ..util.deadline import DeadlineFor
 from ..util.owner import Owner
 from ..util.paths import writable_root
 from ..util.rundir import RunDir
+from .checkpoints.forge import architectures_of, ensure_checkpoint
+from .checkpoints.hub_cache import snapshot_of, variables_of
+from .checkpoints.kinds import KINDS, arguments_of, unmet_needs
 from .engine import AsyncEngine, Engine, start_engine
+from .gpus.leases import GpuLease
+from .inputs.script import ScriptWatch
 from .pool import E, EnginePool
+from .processes import process_tree
+from .processes.abandoned import sweep
+from .processes.agent_client import Agent
+from .processes.child_handle import Child, Loan
+from .processes.early_exit import EarlyExitPolicy
+from .processes.lifecycle import Leftover
 from .resources.agents import Agents
 from .resources.placement import PROBE, MemoryRequest, Placement, first_start, is_forged
 from .resources.ports import lease_port

@@ -42,7 +42,7 @@ class Limits(NamedTuple):
 
     def as_request(self, until: float | None) -> dict[str, float]:
         """Return the limits in the form that the nanny reads. ``until``: end of the session's budget, in seconds of the monotonic clock."""
-        from ..processes.shortages import all_memory
+        from .processes.shortages import all_memory
 
         limits = {
             "memory": self.memory_bytes or MEMORY_SHARE * all_memory(),

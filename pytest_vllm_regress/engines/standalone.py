@@ -14,13 +14,13 @@ from typing import Any, Literal, overload
 
 from ..defaults import MAX_ENGINES
 from ..errors import UsageError
-from ..processes.child_handle import Loan
 from ..util.deadline import Deadline, check_seconds
 from ..util.masking import mask
 from ..util.signals import terminate_as_interrupt
 from ..util.text import printable
 from .engine import AsyncEngine, Engine
 from .probe import Probe
+from .processes.child_handle import Loan
 from .server import Server
 from .session import Session
 from .settings import Limits, Settings, Timeouts

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..engines.processes.child_handle import Child
 from ..engines.session import Session
 from ..environments.installed import read_installed
 from ..errors import ChildDied, DeadlineExceeded, LimitExceeded, RemoteError, Unsupported
-from ..processes.child_handle import Child
 from ..util.deadline import Deadline
 from ..util.sizes import GIB
 from .oracle import Outcome, Problem, Question, error_kind, first_line, problems

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ..dialogue.chat import ChatCompletion
 from ..engines.engine import Engine
+from ..engines.inputs.chat import ChatCompletion
 from ..engines.server import Server
 from ..engines.session import Session
 from ..engines.spec import EngineSpec, Front

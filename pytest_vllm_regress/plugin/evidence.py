@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pytest
 
     from ..cases.observation import Mechanism
+    from ..engines.processes.child_handle import Child
+    from ..engines.processes.early_exit import EarlyExitPolicy
     from ..engines.schema_filter import SchemaFilter
     from ..engines.spec import EngineSpec
     from ..errors import Parts
-    from ..processes.child_handle import Child
-    from ..processes.early_exit import EarlyExitPolicy
     from .fault_injection import FaultInjection
 
 SUBJECT, CONTROL = "subject", "control"

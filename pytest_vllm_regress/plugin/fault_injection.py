@@ -10,13 +10,13 @@ from typing import Any
 
 import httpx
 
-from ..cases.impostors import UNRELATED_MESSAGE, Impostor, impostor_of_kind
 from ..cases.model import Case
+from ..cases.proofs.impostors import UNRELATED_MESSAGE, Impostor, impostor_of_kind
 from ..engines.engine import AsyncEngine, Engine
+from ..engines.processes import process_tree
+from ..engines.processes.child_handle import Child, Interceptor
 from ..engines.server import Server
 from ..errors import ChildDied, ChildError, DeadlineExceeded, Masked, Part, ProtocolError, RemoteError
-from ..processes import process_tree
-from ..processes.child_handle import Child, Interceptor
 from ..util.deadline import Deadline
 
 SHORT_S = 3.0

@@ -16,13 +16,13 @@ from .stash import evidence_of, settings_of
 if TYPE_CHECKING:
     from ..engines.engine import AsyncEngine, Engine
     from ..engines.probe import AtWork, Probe
+    from ..engines.processes.child_handle import Child
+    from ..engines.processes.lifecycle import Leftover
     from ..engines.server import Server
     from ..engines.session import Session
     from ..engines.spec import EngineSpec, Front
     from ..engines.standalone import Engines
     from ..engines.target import Target
-    from ..processes.child_handle import Child
-    from ..processes.lifecycle import Leftover
     from .evidence import Evidence
 
     E = TypeVar("E", Engine | AsyncEngine, Server)
@@ -79,7 +79,7 @@ def vllm_probe(request: pytest.FixtureRequest, vllm_env: Target) -> Iterator[Pro
     """Call functions of ``probe.py`` beside the test, or built-in ones (``"parsers:tool_calls"``), in one process of the target:
     ``vllm_probe("function", timeout=None, **arguments)``."""
     from ..engines.probe import Probe
-    from ..processes.child_handle import Loan
+    from ..engines.processes.child_handle import Loan
     from .session import deadline_for, early_exit_of
 
     evidence, session = evidence_of(request.node), _session(request)
@@ -178,7 +178,7 @@ def _lent(
     request: pytest.FixtureRequest, target: Target, spec: EngineSpec, front: Front, get: Callable[..., E]
 ) -> Iterator[E]:
     """Lend an engine or a server to one test: its replies become evidence, and a failure ends it. ``get`` takes it from the session."""
-    from ..processes.child_handle import Loan
+    from ..engines.processes.child_handle import Loan
     from .markers import engine_marker
     from .session import early_exit_of
 
@@ -264,7 +264,7 @@ def _report_leftovers(request: pytest.FixtureRequest, leftovers: tuple[Leftover,
         return
     _session(request).leftover_reports.append((request.node.nodeid, leftovers))
     if settings_of(request.config).leftovers == "fail":
-        from ..processes.lifecycle import describe_leftovers
+        from ..engines.processes.lifecycle import describe_leftovers
 
         pytest.fail(f"left behind by this test (removed):\n{describe_leftovers(leftovers)}", pytrace=False)
 

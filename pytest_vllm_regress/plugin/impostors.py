@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ..cases import impostors
-from ..cases.impostors import Impostor, ImpostorTrial
 from ..cases.loading import CASE_FILE, load_case
 from ..cases.model import Case
 from ..cases.observation import Observation
+from ..cases.proofs import impostors
+from ..cases.proofs.impostors import Impostor, ImpostorTrial
 from ..cases.verdict import judge_observation
 from ..errors import CaseFileError, Kind
 from .evidence import Evidence, sanitize

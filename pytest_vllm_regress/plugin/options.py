@@ -253,8 +253,8 @@ def _limits(config: pytest.Config) -> Limits:
 
 
 def _need_gpus() -> None:
+    from ..engines.gpus.visible import usable
     from ..errors import UsageError
-    from ..gpus.visible import usable
 
     try:
         usable()

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from ..cases.control import Control
+from ..engines.processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..errors import BuildError, Kind, Part, Unsupported, UsageError
-from ..processes.early_exit import DocumentedHang, EarlyExitPolicy
 from ..util.masking import mask
 from ..util.paths import PACKAGE
 from ..util.text import printable_output

@@ -95,7 +95,7 @@ class Recorder:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._results:
-            from ..reporting import terminal as summary
+            from ..output import terminal as summary
             from ..util.text import one_line
 
             terminalreporter.section("documented failures")
@@ -109,7 +109,7 @@ class Recorder:
         if SESSION not in self._config.stash or self._config.getoption("vllm_impostors"):
             return  # what engines leave behind that an impostor has ended says nothing about them
         for user, leftovers in self._config.stash[SESSION].leftover_reports:
-            from ..processes.lifecycle import describe_leftovers
+            from ..engines.processes.lifecycle import describe_leftovers
             from ..util.text import printable
 
             terminalreporter.section("left behind by engines (removed)")
@@ -150,7 +150,7 @@ class Recorder:
         settings = self._config.stash.get(SETTINGS, None)
         file = settings.report if settings is not None else None
         if file is not None and not hasattr(self._config, "workerinput"):
-            from ..reporting import terminal as summary
+            from ..output import terminal as summary
 
             summary.write_report(file, results, self._written)
             self._written = len(results)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from ..engines.gpus.visible import usable
+from ..engines.processes.early_exit import EarlyExitPolicy
 from ..engines.session import Session
 from ..errors import RegressError
-from ..gpus.visible import usable
-from ..processes.early_exit import EarlyExitPolicy
 from ..util.deadline import Deadline, DeadlineFor, check_seconds
 from ..util.masking import mask
 from ..util.signals import end_with_parent

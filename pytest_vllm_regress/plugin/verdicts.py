@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from ..cases.fingerprint import code_fingerprint
 from ..cases.loading import default_cases_dir, load_valid_cases
 from ..cases.model import Case
 from ..cases.observation import FAILURES, TEST, Observation
-from ..cases.proof import FILE as PROOF
+from ..cases.proofs.fingerprint import code_fingerprint
+from ..cases.proofs.proof import FILE as PROOF
 from ..cases.results import TestResult
 from ..cases.verdict import Decision, Verdict, cases_that_document, excerpt, judge_observation, name_others
 from ..engines.http.transport import unknown_address

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..cases.proof import AFFECTED
+from ..cases.proofs.proof import AFFECTED
 from ..errors import Kind
 from ..util.sizes import GIB
 

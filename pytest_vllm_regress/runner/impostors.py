@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from ..cases.impostors import ImpostorTrial, read_trials
 from ..cases.model import Case
+from ..cases.proofs.impostors import ImpostorTrial, read_trials
 from ..util.rundir import scratch
 from .batch import Batch, RunOptions, RunOutcome
 from .plan import plan_batches

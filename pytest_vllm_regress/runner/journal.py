@@ -16,9 +16,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cases import proof
-from ..cases.fingerprint import case_fingerprint
 from ..cases.model import Case
+from ..cases.proofs import proof
+from ..cases.proofs.fingerprint import case_fingerprint
 from ..cases.results import RunResult, merge_results, read_appended_results, read_results, write_results
 from ..errors import UsageError
 from ..util.documents import load_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..cases.proof import EXPECTED_VERDICTS
+from ..cases.proofs.proof import EXPECTED_VERDICTS
 from ..cases.results import RunResult, TestResult
 from ..cases.verdict import combine
 from .batch import Batch, RunOptions

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ..cases import proof
 from ..cases.model import Case
-from ..cases.proof import AFFECTED, FIXED
+from ..cases.proofs import proof
+from ..cases.proofs.proof import AFFECTED, FIXED
 from ..errors import UsageError
 from ..util.versions import requirement_of
 from .batch import Batch

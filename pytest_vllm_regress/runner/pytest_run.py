@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from ..cases.results import RunResult, read_appended_results
+from ..engines.processes.dossier import log_tail
 from ..errors import UsageError
-from ..processes.dossier import log_tail
 from ..util.paths import PACKAGE
 from ..util.rundir import scratch
 from ..util.text import without_colours

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TextIO
 
 from ..cases.results import RunResult, merge_results
-from ..processes.abandoned import sweep
+from ..engines.processes.abandoned import sweep
 from ..util.rundir import scratch
 from .batch import Batch, BatchState, RunOptions, RunOutcome
 from .executor import BatchUpdate, Executor

@@ -29,9 +29,13 @@ def load_schema(name: str) -> dict[str, Any]:
     return schema
 
 
-def problems(document: object, schema_name: str) -> list[str]:
-    """Return the problems of a document, in its order; empty if it is valid. At most ``MAX_PROBLEMS``, each of bounded length."""
-    errors = itertools.islice(_validator(schema_name).iter_errors(document), MAX_ERRORS)
+def problems(document: object, schema: str | Mapping[str, Any]) -> list[str]:
+    """Return the problems of a document, in its order; empty if it is valid. At most ``MAX_PROBLEMS``, each of bounded length.
+
+    ``schema``: a JSON schema, or the name of a file with one.
+    """
+    validator = _validator(schema) if isinstance(schema, str) else _make_validator(schema)
+    errors = itertools.islice(validator.iter_errors(document), MAX_ERRORS)
     ordered = sorted(errors, key=lambda error: _key(error.absolute_path))
     lines = itertools.chain.from_iterable(map(_describe, ordered))
     unique: dict[str, None] = {}
@@ -44,11 +48,15 @@ def problems(document: object, schema_name: str) -> list[str]:
 
 @functools.cache
 def _validator(schema_name: str) -> Any:
+    return _make_validator(load_schema(schema_name))
+
+
+def _make_validator(schema: Mapping[str, Any]) -> Any:
     """Return jsonschema's validator with a faster ``uniqueItems``, whose own takes quadratic time."""
     from jsonschema import Draft202012Validator, validators
 
     kind: Any = validators.extend(Draft202012Validator, {"uniqueItems": _unique})  # type: ignore[no-untyped-call]  # jsonschema's
-    return kind(load_schema(schema_name))
+    return kind(schema)
 
 
 def _unique(validator: object, enabled: bool, instance: object, schema: object) -> Iterator[Any]:

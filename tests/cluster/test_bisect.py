@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.bisection.algorithm import State
-from pytest_vllm_regress.bisection.search import CandidateRunner, Plan, Search
-from pytest_vllm_regress.bisection.search_log import SearchLog
 from pytest_vllm_regress.cli.context import cluster as connection
+from pytest_vllm_regress.history.bisection.algorithm import State
+from pytest_vllm_regress.history.bisection.search import CandidateRunner, Plan, Search
+from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.runner.batch import RunOptions
 from pytest_vllm_regress.runner.executors.ray import RayExecutor
 from pytest_vllm_regress.runner.run import ExecutorRunner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict, combine
 from tests.cluster.conftest import Cluster
 from tests.cluster.matrices import LEFT_S, named, page, verdicts

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers.environments import require_environment

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.engines.resources.ports import lease_port
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
-from pytest_vllm_regress.processes.agent_client import TARGET_SITE
 from pytest_vllm_regress.util.deadline import Deadline
 
 pytestmark = pytest.mark.engine

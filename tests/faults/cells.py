@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.errors import ChildError, RegressError
-from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.helpers import shared_memory
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes import process_tree
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import TAG
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.faults.cells import GONE_S, Cell, cell

@@ -12,12 +12,12 @@ import psutil
 import pytest
 
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.processes import process_tree
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.errors import ChildError
-from pytest_vllm_regress.processes import process_tree
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.faults.cells import Cell, CellRecorder, cell
 

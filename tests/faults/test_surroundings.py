@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines import session as sessions
+from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.resources.ports import PortLease, lease_port
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.session import Session
@@ -25,7 +26,6 @@ from pytest_vllm_regress.engines.settings import Settings
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 from tests.faults.cells import Cell, cell

@@ -10,15 +10,14 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_vllm_regress.cases import proof, rejudge
-from pytest_vllm_regress.cases.impostors import UNRELATED_MESSAGE, ImpostorTrial, impostor_of_kind
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case, Range
 from pytest_vllm_regress.cases.observation import Observation
+from pytest_vllm_regress.cases.proofs import lint, proof, rejudge
+from pytest_vllm_regress.cases.proofs.impostors import UNRELATED_MESSAGE, ImpostorTrial, impostor_of_kind
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import CaseFileError, Kind, Masked
-from pytest_vllm_regress.validation import lint
 
 _AT_WORK = ("vllm_at_work", "at_work")
 

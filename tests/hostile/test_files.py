@@ -15,19 +15,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.matching import find, notes, relevant
-from pytest_vllm_regress.audit.package_lists import parse_list
-from pytest_vllm_regress.audit.sarif import to_sarif
-from pytest_vllm_regress.audit.target import audit
+from pytest_vllm_regress.answers.audit.matching import find, notes, relevant
+from pytest_vllm_regress.answers.audit.package_lists import parse_list
+from pytest_vllm_regress.answers.audit.sarif import to_sarif
+from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult, merge_results, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import CaseFileError, UsageError
 from pytest_vllm_regress.fuzz import artefact
-from pytest_vllm_regress.pages.run_page import page
-from pytest_vllm_regress.reporting.junit import junit_xml
-from pytest_vllm_regress.reporting.markdown import markdown_text
-from pytest_vllm_regress.reporting.table import lines
+from pytest_vllm_regress.output.junit import junit_xml
+from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.pages.run_page import page
+from pytest_vllm_regress.output.table import lines
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 

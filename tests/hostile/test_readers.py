@@ -14,15 +14,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pytest_vllm_regress.audit.package_lists import read_list
-from pytest_vllm_regress.audit.target import read_target
-from pytest_vllm_regress.bisection.search_log import SearchLog
-from pytest_vllm_regress.cases import impostors, proof, results
-from pytest_vllm_regress.cases.fingerprint import code_fingerprint
+from pytest_vllm_regress.answers.audit.package_lists import read_list
+from pytest_vllm_regress.answers.audit.target import read_target
+from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.loading import load_case
-from pytest_vllm_regress.checkpoints.forge import architectures_of
-from pytest_vllm_regress.conformance.record import read_faults
-from pytest_vllm_regress.conformance.record_file import read_record
+from pytest_vllm_regress.cases.proofs import impostors, proof
+from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
+from pytest_vllm_regress.engines.checkpoints.forge import architectures_of
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.installed import open_environment
 from pytest_vllm_regress.environments.locks import read_lock
@@ -30,6 +28,9 @@ from pytest_vllm_regress.environments.overlay import ABOUT, about
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import RegressError
 from pytest_vllm_regress.fuzz import artefact, corpus
+from pytest_vllm_regress.history.bisection.search_log import SearchLog
+from pytest_vllm_regress.surveys.conformance.record import read_faults
+from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from pytest_vllm_regress.util import rundir
 
 cheap = settings(

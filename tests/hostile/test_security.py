@@ -20,10 +20,10 @@ from pytest_vllm_regress.environments import install as installing
 from pytest_vllm_regress.environments import sidecars as sidecar
 from pytest_vllm_regress.environments.recipes import load
 from pytest_vllm_regress.errors import CaseFileError, UsageError
-from pytest_vllm_regress.pages.run_page import page
-from pytest_vllm_regress.reporting.junit import junit_xml
-from pytest_vllm_regress.reporting.markdown import markdown_text
-from pytest_vllm_regress.reporting.table import lines
+from pytest_vllm_regress.output.junit import junit_xml
+from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.pages.run_page import page
+from pytest_vllm_regress.output.table import lines
 from tests.helpers import ROOT
 
 PACKAGE = ROOT / "pytest_vllm_regress"

@@ -21,20 +21,20 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.inventory import Inventory
-from pytest_vllm_regress.audit.preflight import Concern
-from pytest_vllm_regress.audit.sarif import to_sarif
-from pytest_vllm_regress.audit.target import audit
+from pytest_vllm_regress.answers.audit.inventory import Inventory
+from pytest_vllm_regress.answers.audit.preflight import Concern
+from pytest_vllm_regress.answers.audit.sarif import to_sarif
+from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.cli.context import print_columns, say, warn
 from pytest_vllm_regress.environments.installed import Package
-from pytest_vllm_regress.pages.run_page import page
+from pytest_vllm_regress.output.junit import junit_xml
+from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.pages.run_page import page
+from pytest_vllm_regress.output.table import lines, print_table
 from pytest_vllm_regress.plugin.evidence import sanitize
-from pytest_vllm_regress.reporting.junit import junit_xml
-from pytest_vllm_regress.reporting.markdown import markdown_text
-from pytest_vllm_regress.reporting.table import lines, print_table
 from pytest_vllm_regress.util.masking import mask
 from tests.helpers.cases import project_cases
 

@@ -18,7 +18,7 @@ from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.recipes import Overlay, Recipe
 from pytest_vllm_regress.environments.sources import PROJECTS, Source, SourceName, find_source, source_at_commit
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.upstream.tree import write_tree
+from pytest_vllm_regress.surveys.upstream.tree import write_tree
 from pytest_vllm_regress.util.files import create_below, parts_below, read_below
 from tests.helpers.repositories import RepositoryBuilder
 

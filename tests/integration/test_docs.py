@@ -14,11 +14,11 @@ import pytest
 import typer
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit import verdict_table
-from pytest_vllm_regress.audit.boundaries import boundaries
-from pytest_vllm_regress.cases import proof
+from pytest_vllm_regress.answers.audit import verdict_table
+from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.cases.proofs import proof
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.conformance.record_file import read_record
+from pytest_vllm_regress.surveys.conformance.record_file import read_record
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 

@@ -20,14 +20,14 @@ from packaging.version import Version
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Observation
-from pytest_vllm_regress.cases.rejudge import save_observations
+from pytest_vllm_regress.cases.proofs.rejudge import save_observations
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments import uv
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.recipes import Recipe
 from pytest_vllm_regress.errors import Kind, Part, UsageError
-from pytest_vllm_regress.export.collect_env import collect_env
+from pytest_vllm_regress.output.export.collect_env import collect_env
 from pytest_vllm_regress.util.masking import mask
 from tests.helpers import ROOT
 from tests.helpers.cases import CaseFile

@@ -42,8 +42,8 @@ HEAVY = (
     "yaml",
     "asyncio",
     "multiprocessing",
-    "pytest_vllm_regress.gpus",
-    "pytest_vllm_regress.processes",
+    "pytest_vllm_regress.engines.gpus",
+    "pytest_vllm_regress.engines.processes",
     "pytest_vllm_regress.runner",
     "pytest_vllm_regress.plugin",
 )

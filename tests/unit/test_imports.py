@@ -1,4 +1,4 @@
-"""The structure of the package: import order without cycles, sizes of modules and folders, restrictions of target code."""
+"""The structure of the package: import order without cycles, restrictions of target code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import functools
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,29 +15,20 @@ from tests.helpers import ROOT
 PACKAGE = ROOT / "pytest_vllm_regress"
 TARGET = PACKAGE / "target_site" / "vllm_regress_target"
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if "data" not in p.parts)
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
 OURS = [p for p in MODULES if "target_site" not in p.parts]
 FLOORS = (
-    *("util", "checkpoints", "dialogue", "environments", "api_history", "gpus", "processes", "engines"),
-    *(
-        "cases",
-        "reporting",
-        "runner",
-        "deployments",
-        "audit",
-        "bisection",
-        "validation",
-        "watch",
-        "uses",
-        "explain",
-        "conformance",
-        "upstream",
-        "drift",
-        "states",
-        "fuzz",
-        "pages",
-    ),
-    *("plugin", "export", "cli"),
+    "util",
+    "environments",
+    "engines",
+    "cases",
+    "runner",
+    "answers",
+    "history",
+    "surveys",
+    "output",
+    "fuzz",
+    "plugin",
+    "cli",
 )
 """The folders of the package in import order: each may import only folders before it."""
 FOREIGN = {
@@ -126,10 +116,6 @@ def test_folders_import_only_lower_folders(path: Path) -> None:
 def test_every_folder_has_a_place_in_the_import_order() -> None:
     folders = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()} - set(GROUND)
     assert folders == set(FLOORS)
-    crowded = {
-        folder: count for folder in folders if (count := len(list((PACKAGE / folder).glob("*.py")))) > 15
-    }  # fourteen, and __init__
-    assert crowded == {}
 
 
 TURNED_ROUND = (
@@ -174,19 +160,9 @@ def test_target_code_is_standard_library_and_python_3_9(path: Path) -> None:
             assert (node.module or "").split(".")[0] in allowed
 
 
-@pytest.mark.parametrize("path", [*MODULES, *TESTS], ids=lambda p: p.name)
-def test_modules_have_at_most_400_lines(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= 400
-
-
-def test_folders_have_at_most_14_modules() -> None:
-    counted = Counter(path.parent for path in [*MODULES, *TESTS] if path.name != "__init__.py")
-    assert {folder: count for folder, count in counted.items() if count > 14} == {}
-
-
 def test_children_are_never_trusted_with_pickle() -> None:
     """One module writes a tensor in that format, for vLLM to read; it reads none."""
-    writer = PACKAGE / "dialogue" / "embeddings.py"
+    writer = PACKAGE / "engines" / "inputs" / "embeddings.py"
     assert [p for p in OURS if "pickle" in p.read_text()] == [writer]
     assert not re.search(r"^\s*(import|from) _?pickle|\bloads?\(", writer.read_text(), re.MULTILINE)
 

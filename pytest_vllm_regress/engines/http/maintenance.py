@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ...checkpoints.adapters import Adapter, ensure_adapter
 from ...errors import Unsupported, UsageError
 from ...util.paths import writable_root
+from ..checkpoints.adapters import Adapter, ensure_adapter
 from .transport import Transport
 
 _DEVELOPER_ROUTES = "VLLM_SERVER_DEV_MODE"

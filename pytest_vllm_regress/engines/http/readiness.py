@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 
 from ...errors import ChildDied, DeadlineExceeded, Part, PortTaken, RemoteError
-from ...processes.early_exit import WaitMonitor
 from ...util import masking
 from ...util.deadline import Deadline
 from ..engine import PROMPT
+from ..processes.early_exit import WaitMonitor
 from .sounds import SoundRequests
 from .transport import Exchange, Send
 

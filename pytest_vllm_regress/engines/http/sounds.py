@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import httpx
 
-from ...dialogue.sounds import wav
 from ...errors import Unsupported
+from ..inputs.sounds import wav
 from .transport import Exchange, Transport, error_in
 
 _AUDIO = "/v1/audio/"

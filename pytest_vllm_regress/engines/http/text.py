@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ...checkpoints.forge import MAX_CONFIG
-from ...dialogue.chat import ChatChunk, ChatCompletion, Messages
-from ...dialogue.embeddings import noise, tensor_base64
-from ...dialogue.messages import Message, joined, whole
-from ...dialogue.script import NO_SCRIPTED_BEAMS, holds_script
 from ...errors import Unsupported, UsageError
 from ...util.documents import load_json
+from ..checkpoints.forge import MAX_CONFIG
+from ..inputs.chat import ChatChunk, ChatCompletion, Messages
+from ..inputs.embeddings import noise, tensor_base64
+from ..inputs.messages import Message, joined, whole
+from ..inputs.script import NO_SCRIPTED_BEAMS, holds_script
 from .transport import Transport
 
 _REPEATED_PROMPT = "asked twice, to see whether cached tokens are told; " * 6

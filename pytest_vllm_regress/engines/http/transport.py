@@ -15,12 +15,12 @@ from typing import Any, NoReturn, TypeVar
 
 import httpx
 
-from ...dialogue.script import ScriptWatch
 from ...errors import PortTaken, Unsupported
-from ...processes.child_handle import Child
-from ...processes.early_exit import WaitMonitor
 from ...util.deadline import Deadline, DeadlineFor
 from ...util.masking import Masked, mask_log
+from ..inputs.script import ScriptWatch
+from ..processes.child_handle import Child
+from ..processes.early_exit import WaitMonitor
 from ..resources.ports import HOST, PortLease
 from ..running import Running
 from ..spec import EngineSpec

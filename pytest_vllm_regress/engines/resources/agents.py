@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ...errors import BuildError
-from ...gpus import compiled
-from ...processes.agent_client import Agent
 from ...util.deadline import DeadlineFor
 from ...util.rundir import RunDir
+from ..gpus import compiled
+from ..processes.agent_client import Agent
 from ..settings import Limits
 from ..target import Target, named_interpreter
 from .placement import Placement, kernels

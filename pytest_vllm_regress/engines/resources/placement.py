@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from ...checkpoints.kinds import KINDS
 from ...environments.installed import open_interpreter
 from ...errors import UsageError
-from ...gpus import compiled
-from ...gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
-from ...gpus.leases import GpuLease, GpuLeases
-from ...gpus.nvml import Gpu, Machine, query_machine
-from ...gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
-from ...processes.child_handle import Child
 from ...util.deadline import Deadline
 from ...util.files import peek
 from ...util.sizes import GIB, MIB
+from ..checkpoints.kinds import KINDS
+from ..gpus import compiled
+from ..gpus.fit import Incompatibility, compare, compare_any, cuda_of, modes, tools
+from ..gpus.leases import GpuLease, GpuLeases
+from ..gpus.nvml import Gpu, Machine, query_machine
+from ..gpus.visible import ORDER, PCI, VISIBLE, CudaDevice, Visible, usable
+from ..processes.child_handle import Child
 from ..spec import EngineSpec
 from ..target import Target
 

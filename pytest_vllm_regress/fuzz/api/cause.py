@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...explain.recorded import read_failures
-from ...explain.tracebacks import Failure
+from ...answers.explain.recorded import read_failures
+from ...answers.explain.tracebacks import Failure
 
 _VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-f]+|\d+|\{.*\}|\[.*\]", re.S)
 _FOLLOWING = (

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from ...dialogue.sounds import wav
-from ...states.growth import Growth
+from ...engines.inputs.sounds import wav
+from ...surveys.states.growth import Growth
 from .question import FORM, Question, form_text, sent_text
 from .reply import BUSY, MAX_BODY, Reply
 from .servers import ADAPTER_NAME, SERVERS

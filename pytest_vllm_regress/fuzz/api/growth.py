@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from ...states.growth import LEAST, Growth
+from ...surveys.states.growth import LEAST, Growth
 from .oracle import Outcome, Problem
 from .question import Question
 from .reply import Reply

@@ -11,13 +11,13 @@ from typing import Protocol
 
 import httpx
 
-from ...checkpoints.adapters import Adapter, ensure_adapter
+from ...engines.checkpoints.adapters import Adapter, ensure_adapter
+from ...engines.processes.log_window import LogWindow
 from ...engines.server import Server
 from ...engines.session import Session
 from ...engines.settings import Limits
 from ...errors import ChildError, LimitExceeded, Unsupported
-from ...processes.log_window import LogWindow
-from ...states.growth import Growth, measure_growth
+from ...surveys.states.growth import Growth, measure_growth
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from ...util.sizes import GIB

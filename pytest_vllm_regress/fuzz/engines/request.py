@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...checkpoints.adapters import Adapter
-from ...dialogue.script import Script
+from ...engines.checkpoints.adapters import Adapter
+from ...engines.inputs.script import Script
 
 RANK = 4
 """Rank of the adapters."""

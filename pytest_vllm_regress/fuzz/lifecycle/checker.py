@@ -11,7 +11,7 @@ from ...engines.spec import EngineSpec
 from ...engines.standalone import Engines
 from ...environments.installed import read_installed
 from ...errors import ChildError, Unsupported
-from ...states.servers import DRAIN_S, paced
+from ...surveys.states.servers import DRAIN_S, paced
 from .history import HEALTH_S, History, Problem
 from .story import Story
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import httpx
 
-from ...checkpoints.adapters import Adapter
+from ...engines.checkpoints.adapters import Adapter
 from ...engines.http import listeners
+from ...engines.processes import process_tree
 from ...engines.server import Server
 from ...errors import ChildError, UsageError
-from ...processes import process_tree
-from ...states.requests import BROKEN, SILENT, ask
-from ...states.servers import wait_for_end
+from ...surveys.states.requests import BROKEN, SILENT, ask
+from ...surveys.states.servers import wait_for_end
 from .prefixes import Prefixes
 from .rest import ABORT, KEEP, WAIT, Rest, RestError
 from .story import Action, Story

@@ -7,9 +7,9 @@ import itertools
 import time
 from collections.abc import Callable
 
-from ...dialogue.script import Script
+from ...engines.inputs.script import Script
 from ...engines.server import Server
-from ...states.requests import COMPLETE, CUT, OPEN, Stream
+from ...surveys.states.requests import COMPLETE, CUT, OPEN, Stream
 
 REQUEST_S = 30.0
 """Time in which a request must begin or end while the server works."""

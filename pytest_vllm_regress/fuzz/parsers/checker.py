@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from ...checkpoints.forge import ensure_tokenizer
+from ...engines.checkpoints.forge import ensure_tokenizer
+from ...engines.processes.child_handle import Child
 from ...engines.session import Session
 from ...environments.installed import read_installed
 from ...errors import ChildDied, ChildError, DeadlineExceeded, Unsupported
-from ...processes.child_handle import Child
 from ...util.deadline import Deadline
 from ...util.paths import writable_root
 from .formats import Format

@@ -72,7 +72,7 @@ class EnvironmentBuilder:
 
     def leftovers(self, remove: bool) -> list[dict[str, Any]]:
         """Return the leftovers of ended runs on the node, as ``vllm-regress doctor`` shows them there."""
-        from ...processes.abandoned import of_builds, of_runs
+        from ...engines.processes.abandoned import of_builds, of_runs
 
         return [trace.to_json(remove=remove) for trace in (*of_runs(), *of_builds())]
 

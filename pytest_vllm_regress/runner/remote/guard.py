@@ -18,7 +18,7 @@ import sys
 import time
 from typing import NoReturn
 
-from ...processes.abandoned import sweep
+from ...engines.processes.abandoned import sweep
 from ...target_site.vllm_regress_target.nanny import become_subreaper, end_descendants
 from ...util.signals import end_with_parent
 from .machine import facts

@@ -6,7 +6,7 @@ import platform
 import socket
 from pathlib import Path
 
-from ...gpus import nvml
+from ...engines.gpus import nvml
 from ...util.files import peek
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...cases import proof, rejudge
 from ...cases.loading import load_all_cases
+from ...cases.proofs import proof, rejudge
 from ...environments.recipes import FILE, LOCKS, MAX_BYTES, find_file
 from ...environments.sidecars import LOCKS as SIDECARS
 from ...environments.sidecars import sidecar_locks

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ...cases.results import RunResult, TestResult
+from ...engines.processes.dossier import log_tail
 from ...errors import BuildError, RegressError
-from ...processes.dossier import log_tail
 from ...util.paths import writable_root
 from ...util.rundir import scratch
 from ...util.sizes import GIB, MIB

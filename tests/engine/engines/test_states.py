@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.states.health import HEALTH, TOKEN, HealthRow, State
-from pytest_vllm_regress.states.measure import HEALTH as HEALTH_TABLE
-from pytest_vllm_regress.states.measure import SHUTDOWN, Release, measure_environment
-from pytest_vllm_regress.states.shutdown import ROWS, ShutdownRow
+from pytest_vllm_regress.surveys.states.health import HEALTH, TOKEN, HealthRow, State
+from pytest_vllm_regress.surveys.states.measure import HEALTH as HEALTH_TABLE
+from pytest_vllm_regress.surveys.states.measure import SHUTDOWN, Release, measure_environment
+from pytest_vllm_regress.surveys.states.shutdown import ROWS, ShutdownRow
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import mapped_shm
 from pytest_vllm_regress.util.deadline import Deadline
 

@@ -16,7 +16,7 @@ TESTS = """
     from pathlib import Path
     import pytest
     from pytest_vllm_regress import ChildError
-    from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
+    from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
     from pytest_vllm_regress.errors import Part
     from pytest_vllm_regress.util.paths import cache_root
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.api_history.store import history
+from pytest_vllm_regress.answers.api_history.store import history
+from pytest_vllm_regress.answers.uses.check import Checker
+from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.environments.installed import run_isolated
 from pytest_vllm_regress.environments.names import resolve
-from pytest_vllm_regress.uses.check import Checker
-from pytest_vllm_regress.uses.project import read_project
 
 pytestmark = pytest.mark.engine
 PROJECT = {

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_vllm_regress.answers.deployments.configuration import MAX_BYTES, read_deployments
 from pytest_vllm_regress.cli import main
-from pytest_vllm_regress.deployments.configuration import MAX_BYTES, read_deployments
 from pytest_vllm_regress.errors import UsageError
 
 TREE = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from pytest_vllm_regress.audit.matching import find
-from pytest_vllm_regress.audit.package_lists import parse_list
-from pytest_vllm_regress.audit.sarif import to_sarif
-from pytest_vllm_regress.audit.target import audit
-from pytest_vllm_regress.bisection.algorithm import State
-from pytest_vllm_regress.bisection.commits import Group, History
-from pytest_vllm_regress.bisection.culprit import Culprit
-from pytest_vllm_regress.bisection.search_log import CandidateResult
+from pytest_vllm_regress.answers.audit.matching import find
+from pytest_vllm_regress.answers.audit.package_lists import parse_list
+from pytest_vllm_regress.answers.audit.sarif import to_sarif
+from pytest_vllm_regress.answers.audit.target import audit
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.git import Commit, Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
-from pytest_vllm_regress.pages.run_page import page
-from pytest_vllm_regress.reporting.markdown import markdown_text
+from pytest_vllm_regress.history.bisection.algorithm import State
+from pytest_vllm_regress.history.bisection.commits import Group, History
+from pytest_vllm_regress.history.bisection.culprit import Culprit
+from pytest_vllm_regress.history.bisection.search_log import CandidateResult
+from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.pages.run_page import page
 from pytest_vllm_regress.util.text import markdown_block
 from tests.helpers.cases import CaseFile
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.api_history.store import History
+from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses import project
+from pytest_vllm_regress.answers.uses.project import read_project
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.uses import project
-from pytest_vllm_regress.uses.project import read_project
 
 N = 3000
 NAMES = f"from vllm import {','.join(f'a{number}' for number in range(N))}\n"

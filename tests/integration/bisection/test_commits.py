@@ -16,11 +16,6 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.bisection.candidates import commit_environments
-from pytest_vllm_regress.bisection.commit_search import CommitReport, CommitSearch, search_commits
-from pytest_vllm_regress.bisection.commits import History, end_of, history
-from pytest_vllm_regress.bisection.search import CandidateRunner
-from pytest_vllm_regress.bisection.search_log import SearchLog
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -28,10 +23,15 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import PROJECTS
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.history.bisection.candidates import commit_environments
+from pytest_vllm_regress.history.bisection.commit_search import CommitReport, CommitSearch, search_commits
+from pytest_vllm_regress.history.bisection.commits import History, end_of, history
+from pytest_vllm_regress.history.bisection.search import CandidateRunner
+from pytest_vllm_regress.history.bisection.search_log import SearchLog
 from pytest_vllm_regress.runner.batch import Batch, RunOutcome
 from tests.helpers.histories import BROKEN, WORKS, StandIn
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.bisection.test_bisect import CASE
+from tests.unit.history.bisection.test_bisect import CASE
 
 VLLM = PROJECTS["vllm"]
 
@@ -228,8 +228,8 @@ def test_the_command_continues_from_releases_to_the_commit(
 ) -> None:
     from packaging.version import Version
 
-    from pytest_vllm_regress.bisection import answer
-    from pytest_vllm_regress.bisection import run as bisection
+    from pytest_vllm_regress.history.bisection import answer
+    from pytest_vllm_regress.history.bisection import run as bisection
 
     class Both(StandIn):
         def run(self, jobs: Sequence[Batch]) -> RunOutcome:

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.boundaries import Boundary
-from pytest_vllm_regress.bisection.documented import ReleasePair, release_pairs
-from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.fingerprint import case_fingerprint
-from pytest_vllm_regress.cases.impostors import MIN_REJECTED
+from pytest_vllm_regress.answers.audit.boundaries import Boundary
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.proof import EnvironmentEvidence, Proof
+from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.fingerprint import case_fingerprint
+from pytest_vllm_regress.cases.proofs.impostors import MIN_REJECTED
+from pytest_vllm_regress.cases.proofs.proof import EnvironmentEvidence, Proof
 from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.sources import set_clones
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.validation.trace import narrowed
+from pytest_vllm_regress.history.bisection.documented import ReleasePair, release_pairs
+from pytest_vllm_regress.history.trace import narrowed
 from tests.helpers.histories import StandIn
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.bisection.test_bisect import CASE
+from tests.unit.history.bisection.test_bisect import CASE
 
 RIGHT = "https://github.com/vllm-project/vllm/pull/7"
 OTHER = "https://github.com/vllm-project/vllm/pull/8"

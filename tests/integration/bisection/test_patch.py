@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.bisection.patch import PatchEffect, base_of, changed_files, effects, nearest_first
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
@@ -18,9 +17,10 @@ from pytest_vllm_regress.environments import bases
 from pytest_vllm_regress.environments.git import Repository
 from pytest_vllm_regress.environments.sources import Source, find_source, parse_name
 from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.history.bisection.patch import PatchEffect, base_of, changed_files, effects, nearest_first
 from pytest_vllm_regress.runner.batch import Batch
 from tests.helpers.repositories import RepositoryBuilder
-from tests.unit.bisection.test_bisect import CASE
+from tests.unit.history.bisection.test_bisect import CASE
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from pytest_vllm_regress.cases.results import RunResult
-from pytest_vllm_regress.pages.run_page import page, pages
+from pytest_vllm_regress.output.pages.run_page import page, pages
 from tests.helpers import hostile
 from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
-from tests.unit.reporting.test_formats import CASES, RUN
+from tests.unit.output.test_formats import CASES, RUN
 
 OPEN_ALL = "document.querySelectorAll('details').forEach((element) => { element.open = true; })"
 

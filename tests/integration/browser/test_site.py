@@ -11,13 +11,13 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.select import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
-from pytest_vllm_regress.audit.severity import Severity, severity
-from pytest_vllm_regress.audit.verdict_table import read_table
+from pytest_vllm_regress.answers.audit.severity import Severity, severity
+from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.verdict import Verdict
-from pytest_vllm_regress.pages.record import Knowledge
+from pytest_vllm_regress.output.pages.record import Knowledge
 from tests.helpers import ROOT
 from tests.integration.browser.conftest import Show, active, low_contrast, requests_of
-from tests.unit.reporting.test_formats import CASES
+from tests.unit.output.test_formats import CASES
 
 PAGES = ["index.html", "cases/vllm-17173.html", "releases/0.8.4.html", "releases/index.html", "docs/index.html"]
 

@@ -10,14 +10,14 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.child_handle import Child, Loan
+from pytest_vllm_regress.engines.processes.early_exit import EarlyExitPolicy
 from pytest_vllm_regress.engines.running import Running
 from pytest_vllm_regress.engines.schema_filter import SchemaFilter
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, UsageError
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.agent_client import Agent
-from pytest_vllm_regress.processes.child_handle import Child, Loan
-from pytest_vllm_regress.processes.early_exit import EarlyExitPolicy
 from pytest_vllm_regress.util.deadline import Deadline
 
 PROBE = Path(__file__).parents[1] / "processes" / "probe.py"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.audit.inventory import inventory_of
-from pytest_vllm_regress.audit.target import read_target
+from pytest_vllm_regress.answers.audit.inventory import inventory_of
+from pytest_vllm_regress.answers.audit.target import read_target
 from pytest_vllm_regress.engines.target import inspect
 from pytest_vllm_regress.environments.installed import (
     Installed,

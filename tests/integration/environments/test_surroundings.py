@@ -17,7 +17,7 @@ from tests.integration.environments.conftest import RECIPE, Fake
 
 READ_ONLY = ["unshare", "-rm", "sh", "-c", 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"']
 USE = """
-from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.environments.cache import EnvironmentCache
 from pytest_vllm_regress.util.paths import writable_root
 from tests.integration.environments.conftest import CPU_RECIPE, RECIPE

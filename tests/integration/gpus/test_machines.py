@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.audit.preflight import inspect_host, preflight
+from pytest_vllm_regress.answers.audit.preflight import inspect_host, preflight
+from pytest_vllm_regress.engines.gpus.leases import GpuLease, GpuLeases
+from pytest_vllm_regress.engines.gpus.visible import usable
 from pytest_vllm_regress.environments.installed import Interpreter
 from pytest_vllm_regress.errors import DeviceBusy, UsageError
-from pytest_vllm_regress.gpus.leases import GpuLease, GpuLeases
-from pytest_vllm_regress.gpus.visible import usable
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.helpers.fake_gpus import A100, GIB, H100, MACHINES, Machine
 

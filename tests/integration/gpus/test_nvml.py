@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from pytest_vllm_regress.gpus.nvml import Gpu, Machine, Slice, Usage, query_machine, usage
+from pytest_vllm_regress.engines.gpus.nvml import Gpu, Machine, Slice, Usage, query_machine, usage
 from tests.helpers import fake_gpus
 from tests.helpers.fake_gpus import A100, GIB, GPU_IS_LOST, H100, MACHINES, NO_PERMISSION, NOT_SUPPORTED, T4
 

@@ -33,7 +33,7 @@ def holds(folder):
     return 1
 """
 TEST = """
-from pytest_vllm_regress.gpus import compiled
+from pytest_vllm_regress.engines.gpus import compiled
 def test_it(vllm_probe, vllm_env):
     assert vllm_env.device == "gpu"
     assert vllm_probe("sees", name="CUDA_VISIBLE_DEVICES") == "{visible}"

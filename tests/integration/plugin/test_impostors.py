@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases.impostors import MIN_REJECTED, Impostor, ImpostorTrial, read_trials
+from pytest_vllm_regress.cases.proofs.impostors import MIN_REJECTED, Impostor, ImpostorTrial, read_trials
 from pytest_vllm_regress.cases.verdict import Verdict
 from tests.integration.plugin.conftest import Demo
 

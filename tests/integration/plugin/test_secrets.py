@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress.cases.results import read_results
-from pytest_vllm_regress.pages.run_page import page
-from pytest_vllm_regress.reporting.junit import junit_xml
-from pytest_vllm_regress.reporting.markdown import markdown_text
-from pytest_vllm_regress.reporting.table import lines
+from pytest_vllm_regress.output.junit import junit_xml
+from pytest_vllm_regress.output.markdown import markdown_text
+from pytest_vllm_regress.output.pages.run_page import page
+from pytest_vllm_regress.output.table import lines
 from tests.integration.plugin.conftest import Demo
 
 SECRETS = {
@@ -131,7 +131,7 @@ def test_a_secret_that_a_child_is_given_reaches_it_and_is_hidden(
         probe="import os\ndef value(): return os.environ['MY_TOKEN']\ndef fail(): raise ValueError(os.environ['MY_TOKEN'])",
         test_given="""
         def test_given(vllm_env, request):
-            from pytest_vllm_regress.processes.agent_client import Agent
+            from pytest_vllm_regress.engines.processes.agent_client import Agent
             from pytest_vllm_regress.util.deadline import Deadline
             from pytest_vllm_regress.util.rundir import RunDir
             run = RunDir.create()

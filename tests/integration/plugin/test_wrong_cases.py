@@ -16,13 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proofs import lint, proof
 from pytest_vllm_regress.cases.results import read_results
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import Kind, Part
-from pytest_vllm_regress.validation import lint
 from tests.integration.plugin.conftest import Demo
 from tests.integration.plugin.test_verdicts import run
 

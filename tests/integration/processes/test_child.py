@@ -16,10 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from pytest_vllm_regress.engines.processes import lifecycle, process_tree
+from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE, Agent
+from pytest_vllm_regress.engines.processes.child_handle import Child
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, ProtocolError, RemoteError
-from pytest_vllm_regress.processes import lifecycle, process_tree
-from pytest_vllm_regress.processes.agent_client import TARGET_SITE, Agent
-from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target.nanny import Segments, descendants
 from pytest_vllm_regress.util.deadline import Deadline
 
@@ -308,7 +308,7 @@ def test_agent_killed_leaves_children_usable_and_stoppable(agent: Agent, child: 
 
 
 def test_logs_of_children_that_ended_long_ago_are_removed(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.processes.agent_client.KEPT_LOGS", 2)
+    monkeypatch.setattr("pytest_vllm_regress.engines.processes.agent_client.KEPT_LOGS", 2)
     living = agent.start_child("probe", Deadline.after("start", 60))
     ended = []
     for _ in range(4):

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import psutil
 
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.abandoned import sweep
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.abandoned import sweep
 from pytest_vllm_regress.util.rundir import RunDir
 
 PROBE = Path(__file__).with_name("probe.py")
 CONTROLLER = """
 import sys, time
 from pathlib import Path
-from pytest_vllm_regress.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.rundir import RunDir
 run = RunDir.create()

@@ -14,12 +14,12 @@ import pytest
 from pytest_vllm_regress.engines.http import transport
 from pytest_vllm_regress.engines.http.background_call import BackgroundCall
 from pytest_vllm_regress.engines.http.transport import Transport
+from pytest_vllm_regress.engines.processes import early_exit
+from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.child_handle import Child, Loan
+from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
 from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.errors import ChildDied, DeadlineExceeded, Kind, RemoteError
-from pytest_vllm_regress.processes import early_exit
-from pytest_vllm_regress.processes.agent_client import Agent
-from pytest_vllm_regress.processes.child_handle import Child, Loan
-from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
 from pytest_vllm_regress.util.deadline import Deadline
 from tests.integration.processes.test_stillness import PATIENT_S, PROCESS_TREES, SETTLE_S
 

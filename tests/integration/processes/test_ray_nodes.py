@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.agent_client import TARGET_SITE
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.agent_client import TARGET_SITE
 
 CLUSTER = """
 import json, os

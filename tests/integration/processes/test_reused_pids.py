@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.lifecycle import Lifecycle
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.lifecycle import Lifecycle
 from pytest_vllm_regress.target_site.vllm_regress_target import nanny
 from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.child_handle import Loan
+from pytest_vllm_regress.engines.processes.early_exit import DocumentedHang, EarlyExitPolicy, HangDetector, WatchedTree
+from pytest_vllm_regress.engines.processes.stillness import SNAPSHOT_INTERVAL_S
 from pytest_vllm_regress.errors import DeadlineExceeded
-from pytest_vllm_regress.processes.agent_client import Agent
-from pytest_vllm_regress.processes.child_handle import Loan
-from pytest_vllm_regress.processes.early_exit import DocumentedHang, EarlyExitPolicy, HangDetector, WatchedTree
-from pytest_vllm_regress.processes.stillness import SNAPSHOT_INTERVAL_S
 from pytest_vllm_regress.util.deadline import Deadline
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from pytest_vllm_regress.processes.waits import Waits
+from pytest_vllm_regress.engines.processes.waits import Waits
 
 PIPE = """
 import os, sys, time

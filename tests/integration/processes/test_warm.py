@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_vllm_regress.engines.processes.agent_client import Agent
+from pytest_vllm_regress.engines.processes.child_handle import Child
 from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.resources.placement import Placement
 from pytest_vllm_regress.engines.settings import Limits
@@ -18,8 +20,6 @@ from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.cache import bytecode_folder
 from pytest_vllm_regress.environments.installed import read_installed
 from pytest_vllm_regress.errors import ChildDied, UsageError
-from pytest_vllm_regress.processes.agent_client import Agent
-from pytest_vllm_regress.processes.child_handle import Child
 from pytest_vllm_regress.target_site.vllm_regress_target import spawning
 from pytest_vllm_regress.target_site.vllm_regress_target.inspecting import call_in_fork
 from pytest_vllm_regress.util.deadline import Deadline

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.engines.http import listeners
+from pytest_vllm_regress.engines.processes import process_tree
+from pytest_vllm_regress.engines.processes.agent_client import Agent
 from pytest_vllm_regress.engines.resources.ports import lease_port
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.engines.spec import EngineSpec
-from pytest_vllm_regress.processes import process_tree
-from pytest_vllm_regress.processes.agent_client import Agent
-from pytest_vllm_regress.states import health, shutdown
-from pytest_vllm_regress.states.health import PROBES, HealthRow, State
-from pytest_vllm_regress.states.requests import CUT, SILENT
-from pytest_vllm_regress.states.servers import RUNS
-from pytest_vllm_regress.states.shutdown import Ending
+from pytest_vllm_regress.surveys.states import health, shutdown
+from pytest_vllm_regress.surveys.states.health import PROBES, HealthRow, State
+from pytest_vllm_regress.surveys.states.requests import CUT, SILENT
+from pytest_vllm_regress.surveys.states.servers import RUNS
+from pytest_vllm_regress.surveys.states.shutdown import Ending
 from pytest_vllm_regress.util.deadline import Deadline
 
 STAND_IN = Path(__file__).with_name("probe.py")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.audit.boundaries import boundaries
-from pytest_vllm_regress.audit.verdict_table import read_table
+from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.answers.audit.verdict_table import read_table
 from pytest_vllm_regress.cases.loading import load_all_cases
 from tests.helpers.cases import CaseFile
 from tests.helpers.package_index import package_index, rebuild_wheel

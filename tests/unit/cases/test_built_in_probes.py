@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_vllm_regress.cases.fingerprint import code_fingerprint
+from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.engines.probe import BUILT_IN, Probe, built_in_sources
+from pytest_vllm_regress.engines.processes.child_handle import Loan
+from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.errors import UsageError
-from pytest_vllm_regress.processes.child_handle import Loan
-from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.paths import PACKAGE
 from tests.helpers import ROOT
@@ -137,7 +137,7 @@ def test_a_proof_depends_on_the_built_in_modules_that_the_case_calls(
         folder.mkdir()
         (folder / "test_x.py").write_text(f'vllm_probe("{function}")\n')
     module.write_text("a = 1\n")
-    monkeypatch.setattr("pytest_vllm_regress.cases.fingerprint.built_in_sources", lambda name: (module,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.fingerprint.built_in_sources", lambda name: (module,))
     before = {folder: code_fingerprint(folder) for folder in (calling, other)}
     module.write_text("a = 2\n")
     assert code_fingerprint(calling) != before[calling]

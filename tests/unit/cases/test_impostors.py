@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import impostors
-from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
+from pytest_vllm_regress.cases.proofs import impostors
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import UsageError
 from tests.helpers.cases import project_cases

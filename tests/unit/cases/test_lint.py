@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases import proof
 from pytest_vllm_regress.cases.model import Case, EvidenceEnvironments
+from pytest_vllm_regress.cases.proofs import lint, proof
 from pytest_vllm_regress.errors import Kind, Part
-from pytest_vllm_regress.validation import lint
 from tests.helpers import ROOT
 from tests.helpers.cases import project_cases
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import rejudge
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.proof import evidence_roles
+from pytest_vllm_regress.cases.proofs import rejudge
+from pytest_vllm_regress.cases.proofs.proof import evidence_roles
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind
 from tests.helpers import mutants

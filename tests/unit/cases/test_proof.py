@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.fingerprint import claims_fingerprint, code_fingerprint
-from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.loading import load_case
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
+from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.fingerprint import claims_fingerprint, code_fingerprint
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.errors import Kind, UsageError
+from pytest_vllm_regress.runner import prove
 from pytest_vllm_regress.runner.batch import RunOutcome
 from pytest_vllm_regress.runner.run import RunRequest
-from pytest_vllm_regress.validation import prove
 from tests.helpers.cases import CaseFile, project_cases
 
 TEST = """
@@ -313,8 +313,8 @@ def test_validate_proves_and_skips_proven_cases(
     monkeypatch.setenv("VLLM_REGRESS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.run_batches", runner)
     monkeypatch.setattr("pytest_vllm_regress.cli.validate.check_environments", lambda jobs, **rest: None)
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.check_proof.__defaults__", (lock,))
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.make_proof.__defaults__", (lock,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.check_proof.__defaults__", (lock,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
     met = [REJECTED, [], []]
     offered: list[list[str]] = []
 
@@ -358,7 +358,7 @@ def test_validate_proves_and_skips_proven_cases(
 
 
 def test_a_trial_that_shows_something_else_is_the_last(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.make_proof.__defaults__", (lock,))
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.make_proof.__defaults__", (lock,))
     answers = [GOOD, [GOOD[0], result("new", Verdict.REPRODUCED)]]
     runner = prove.ProofRunner(lambda batches: RunOutcome(RunResult(tuple(answers.pop(0)))), lambda cases: [])
     report = prove.validate(prove.ValidateRequest((case,), 5, lambda case_id: "validate"), runner)

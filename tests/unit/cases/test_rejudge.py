@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from pytest_vllm_regress import cli
-from pytest_vllm_regress.cases import rejudge
-from pytest_vllm_regress.cases.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.model import Case
 from pytest_vllm_regress.cases.observation import Mechanism, Observation
+from pytest_vllm_regress.cases.proofs import rejudge
+from pytest_vllm_regress.cases.proofs.fingerprint import code_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult, read_results, write_results
 from pytest_vllm_regress.cases.verdict import Verdict, judge_observation
 from pytest_vllm_regress.errors import Kind, Masked, Part

@@ -14,9 +14,9 @@ from pytest_vllm_regress.cases.model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG
 from pytest_vllm_regress.cases.new.scaffold import Draft, Upstream, create_case
 from pytest_vllm_regress.cases.new.templates import PLACEHOLDER, TEMPLATES
 from pytest_vllm_regress.cases.observation import FAILURES
+from pytest_vllm_regress.cases.proofs import lint
 from pytest_vllm_regress.cases.symptom import search
 from pytest_vllm_regress.errors import Kind
-from pytest_vllm_regress.validation import lint
 from tests.helpers.cases import project_cases
 
 FRONTS = tuple(name for name in TEMPLATES if name not in ("finding", "request"))  # these need a finding

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from pytest_vllm_regress.checkpoints.forge import architecture_of, ensure_checkpoint
-from pytest_vllm_regress.checkpoints.kinds import KINDS
+from pytest_vllm_regress.engines.checkpoints.forge import architecture_of, ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.kinds import KINDS
 from pytest_vllm_regress.errors import UsageError
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_vllm_regress.engines.pool import EnginePool
+from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.errors import LimitExceeded
-from pytest_vllm_regress.processes.lifecycle import Leftover
 from tests.unit.engines.test_pool_states import FakeEngine
 
 Charges = list[tuple[str, tuple[Leftover, ...]]]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pytest_vllm_regress.engines.pool import EnginePool
+from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.errors import ChildDied, LimitExceeded, RemoteError
-from pytest_vllm_regress.processes.lifecycle import Leftover
 
 KEYS = st.sampled_from("abcd")
 USERS = st.sampled_from(["test_1", "test_2", "test_3"])

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pytest_vllm_regress.checkpoints.adapters import Adapter
-from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.adapters import Adapter
+from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.engines.server import Server
 from pytest_vllm_regress.errors import RemoteError, Unsupported
 

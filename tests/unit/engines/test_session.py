@@ -14,6 +14,9 @@ import pytest
 
 from pytest_vllm_regress.engines import session
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.processes.child_handle import Loan
+from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
+from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.engines.resources.agents import Agents
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Limits, Settings
@@ -21,9 +24,6 @@ from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import BuildError, ChildDied, LimitExceeded, Unsupported, UsageError
-from pytest_vllm_regress.processes.child_handle import Loan
-from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, DocumentedHang, EarlyExitPolicy
-from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 
 ONE, OTHER = EngineSpec(seed=1), EngineSpec(seed=2)

@@ -14,6 +14,11 @@ import pytest
 
 from pytest_vllm_regress.engines import server, session
 from pytest_vllm_regress.engines.engine import Engine
+from pytest_vllm_regress.engines.gpus import compiled
+from pytest_vllm_regress.engines.gpus.leases import GpuLeases
+from pytest_vllm_regress.engines.gpus.nvml import Usage
+from pytest_vllm_regress.engines.gpus.visible import CudaDevice, Visible
+from pytest_vllm_regress.engines.processes.lifecycle import Leftover
 from pytest_vllm_regress.engines.resources import placement
 from pytest_vllm_regress.engines.session import Session
 from pytest_vllm_regress.engines.settings import Settings
@@ -21,11 +26,6 @@ from pytest_vllm_regress.engines.spec import EngineSpec
 from pytest_vllm_regress.engines.target import Target
 from pytest_vllm_regress.environments.installed import Installed
 from pytest_vllm_regress.errors import ChildDied, DeviceBusy, Unsupported
-from pytest_vllm_regress.gpus import compiled
-from pytest_vllm_regress.gpus.leases import GpuLeases
-from pytest_vllm_regress.gpus.nvml import Usage
-from pytest_vllm_regress.gpus.visible import CudaDevice, Visible
-from pytest_vllm_regress.processes.lifecycle import Leftover
 from pytest_vllm_regress.util.deadline import Deadline
 from pytest_vllm_regress.util.sizes import GIB
 

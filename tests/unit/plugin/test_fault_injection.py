@@ -11,8 +11,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from pytest_vllm_regress.cases.impostors import Impostor
 from pytest_vllm_regress.cases.loading import load_case
+from pytest_vllm_regress.cases.proofs.impostors import Impostor
 from pytest_vllm_regress.plugin.fault_injection import FaultInjection, _Transport
 
 CASE = Path(__file__).parents[3] / "cases" / "vllm-21443" / "case.toml"

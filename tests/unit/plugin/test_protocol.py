@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.engines.processes.early_exit import NO_EARLY_EXIT, EarlyExitPolicy
 from pytest_vllm_regress.errors import ChildDied, Masked, Part, Unsupported, UsageError
 from pytest_vllm_regress.plugin import private, protocol
 from pytest_vllm_regress.plugin.evidence import CONTROL, SUBJECT, Evidence
 from pytest_vllm_regress.plugin.reporter import ATTRIBUTE
 from pytest_vllm_regress.plugin.stash import EVIDENCE
-from pytest_vllm_regress.processes.early_exit import NO_EARLY_EXIT, EarlyExitPolicy
 from tests.helpers.cases import CaseFile
 from tests.unit.plugin.conftest import MakeItem, report
 

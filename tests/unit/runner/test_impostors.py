@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import impostors
-from pytest_vllm_regress.cases.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.model import Case
+from pytest_vllm_regress.cases.proofs import impostors
+from pytest_vllm_regress.cases.proofs.impostors import Impostor, ImpostorTrial
 from pytest_vllm_regress.cases.results import RunResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.runner.batch import Batch, RunOptions, RunOutcome

@@ -21,7 +21,7 @@ from packaging.version import Version
 from pytest_vllm_regress import cli
 from pytest_vllm_regress.cases import results
 from pytest_vllm_regress.cases.model import Case
-from pytest_vllm_regress.cases.proof import AFFECTED, FIXED
+from pytest_vllm_regress.cases.proofs.proof import AFFECTED, FIXED
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.index import releases as index
@@ -57,7 +57,7 @@ def cases(tmp_path: Path) -> tuple[Case, ...]:
 
 @pytest.fixture
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
     return Journal(tmp_path / "journal", ["key"])
 
 
@@ -194,7 +194,7 @@ def test_a_batch_that_waits_for_a_hang_starts_before_longer_ones(tmp_path: Path,
 def test_long_cases_of_one_environment_run_side_by_side(
     cases: tuple[Case, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
     monkeypatch.setattr("pytest_vllm_regress.runner.plan.UNKNOWN_S", 300.0)
     commands: list[Sequence[str]] = []
     fake = FakePytest()
@@ -319,7 +319,7 @@ def test_the_report_of_a_killed_pytest_counts_only_for_the_case_and_lock_that_it
     if changed == "case":
         (cases[0].directory / "test_new.py").write_text("")
     else:
-        monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_id", lambda environment: f"new {environment}")
+        monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: f"new {environment}")
     run(journal, fake := FakePytest(), batches)
     assert fake.ran == [("a", ("one",) if changed == "case" else ("one", "two"))]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.cases import proof
-from pytest_vllm_regress.cases.fingerprint import case_fingerprint
+from pytest_vllm_regress.cases.proofs import proof
+from pytest_vllm_regress.cases.proofs.fingerprint import case_fingerprint
 from pytest_vllm_regress.cases.results import RunResult, TestResult
 from pytest_vllm_regress.cases.verdict import Verdict
 from pytest_vllm_regress.environments.names import resolve
@@ -132,7 +132,7 @@ class FakeExecutor:
 def test_the_journal_keeps_what_any_executor_finished_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_vllm_regress.cases.proof.lock_id", lambda environment: environment)
+    monkeypatch.setattr("pytest_vllm_regress.cases.proofs.proof.lock_id", lambda environment: environment)
     journal = Journal(tmp_path / "journal", ["key"])
     cases = tuple(version_case(tmp_path / "cases", name) for name in ("one", "two", "three"))
     batch = Batch("a", cases, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
 from pytest_vllm_regress.target_site.vllm_regress_target import Unsupported, grammars
 
 

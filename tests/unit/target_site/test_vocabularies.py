@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_vllm_regress.checkpoints.forge import ensure_checkpoint
-from pytest_vllm_regress.checkpoints.tokenizers import added_tokens
+from pytest_vllm_regress.engines.checkpoints.forge import ensure_checkpoint
+from pytest_vllm_regress.engines.checkpoints.tokenizers import added_tokens
 from pytest_vllm_regress.target_site.vllm_regress_target import vocabularies
 from pytest_vllm_regress.target_site.vllm_regress_target.script import Answer, Step
 from pytest_vllm_regress.target_site.vllm_regress_target.vocabularies import Numbers, of_checkpoint

@@ -11,7 +11,7 @@ import httpx
 
 from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.fuzz.api.starting import Running
-from pytest_vllm_regress.states.growth import Growth, measure_growth
+from pytest_vllm_regress.surveys.states.growth import Growth, measure_growth
 
 LIMITS = {"max_tokens": (1, 512), "priority": (-(2**63), 2**63 - 1), "n": (1, 4), "top_k": (-1, 2**31 - 1)}
 TRACEBACK = """ERROR 11-24 15:36:26 [serving.py:1] Traceback (most recent call last):

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from pytest_vllm_regress.checkpoints.adapters import Adapter
+from pytest_vllm_regress.engines.checkpoints.adapters import Adapter
 from pytest_vllm_regress.engines.http.metrics import Metrics
 from pytest_vllm_regress.engines.process_list import ProcessInfo
 from pytest_vllm_regress.engines.spec import EngineSpec

@@ -1,0 +1,148 @@
+"""The ends of affected ranges: which were observed, and which are inferred.
+
+An end is observed if the two adjacent stable releases around it were run on the same device, the one inside showed the failure, and the one
+outside did not, or was found in the run to lack what the failure needs (NOT_APPLICABLE): it does not have the feature yet, or no longer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ...cases.model import Case, Range
+from ...cases.verdict import Verdict
+from ...environments.index.releases import known_releases
+from ...environments.installed import VLLM
+from ...util.versions import version_of
+from .verdict_table import Recorded, VerdictTable
+
+Releases = Callable[[str], Sequence[Version]]
+"""Stable releases of a package, oldest first."""
+_STATES = {True: "shows it", False: "passes", None: "told nothing"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundary:
+    """An end of a range: ``inside`` is the release that must show the failure, ``outside`` the adjacent one that must not.
+
+    ``bound``: the part of the specifier. ``reason``: what was observed, or why nothing was. ``missing``: releases not run, or INCONCLUSIVE.
+    ``contradicted``: a release that was run shows the opposite of what the range says.
+    """
+
+    case_id: str
+    package: str
+    bound: str
+    inside: str
+    outside: str
+    observed: bool
+    reason: str
+    missing: tuple[str, ...] = ()
+    contradicted: bool = False
+
+    @property
+    def state(self) -> str:
+        """``observed`` or ``inferred``."""
+        return "observed" if self.observed else "inferred"
+
+    def __str__(self) -> str:
+        return f"{self.package} {self.bound} {self.state} ({self.reason})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if name != "case_id"}
+
+
+def boundaries(case: Case, table: VerdictTable, releases: Releases | None = None) -> tuple[Boundary, ...]:
+    """Return the ends of the case's ranges, as far as there are releases on both sides.
+
+    ``releases``: by default those that this package knows, and newer ones in the table.
+    """
+
+    def table_releases(package: str) -> tuple[Version, ...]:
+        known = known_releases(package)
+        return (*known, *(version for version in table.releases(package) if known and version > known[-1]))
+
+    return tuple(
+        _boundary(case, affected, inside, outside, table)
+        for affected in case.affected
+        for inside, outside in _ends(affected, (releases or table_releases)(affected.package))
+    )
+
+
+def observation(case: Case, versions: Mapping[str, str], table: VerdictTable) -> str:
+    """Return what was recorded of the failure for exactly this version of the package that decides; empty if nothing was."""
+    package = case.affected[0].package
+    for name in VLLM if package == "vllm" else (package,):
+        version = version_of(versions.get(name, ""))
+        recorded = table.at(case.id, name, version.public) if version is not None else []
+        for entry in recorded:
+            if entry.shown:
+                return f"observed on {name} {version} ({entry.device}, {entry.date})"
+    return ""
+
+
+def _ends(affected: Range, releases: Sequence[Version]) -> Iterator[tuple[Version, Version]]:
+    """Yield the release inside and the adjacent one outside for each end of the range."""
+    for older, newer in itertools.pairwise(releases):
+        if affected.contains(older) != affected.contains(newer):
+            yield (older, newer) if affected.contains(older) else (newer, older)
+
+
+def _boundary(case: Case, affected: Range, inside: Version, outside: Version, table: VerdictTable) -> Boundary:
+    ends = {version: table.at(case.id, affected.package, str(version)) for version in (inside, outside)}
+    showing = {entry.device for entry in ends[inside] if entry.shown}
+    passing = {entry.device for entry in ends[outside] if entry.shown is False}
+    lacking = {entry.device for entry in ends[outside] if entry.verdict is Verdict.NOT_APPLICABLE}
+    failing = {entry.device for entry in ends[outside] if entry.shown}
+    devices = showing & (passing or lacking) - failing
+    wrong = {
+        inside: any(entry.shown is False and not _excused(case, entry) for entry in ends[inside]) and not showing,
+        outside: any(entry.shown for entry in ends[outside]),
+    }
+    reasons = [_reason(case, version, ends[version], wrong[version]) for version in sorted(ends)]
+    if devices:
+        other = f"{outside} passes" if passing else f"not applicable to {outside}"
+        reasons = [f"{inside} shows it, {other}, on {', '.join(sorted(devices))}"]
+    return Boundary(
+        case_id=case.id,
+        package=affected.package,
+        bound=_bound(affected, inside, outside),
+        inside=str(inside),
+        outside=str(outside),
+        observed=bool(devices),
+        reason="; ".join(filter(None, reasons)),
+        missing=tuple(
+            str(version)
+            for version, entries in ends.items()
+            if all(entry.verdict is Verdict.INCONCLUSIVE for entry in entries)
+        ),
+        contradicted=not devices and any(wrong.values()),
+    )
+
+
+def _excused(case: Case, entry: Recorded) -> bool:
+    """Return whether a run inside this range could pass because the version of another package was outside its own range."""
+    return len(case.affected) > 1 and entry.verdict is Verdict.FIXED
+
+
+def _reason(case: Case, version: Version, entries: Sequence[Recorded], wrong: bool) -> str:
+    """Return why the release decides nothing, or what it showed."""
+    if not entries:
+        return f"{version} needs a GPU" if case.devices == ("gpu",) else f"{version} not run yet"
+    clear = [entry.shown for entry in entries if entry.shown is not None]
+    if clear:
+        return f"{version} {_STATES[any(clear)]}{', which contradicts the range' if wrong else ''}"
+    applicable = any(entry.verdict is not Verdict.NOT_APPLICABLE for entry in entries)
+    return f"{version} inconclusive" if applicable else f"not applicable to {version}"
+
+
+def _bound(affected: Range, inside: Version, outside: Version) -> str:
+    """Return the part of the specifier that makes this end: the one that ``outside`` does not satisfy."""
+    around = next(specifiers for specifiers in affected.alternatives if specifiers.contains(inside, prereleases=True))
+    parts = [part for part in around if not SpecifierSet(str(part)).contains(outside)]
+    return ",".join(sorted(map(str, parts))) or affected.specifier

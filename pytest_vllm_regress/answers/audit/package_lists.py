@@ -1,0 +1,345 @@
+"""Read lists of packages: requirements, `pip freeze`, `pip list`, lock files, SBOMs in JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote
+
+from packaging.requirements import Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    canonicalize_name,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
+from packaging.version import InvalidVersion
+
+from ...environments.installed import VLLM, Package, package
+from ...errors import UsageError
+from ...util.documents import parse_json, parse_toml
+from ...util.files import read_bounded
+from ...util.validation import format_value
+from ...util.versions import is_version, marker_holds, requirement_of
+from .inventory import Inventory
+
+MAX_BYTES = 128 * 1024 * 1024
+MAX_INCLUDED = 1024 * 1024
+MAX_INCLUDES = 20
+_KNOWN = (
+    "requirements.txt, `pip freeze`, `pip list`, `pip inspect`, `pip install --report`, `conda list`, uv.lock, pylock.toml, poetry.lock, "
+    "pdm.lock, Pipfile.lock, a CycloneDX, SPDX or Syft SBOM in JSON"
+)
+_PYTHONS = tuple(f"3.{minor}" for minor in range(8, 16))
+_ADDRESS = re.compile(r"[A-Za-z0-9_.+-]{0,20}(?:://|/)|\.")
+_INCLUDE = re.compile(r"(?:-r|--requirement|(?P<constraints>-c|--constraint))[\s=]*")
+_EGG = re.compile(r"[#&]egg=([A-Za-z0-9._-]{1,100})")
+_CHECKOUT = re.compile(
+    rf"(?:^|[\s/:])({'|'.join(VLLM)})(?:\.git)?/?(?:\[[\w,.-]{{0,200}}\])?(?:@[^#\s]{{0,200}})?(?:#\S{{0,200}})?$"
+)
+"""The end of an address of vLLM's repository, or of a folder with its name."""
+_EDITABLE = re.compile(r"# Editable\b.{0,100}\(([A-Za-z0-9._-]{1,100}==[^\s()]{1,100})\)\s*")
+"""The comment in which `pip freeze` names an editable install that has no address."""
+_NAMED = re.compile(r'"?name"?\s*[=:]\s*"([^"\n]{1,100})"')
+
+
+def read_list(path: Path) -> Inventory:
+    """Return the packages that a file lists. Raises ``UsageError`` for a file that is not a list of packages."""
+    return parse_list(read_bounded(path, MAX_BYTES, what="a list of packages"), str(path), path)
+
+
+def parse_list(content: bytes, source: str, path: Path | None = None) -> Inventory:
+    """Return the packages that ``content`` lists. Lines `-r FILE` are resolved relative to its file ``path``."""
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{source}: larger than {MAX_BYTES} bytes, the limit for a list of packages")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise UsageError(
+            f"{source}: not text. Allowed are {_KNOWN}; `vllm-regress audit --python PATH` reads an interpreter"
+        ) from None
+    try:
+        document = _document(text, path)
+    except ValueError as error:
+        raise UsageError(f"{source}: not valid: {error}. Allowed are {_KNOWN}") from None
+    if document is None:
+        return _of_lines(text, source, path)
+    lines = _lines_of_names(text)
+    packages = (
+        package(name, version, path, lines.get(canonicalize_name(name), 1)) for name, version in _entries(document)
+    )
+    return _not_empty(Inventory(source, tuple(dict.fromkeys(entry for entry in packages if entry is not None))))
+
+
+def _of_lines(text: str, source: str, path: Path | None) -> Inventory:
+    own = [path.resolve()] if path is not None else []
+    reader = _LineReader(_Includes(source, path, own), constraints=_LineReader(_Includes(source, path)))
+    packages = tuple(dict.fromkeys([*reader.read(text, source, path), *reader.constrained()]))
+    unpinned = MappingProxyType(reader.unpinned)
+    return _not_empty(
+        Inventory(source, packages, unpinned, unread=tuple(reader.unread), left_out=tuple(reader.left_out))
+    )
+
+
+def _not_empty(inventory: Inventory) -> Inventory:
+    """Return ``inventory``, or raise ``UsageError`` if it is empty. Unreadable lines are counted but not shown: the file may be any file."""
+    if not inventory.packages and not inventory.unpinned:
+        unread = f" ({len(inventory.unread)} of its lines are not requirements)" if inventory.unread else ""
+        raise UsageError(
+            f"{inventory.source}: names no package{unread}, so there is nothing to check. Allowed are {_KNOWN}"
+        )
+    return inventory
+
+
+def _document(text: str, path: Path | None) -> Any:
+    """Parse JSON or TOML. Return None for a list with one requirement per line."""
+    if text.lstrip()[:1] == "{" or re.match(r"\s*\[\s*[{\]]", text):
+        return parse_json(text)
+    if re.search(r"^\[\[packages?\]\]", text, re.M) or (path is not None and path.suffix in (".toml", ".lock")):
+        return parse_toml(text)
+    return None
+
+
+def _lines_of_names(text: str) -> dict[str, int]:
+    """Return the line in which each name first appears."""
+    lines: dict[str, int] = {}
+    at, line = 0, 1
+    for match in _NAMED.finditer(text):
+        line += text.count("\n", at, match.start())
+        at = match.start()
+        lines.setdefault(canonicalize_name(match[1]), line)
+    return lines
+
+
+def _entries(document: Any) -> Iterator[tuple[str, str]]:
+    """Yield name and version of every package in a document of a known format."""
+    if isinstance(document, list):  # pip list, conda list
+        yield from _pairs(document)
+    if not isinstance(document, dict):
+        return
+    for key in ("package", "packages"):  # uv.lock and poetry.lock; pylock.toml and SPDX 2
+        yield from _pairs(document.get(key))
+    yield from _pairs(document.get("artifacts"))  # Syft
+    for key in ("installed", "install"):  # pip inspect, pip install --report
+        yield from _pairs([entry.get("metadata") for entry in _tables(document.get(key))])
+    yield from _pairs([_spdx3_entry(node) for node in _tables(document.get("@graph")) if _is_package(node)])
+    todo = [document]  # CycloneDX: components hold components
+    while todo:
+        components = _tables(todo.pop().get("components"))
+        yield from _pairs(components)
+        todo += components
+    for key in ("default", "develop"):  # Pipfile.lock
+        table = document.get(key)
+        for name, entry in table.items() if isinstance(table, dict) else ():
+            if isinstance(entry, dict):
+                yield name, str(entry.get("version", "")).removeprefix("==")
+
+
+def _is_package(node: dict[str, Any]) -> bool:
+    return str(node.get("type", "")).endswith("Package")
+
+
+def _spdx3_entry(node: dict[str, Any]) -> dict[str, Any]:
+    keys = {"name": "name", "version": "software_packageVersion", "purl": "software_packageUrl"}
+    return {key: node.get(spdx_key) for key, spdx_key in keys.items()}
+
+
+def _pairs(entries: object) -> Iterator[tuple[str, str]]:
+    """Yield name and version of every Python package. A package of another ecosystem is recognized by its package URL."""
+    for entry in _tables(entries):
+        version = entry.get("version", entry.get("versionInfo"))
+        if not _may_apply(entry.get("marker")):
+            continue
+        references = _tables(entry.get("externalRefs"))
+        candidates = [
+            entry.get("purl"),
+            *(
+                reference.get("referenceLocator")
+                for reference in references
+                if reference.get("referenceType") == "purl"
+            ),
+        ]
+        purls = [purl for purl in candidates if isinstance(purl, str)]
+        pypi = [purl for purl in purls if purl.lower().startswith("pkg:pypi/")]
+        if pypi:
+            name, _, purl_version = re.split(r"[?#]", pypi[0][len("pkg:pypi/") :])[0].partition("@")
+            yield unquote(name), unquote(purl_version) or str(version or "")
+        elif not purls and isinstance(entry.get("name"), str) and isinstance(version, str):
+            yield entry["name"], version
+
+
+def _tables(value: object) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+class _Includes:
+    """The files that a list includes: below its folder, each once."""
+
+    def __init__(self, source: str, path: Path | None, seen: Iterable[Path] = ()) -> None:
+        self._source = source
+        self._root = path.resolve().parent if path is not None else None
+        self._seen = set(seen)
+
+    def read(self, line: str, source: str, path: Path | None) -> tuple[str, Path] | None:
+        """Return text and path of the file that a line of the file ``path`` includes, None if it was read before."""
+        words = _INCLUDE.sub("", line).split()
+        if path is None or self._root is None or not words:
+            raise UsageError(
+                f"{source}: {format_value(line)} refers to a file that cannot be found. Give the list as a file, or the output of `pip freeze`"
+            )
+        try:
+            included = (path.parent / words[0]).resolve()
+        except (OSError, ValueError, RuntimeError):
+            raise UsageError(f"{source}: {format_value(line)}: not a valid file name") from None
+        if not included.is_relative_to(self._root):
+            raise UsageError(
+                f"{source}: {format_value(line)}: leads outside {self._root}: only files below the folder of the list are read"
+            )
+        if included in self._seen:
+            return None
+        if len(self._seen) > MAX_INCLUDES:
+            raise UsageError(f"{self._source}: includes more than {MAX_INCLUDES} files")
+        self._seen.add(included)
+        return read_bounded(included, MAX_INCLUDED, what="an included list").decode("utf-8", errors="replace"), included
+
+
+class _LineReader:
+    """Reads a list with one requirement per line, and the files that it includes.
+
+    ``unpinned``: lines without a version, by package. ``constraints``: reads the files of ``-c``; None if it is this one.
+    ``left_out``: constraints that were not read, and why.
+    """
+
+    def __init__(self, includes: _Includes, constraints: _LineReader | None = None) -> None:
+        self.unpinned: dict[str, str] = {}
+        self.unread: list[str] = []
+        self.left_out: list[str] = []
+        self._includes = includes
+        self._constraints = constraints
+        self._constraining: list[Package] = []
+
+    def read(self, text: str, source: str, path: Path | None) -> Iterator[Package]:
+        """Yield the packages in ``text``, the content of the file ``path``."""
+        for number, line in _logical_lines(text):
+            if include := _INCLUDE.match(line):
+                if include["constraints"] and self._constraints is not None:
+                    self._constrain(self._constraints, line, source, path)
+                else:
+                    yield from self._included(line, source, path)
+                continue
+            if line.startswith("-"):  # an option, or the line below the titles of `pip list`
+                if line.startswith(("-e", "--editable")) and (name := _name_in_address(line)):
+                    self.unpinned.setdefault(name, format_value(line))
+                continue
+            parsed = _parse_line(line)
+            if parsed is None:
+                self.unread.append(f"{source}, line {number}")
+                continue
+            name, version = parsed
+            pinned = package(name, version, path, number) if version else None
+            if pinned is not None:
+                yield pinned
+            elif package(name, "0") is not None:
+                self.unpinned.setdefault(canonicalize_name(name), format_value(line))
+
+    def constrained(self) -> Iterator[Package]:
+        """Yield the versions that constraints give to packages that the list names without one. Call it after ``read``."""
+        yield from (pin for pin in self._constraining if pin.name in self.unpinned)
+
+    def _constrain(self, reader: _LineReader, line: str, source: str, path: Path | None) -> None:
+        """Read constraints. They name no packages of their own, so that a file that cannot be read is only noted."""
+        try:
+            self._constraining += reader._included(line, source, path)
+        except UsageError as error:
+            self.left_out.append(f"constraints were not read: {error}")
+
+    def _included(self, line: str, source: str, path: Path | None) -> Iterator[Package]:
+        included = self._includes.read(line, source, path)
+        if included is not None:
+            yield from self.read(included[0], str(included[1]), included[1])
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the logical lines of a requirements file with their line numbers: continuations joined, comments and trailing options removed.
+
+    A comment of `pip freeze` that names an editable install becomes its requirement.
+    """
+    parts: list[str] = []
+    start = 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        start = start if parts else number
+        parts.append(line.rstrip("\\"))
+        if line.endswith("\\"):
+            continue
+        editable = _EDITABLE.fullmatch(line)
+        logical_line = editable[1] if editable else re.sub(r"(^|\s)#.*", "", " ".join(parts)).strip()
+        parts = []
+        if logical_line:
+            yield (
+                start,
+                logical_line if logical_line.startswith("-") else re.split(r"\s--?[a-z]", logical_line)[0].strip(),
+            )
+
+
+def _parse_line(line: str) -> tuple[str, str] | None:
+    """Return name and version (empty if unpinned) of a line, ``("", "")`` if it does not apply on Linux, None if it is not a requirement."""
+    words = line.split()
+    if len(words) > 1 and is_version(words[1]):  # a row of `pip list`
+        return words[0], words[1]
+    if words[:2] == ["Package", "Version"]:
+        return "", ""
+    address, _, marker = map(str.strip, line.partition(";"))
+    is_file = address.endswith((".whl", ".tar.gz")) and "@" not in address
+    requirement = None if is_file else requirement_of(line)
+    if requirement is None:
+        if not is_file and not _ADDRESS.match(address):
+            return None
+        return _named(address) if _may_apply(marker or None) else ("", "")
+    if not applies(requirement):
+        return "", ""
+    if requirement.url is not None:
+        return requirement.name, _distribution(requirement.url)[1]
+    pins = [pin.version for pin in requirement.specifier if pin.operator in ("==", "===") and "*" not in pin.version]
+    return requirement.name, pins[0] if pins else ""
+
+
+def _named(address: str) -> tuple[str, str]:
+    """Return name and version of the package at a URL or path, as far as it says them."""
+    name, version = _distribution(address)
+    return name or _name_in_address(address), version
+
+
+def _name_in_address(line: str) -> str:
+    """Return the package that a line with a URL or path names after ``#egg=``; vLLM also by the name of its repository."""
+    match = _EGG.search(line) or _CHECKOUT.search(line)
+    return canonicalize_name(match[1]) if match else ""
+
+
+def _distribution(address: str) -> tuple[str, str]:
+    """Return name and version in the file name of a wheel or a source distribution."""
+    file = unquote(re.split(r"[?#]", address)[0]).rpartition("/")[2]
+    try:
+        name, version = parse_wheel_filename(file)[:2] if file.endswith(".whl") else parse_sdist_filename(file)
+    except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion, ValueError):
+        return "", ""
+    return name, str(version)
+
+
+def applies(requirement: Requirement) -> bool:
+    """Return whether the requirement's marker holds on Linux for any Python."""
+    return requirement.marker is None or _may_apply(str(requirement.marker))
+
+
+def _may_apply(marker: object, pythons: Iterable[str] = _PYTHONS) -> bool:
+    """Return whether the marker holds on Linux for any Python: the audit does not know who will install the list."""
+    if not isinstance(marker, str):
+        return True
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"}
+    environments = (
+        {**linux, "python_version": python, "python_full_version": f"{python}.0", "extra": ""} for python in pythons
+    )
+    return any(marker_holds(marker, environment) is not False for environment in environments)

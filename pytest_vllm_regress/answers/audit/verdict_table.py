@@ -1,0 +1,204 @@
+"""The table of verdicts: ``verdicts.json`` beside the cases, with the verdict of each case, release and device that was run.
+
+Written from result files by ``vllm-regress report --record``. Verdicts in the proofs of the cases are part of the table, but not of the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
+
+from ...cases.cells import Cell, group_into_cells
+from ...cases.model import Case
+from ...cases.proofs import proof
+from ...cases.results import TestResult
+from ...cases.verdict import Verdict
+from ...environments.names import resolve
+from ...environments.recipes import parse_pin
+from ...errors import UsageError
+from ...util.documents import load_json
+from ...util.files import write_atomically
+from ...util.validation import format_value
+from ...util.versions import version_of
+
+FILE = "verdicts.json"
+MAX_BYTES = 16 * 1024 * 1024
+SCHEMA_VERSION = 1
+_SHOWN = frozenset({Verdict.REPRODUCED, Verdict.REGRESSED})
+_NOT_SHOWN = frozenset({Verdict.FIXED, Verdict.UNEXPECTEDLY_FIXED})
+_OUTCOME = re.compile(rf"({'|'.join(verdict.value for verdict in Verdict)}) (\d{{4}}-\d\d-\d\d)(?: ([0-9a-f]{{16}}))?")
+_INSIDE = {Verdict.REGRESSED: Verdict.REPRODUCED, Verdict.FIXED: Verdict.UNEXPECTEDLY_FIXED}
+_OUTSIDE = {inside: outside for outside, inside in _INSIDE.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Recorded:
+    """The verdict of a case in an environment on a device. ``date``: ISO 8601.
+
+    ``code``: fingerprint of the test and the probe that were run. Empty if unknown; None for a verdict from a proof, which has its own fingerprint.
+    """
+
+    environment: str
+    device: str
+    verdict: Verdict
+    date: str
+    code: str | None = ""
+
+    @property
+    def shown(self) -> bool | None:
+        """Whether the failure showed; None if the run did not tell."""
+        return True if self.verdict in _SHOWN else False if self.verdict in _NOT_SHOWN else None
+
+
+class VerdictTable:
+    """Verdicts by case. ``versions``: versions of packages that a proof recorded, by environment."""
+
+    def __init__(self, rows: Mapping[str, Sequence[Recorded]], versions: Mapping[str, Mapping[str, str]]) -> None:
+        self._rows = rows
+        self._versions = versions
+        self._pins: dict[str, dict[str, str]] = {}
+
+    def of_case(self, case_id: str) -> Sequence[Recorded]:
+        """Return what was recorded of a case."""
+        return self._rows.get(case_id, ())
+
+    def with_results(self, results: Iterable[TestResult]) -> VerdictTable:
+        """Return a table that also has these results."""
+        results = tuple(results)
+        rows = {case_id: list(recorded) for case_id, recorded in self._rows.items()}
+        for cell in group_into_cells(results):
+            rows.setdefault(cell.case_id, []).append(_recorded(cell))
+        return VerdictTable(rows, {**{result.environment: result.versions for result in results}, **self._versions})
+
+    def at(self, case_id: str, package: str, version: str) -> list[Recorded]:
+        """Return what was recorded of a case where ``package`` had this version."""
+        return [entry for entry in self.of_case(case_id) if self._version(entry.environment, package) == version]
+
+    def releases(self, package: str) -> tuple[Version, ...]:
+        """Return the stable releases of ``package`` of which something was recorded, oldest first."""
+        environments = {entry.environment for recorded in self._rows.values() for entry in recorded}
+        versions = {version_of(self._version(environment, package) or "") for environment in environments}
+        return tuple(sorted(v for v in versions if v is not None and not v.is_prerelease and v.local is None))
+
+    def _version(self, environment: str, package: str) -> str | None:
+        pins = self._pins.get(environment)
+        if pins is None:  # an environment has a row in most cases, and its recipe takes 0.3 ms
+            pins = self._pins[environment] = _pins(environment)
+        return pins.get(package) or self._versions.get(environment, {}).get(package)
+
+
+def read_table(cases: Sequence[Case]) -> VerdictTable:
+    """Return the verdicts in the file beside the cases and in their proofs. Raises ``UsageError`` for an invalid file."""
+    rows: dict[str, list[Recorded]] = {}
+    versions: dict[str, Mapping[str, str]] = {}
+    for case in cases:
+        for entry in _proven(case):
+            versions[entry.environment] = entry.versions
+            rows.setdefault(case.id, []).append(
+                Recorded(entry.environment, entry.device, Verdict(entry.verdict), entry.date, code=None)
+            )
+    for directory in {case.directory.parent for case in cases}:
+        for case_id, recorded in read_file(directory / FILE).items():
+            rows.setdefault(case_id, []).extend(recorded)
+    return VerdictTable(rows, versions)
+
+
+def read_file(path: Path) -> dict[str, list[Recorded]]:
+    """Return the verdicts in a file by case; none if there is no file. Raises ``UsageError`` for an invalid one."""
+    if not path.exists():
+        return {}
+    document = load_json(path, MAX_BYTES, what="a table of verdicts")
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA_VERSION or "verdicts" not in document:
+        raise UsageError(f"{path}: not a table of verdicts of this vllm-regress (schema {SCHEMA_VERSION})")
+    return {str(case_id): list(_rows(path, row)) for case_id, row in _table(path, document["verdicts"]).items()}
+
+
+def record(directory: Path, cases: Sequence[Case], results: Iterable[TestResult]) -> int:
+    """Add results to the directory's file, judged by the present ranges of the cases. Return the number of new and changed entries.
+
+    An entry with the same verdict counts as changed, too, if another version of the test gave it.
+    Left out are environments that only this machine has, verdicts that a proof has, and INCONCLUSIVE ones where a clear one is recorded.
+    """
+    by_id = {case.id: case for case in cases}
+    rows = {
+        case_id: {(entry.environment, entry.device): entry for entry in recorded}
+        for case_id, recorded in read_file(directory / FILE).items()
+    }
+    changed = 0
+    for cell in group_into_cells(_judged(by_id[r.case_id], r) for r in results if r.case_id in by_id):
+        if re.search("[@/]", cell.environment) or cell.device == "unknown":
+            continue
+        proven = {(entry.environment, entry.device): entry.verdict for entry in _proven(by_id[cell.case_id])}
+        row, key = rows.setdefault(cell.case_id, {}), (cell.environment, cell.device)
+        if (cell.verdict is Verdict.INCONCLUSIVE and key in row) or proven.get(key) == cell.verdict.value:
+            continue
+        before, row[key] = row.get(key), _recorded(cell)
+        changed += before is None or (before.verdict, before.code) != (row[key].verdict, row[key].code)
+    if changed:
+        _write(directory / FILE, {case_id: list(row.values()) for case_id, row in rows.items() if row})
+    return changed
+
+
+def _recorded(cell: Cell) -> Recorded:
+    date = time.strftime("%Y-%m-%d", time.gmtime(max(result.started_at for result in cell.results)))
+    (code, *others) = {result.code for result in cell.results}
+    return Recorded(cell.environment, cell.device, cell.verdict, date, "" if others else code)
+
+
+def _judged(case: Case, result: TestResult) -> TestResult:
+    """Return the result with the verdict that it has by the ranges of the case as they are now."""
+    swap = _INSIDE if case.is_affected(result.versions, result.variant) else _OUTSIDE
+    return dataclasses.replace(result, verdict=swap.get(result.verdict, result.verdict))
+
+
+def _write(path: Path, rows: Mapping[str, Sequence[Recorded]]) -> None:
+    lines = []
+    for case_id in sorted(rows):
+        outcomes = {
+            f"{entry.environment} {entry.device}": f"{entry.verdict.value} {entry.date} {entry.code}".rstrip()
+            for entry in sorted(rows[case_id], key=lambda entry: (_age(entry.environment), entry.device))
+        }
+        lines.append(f" {json.dumps(case_id)}: {json.dumps(outcomes, indent=2).replace(chr(10), chr(10) + ' ')}")
+    content = ",\n".join(lines)
+    write_atomically(path, f'{{"schema": {SCHEMA_VERSION}, "verdicts": {{\n{content}\n}}}}\n')
+
+
+def _rows(path: Path, row: Any) -> Iterator[Recorded]:
+    for key, text in _table(path, row).items():
+        environment, _, device = str(key).rpartition(" ")
+        match = _OUTCOME.fullmatch(str(text))
+        if match is None or not environment:
+            raise UsageError(
+                f"{path}: {format_value(key)} = {format_value(text)}: allowed is 'ENVIRONMENT DEVICE' = 'VERDICT YYYY-MM-DD FINGERPRINT'"
+            )
+        yield Recorded(environment, device, Verdict(match[1]), match[2], match[3] or "")
+
+
+def _table(path: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{path}: {format_value(value)}: a table is expected")
+    return value
+
+
+def _proven(case: Case) -> tuple[proof.EnvironmentEvidence, ...]:
+    path = case.directory / proof.FILE
+    return proof.read_proof(path).environments if path.exists() else ()
+
+
+def _pins(environment: str) -> dict[str, str]:
+    try:
+        recipe = resolve(environment)
+    except UsageError:
+        return {}
+    return dict(filter(None, map(parse_pin, (*recipe.requirements, *recipe.overrides))))
+
+
+def _age(environment: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", environment)))

@@ -1,0 +1,277 @@
+"""Can the documented failures of an installation show in a given deployment? Decided from what the tests of each case need."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from packaging.version import Version
+
+from ...cases.model import Case
+from ...environments.installed import VLLM
+from ...util.versions import version_of
+from .arguments import UNSET
+from .configuration import Deployment
+from .needs import TestNeeds, needs_of
+
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "tokenizer_pool_size")
+_DEFAULT_SIZES = MappingProxyType({**dict.fromkeys(_SIZES, 1), "tokenizer_pool_size": 0})
+_ON_BY_DEFAULT = ("enable_prefix_caching", "enable_chunked_prefill")
+"""Options that are on in the V1 engine without being named."""
+_BACKEND_OF = MappingProxyType(
+    {
+        "xgrammar": "xgrammar",
+        "llguidance": "guidance",
+        "lm-format-enforcer": "lm-format-enforcer",
+        "outlines-core": "outlines",
+    }
+)
+"""The backend for structured output that uses a package."""
+_BACKEND_OPTIONS = ("structured_outputs_config.backend", "structured_output_backend", "guided_decoding_backend")
+_FIRST_V1 = Version("0.8")
+_FIRST_WITHOUT_V0 = Version("0.11")
+_CONFIGURATIONS = ("kv_transfer_config", "ec_transfer_config", "speculative_config")
+"""Options that turn a feature on and configure it."""
+
+
+class Reach(enum.StrEnum):
+    """Whether a deployment can show a failure; the order in which they are listed."""
+
+    REACHABLE = "reachable"
+    UNKNOWN = "unknown"
+    NOT_REACHABLE = "not reachable"
+
+    @property
+    def rank(self) -> int:
+        """Position for sorting; 0 is the most relevant."""
+        return list(Reach).index(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Relevance:
+    """Whether a failure can show, and why."""
+
+    reach: Reach
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Condition:
+    """One need of a test. ``met``: None where the configuration does not say."""
+
+    met: bool | None
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Affected:
+    """A case and the versions that have its failure."""
+
+    case: Case
+    versions: Mapping[str, str]
+
+
+def relevance(case: Case, versions: Mapping[str, str], deployments: Sequence[Deployment]) -> Relevance:
+    """Return whether one of the deployments can show the failure, from the first that can. ``versions``: what is installed, by distribution."""
+    affected = _Affected(case, versions)
+    answers = [_in_deployment(affected, deployment) for deployment in deployments]
+    best = min(answers, key=lambda answer: answer.reach.rank)
+    place = deployments[answers.index(best)].source
+    several = len(deployments) > 1 and best.reach is not Reach.NOT_REACHABLE
+    return dataclasses.replace(best, reason=f"{place}: {best.reason}") if several else best
+
+
+def _in_deployment(affected: _Affected, deployment: Deployment) -> Relevance:
+    controls = [condition for condition in _of_control(affected, deployment) if condition.met is False]
+    if controls:
+        return Relevance(Reach.NOT_REACHABLE, controls[0].reason)
+    relevant_needs = [needs for needs in needs_of(affected.case) if _shows(affected, needs.variant)]
+    answers = [_for_test(needs, affected, deployment) for needs in relevant_needs]
+    unread = Relevance(Reach.UNKNOWN, "nothing says which configuration it needs")
+    return min(answers, key=lambda answer: answer.reach.rank, default=unread)
+
+
+def _shows(affected: _Affected, variant: str | None) -> bool:
+    if variant is not None and variant not in affected.case.variants:
+        return False
+    return bool(affected.case.is_affected(affected.versions, variant))
+
+
+def _for_test(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Relevance:
+    conditions = list(_conditions(needs, affected, deployment))
+    if unmet := [condition for condition in conditions if condition.met is False]:
+        return Relevance(Reach.NOT_REACHABLE, "; ".join(condition.reason for condition in unmet))
+    if open_ones := [condition for condition in conditions if condition.met is None]:
+        return Relevance(Reach.UNKNOWN, "; ".join(condition.reason for condition in open_ones))
+    if needs.computed:
+        return Relevance(Reach.UNKNOWN, f"the test computes {needs.computed}")
+    if met := [condition.reason for condition in conditions if condition.reason]:
+        return Relevance(Reach.REACHABLE, "; ".join(met))
+    if needs.front == "serve":
+        return Relevance(Reach.REACHABLE, "any server of this version")
+    if needs.front:
+        return Relevance(Reach.UNKNOWN, "shown through the Python interface; not tested over HTTP")
+    return Relevance(Reach.UNKNOWN, "the test calls a part of vLLM; nothing says which configuration uses it")
+
+
+def _conditions(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
+    for option, names in needs.parsers.items():
+        yield _choice(deployment, option, names, default=None)
+    for field, values in needs.engine.items():
+        check = _CHECKS.get(field)
+        if check is not None and None not in values:
+            yield from check(deployment, affected, values)
+    yield from _of_backend(needs, affected, deployment)
+
+
+def _of_control(affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
+    """The control leg shows no failure: a deployment with its values does not, either."""
+    for field, value in affected.case.control.changes.items():
+        if field in _SIZES and isinstance(value, int):
+            yield _size(deployment, field, value + 1)
+
+
+def _size(deployment: Deployment, field: str, least: int) -> _Condition:
+    option = _flag(field)
+    value = deployment.options.get(field, _DEFAULT_SIZES[field] if deployment.complete else UNSET)
+    try:
+        number = int(str(value))
+    except ValueError:
+        return _Condition(None, f"depends on {option}, which needs {least} or more")
+    return _Condition(
+        number >= least, f"{option} is {number}" + ("" if number >= least else f", it needs {least} or more")
+    )
+
+
+def _of_size(field: str) -> Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]:
+    def check(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+        least = min(values)
+        if least > _DEFAULT_SIZES[field]:
+            yield _size(deployment, field, least)
+
+    return check
+
+
+def _choice(deployment: Deployment, option: str, names: Sequence[str], default: str | None) -> _Condition:
+    flag, needed = _flag(option), " or ".join(names) or "any"
+    value = deployment.options.get(option, default if deployment.complete else UNSET)
+    if value is None:
+        return _Condition(False, f"{flag} is not set, it needs {needed}")
+    if value == UNSET:
+        return _Condition(None, f"depends on {flag}, which needs {needed}")
+    met = not names or value in names
+    return _Condition(met, f"{flag} is {value}" + ("" if met else f", it needs {needed}"))
+
+
+def _switch(deployment: Deployment, option: str) -> _Condition:
+    flag = _flag(option)
+    value = deployment.options.get(option, option in _ON_BY_DEFAULT if deployment.complete else UNSET)
+    if value == UNSET:
+        return _Condition(None, f"depends on {flag}")
+    on = value is True or str(value).lower() in ("true", "1")
+    return _Condition(on, "" if on and option in _ON_BY_DEFAULT else f"{flag} is {'on' if on else 'off'}")
+
+
+def _configuration(deployment: Deployment, option: str) -> _Condition:
+    flag = _flag(option)
+    if any(name.partition(".")[0] == option for name in deployment.options):
+        return _Condition(True, f"{flag} is set")
+    return _Condition(False, f"{flag} is not set") if deployment.complete else _Condition(None, f"depends on {flag}")
+
+
+def _of_extra(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    """Features count: switches that are on, and names. Numbers only make the failure show fast."""
+    for option, value in (values[0] if isinstance(values[0], dict) else {}).items():
+        if value is True:
+            yield _switch(deployment, option)
+        elif isinstance(value, str):
+            yield _choice(deployment, option, (value,), default=None)
+        elif option in _CONFIGURATIONS:
+            yield _configuration(deployment, option)
+
+
+def _of_server_options(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    """Parsers count, whichever it is: such a test needs calls or reasoning, and not one of the parsers."""
+    for option in values[0] if isinstance(values[0], dict) else ():
+        if option.endswith("_parser"):
+            yield _choice(deployment, option, (), default=None)
+
+
+def _of_generation(deployment: Deployment, affected: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    if "auto" in values or {"V0", "V1"} <= set(values):
+        return
+    chosen = deployment.variables.get("VLLM_USE_V1", "")
+    installed = version_of(next((affected.versions[name] for name in VLLM if name in affected.versions), ""))
+    wanted = values[0]
+    if installed is not None and installed >= _FIRST_WITHOUT_V0:
+        yield _Condition(wanted == "V1", "" if wanted == "V1" else "this version has no V0 engine")
+    elif chosen in ("0", "1"):
+        actual = f"V{chosen}"
+        yield _Condition(
+            actual == wanted, "" if actual == wanted else f"VLLM_USE_V1={chosen}, it needs the {wanted} engine"
+        )
+    elif installed is not None and installed < _FIRST_V1:
+        yield _Condition(
+            wanted == "V0", "" if wanted == "V0" else "this version uses the V0 engine unless VLLM_USE_V1=1"
+        )
+    elif wanted == "V0":
+        yield _Condition(None, "if vLLM falls back to the V0 engine")
+
+
+def _of_task(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    options = deployment.options
+    if "generate" in values:
+        return
+    if options.get("runner") == "pooling" or options.get("task") in values or "convert" in options:
+        yield _Condition(True, "the server embeds, classifies or scores")
+    elif options.get("task") == "generate" or options.get("runner") == "generate" or "tool_call_parser" in options:
+        yield _Condition(False, f"the server generates text, it needs a model for {' or '.join(values)}")
+    else:
+        yield _Condition(None, f"if the model is for {' or '.join(values)}")
+
+
+def _of_model(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    if "text" not in values:
+        yield _Condition(None, f"if the model is of the kind {' or '.join(map(str, values))}")
+
+
+def _of_executor(deployment: Deployment, _: _Affected, values: Sequence[Any]) -> Iterator[_Condition]:
+    if all(str(value).startswith("ray") for value in values):
+        yield _choice(deployment, "distributed_executor_backend", ("ray",), default=None)
+
+
+def _of_backend(needs: TestNeeds, affected: _Affected, deployment: Deployment) -> Iterator[_Condition]:
+    names = {_BACKEND_OF[part.package] for part in affected.case.affected if part.package in _BACKEND_OF}
+    names |= {str(name) for name in needs.engine.get("structured_output_backend", ()) if name != "auto"}
+    names |= {name for name in _BACKEND_OF.values() if any(probe.endswith(f"_{name}") for probe in needs.probes)}
+    if not names:
+        return
+    option = next((option for option in _BACKEND_OPTIONS if option in deployment.options), "")
+    value = deployment.options.get(option, "auto")
+    needed = " or ".join(sorted(names))
+    if value in names:
+        yield _Condition(True, f"the structured-output backend is {value}")
+    elif value == "auto" and deployment.complete and "xgrammar" in names:
+        yield _Condition(True, "requests with a schema use xgrammar by default")
+    else:
+        yield _Condition(None, f"if requests use the structured-output backend {needed}")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+_CHECKS: Mapping[str, Callable[[Deployment, _Affected, Sequence[Any]], Iterable[_Condition]]] = MappingProxyType(
+    {
+        **{field: _of_size(field) for field in _SIZES},
+        "extra": _of_extra,
+        "server_options": _of_server_options,
+        "generation": _of_generation,
+        "task": _of_task,
+        "model": _of_model,
+        "executor": _of_executor,
+    }
+)

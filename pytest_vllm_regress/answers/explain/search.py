@@ -1,0 +1,114 @@
+"""Search lines of a log for the patterns of cases, each in the kind of line that the case names."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from ...cases.model import Case
+from ...cases.symptom import search
+from ...errors import Part
+from ...util.patterns import PatternError
+from .literals import required_literals
+
+MAX_TEXT = 4_000
+"""Characters of a line that are searched, around the case's literal text."""
+MAX_SECONDS = 10.0
+"""Processor time for all searches for the pattern of one case. Each alone may take seconds, and a log may have millions of lines."""
+_ASSERTION = re.compile(r"(?:\bAssertionError: |^Failed: |found in assertion, line \d+: )(.*)", re.DOTALL)
+_STACK = re.compile(r"\s+\S.{0,300} \([^()\s]+:\d+\)$")
+_EXCEPTION = re.compile(r"\b\w*(?:Error|Exception|Exit|Interrupt)\b")
+_NO_ANSWER = re.compile(r"no HTTP answer(?: within [\d.]+ s;|:) ?(.*)", re.DOTALL)
+_OF_EXCEPTIONS = (Part.EXCEPTION, Part.TRACEBACK, Part.ASSERTION)
+_ASSERTIONS = (b"AssertionError: ", b"Failed: ", b"found in assertion")
+
+
+@dataclasses.dataclass(frozen=True)
+class PatternMatch:
+    """A case whose pattern matches a line of the kind ``part``."""
+
+    case: Case
+    part: Part
+    text: str
+
+
+class PatternIndex:
+    """The patterns of all cases. ``too_slow``: why some are not searched any more, by id of the case."""
+
+    def __init__(self, cases: Iterable[Case], clock: Callable[[], float] = time.process_time) -> None:
+        self._clock = clock
+        self._parts = {case: _parts(case) for case in cases}
+        self._seconds = dict.fromkeys(self._parts, 0.0)
+        self._by_literal: dict[str, list[Case]] = {}
+        self._without_literal: list[Case] = []
+        for case in self._parts:
+            literals = required_literals(case.symptom.pattern)
+            for literal in literals:
+                self._by_literal.setdefault(_printed(literal), []).append(case)
+            if not literals:
+                self._without_literal.append(case)
+        self.too_slow: dict[str, str] = {}
+
+    def line_literals(self) -> Iterator[bytes]:
+        """Yield texts of which every line with a match contains one; lines with tracebacks must be searched, too."""
+        yield from _ASSERTIONS
+        for literal, cases in self._by_literal.items():
+            if any(self._parts[case] != {Part.ASSERTION} for case in cases):
+                yield literal.encode("utf-8")
+
+    def search(self, text: str, exceptions: bool = True) -> list[PatternMatch]:
+        """Return the cases whose pattern matches a line (without its prefix). ``exceptions``: whether the line may belong to an exception."""
+        places = {
+            case: text.find(literal) for literal, cases in self._by_literal.items() if literal in text for case in cases
+        }
+        places |= dict.fromkeys(self._without_literal, 0)
+        if not places:
+            return []
+        texts = _texts_by_part(text)
+        if not exceptions:
+            texts = {part: found for part, found in texts.items() if part not in _OF_EXCEPTIONS}
+        matches = (self._match(case, at, texts) for case, at in places.items())
+        return [match for match in matches if match is not None]
+
+    def _match(self, case: Case, at: int, texts: Mapping[Part, str]) -> PatternMatch | None:
+        for part, text in texts.items():
+            if part in self._parts[case] and case.id not in self.too_slow:
+                begin = max(0, at - MAX_TEXT // 2) if len(text) > MAX_TEXT else 0
+                searched = text[begin : begin + MAX_TEXT]
+                started = self._clock()
+                try:
+                    span = search(case.symptom.pattern, searched)
+                except PatternError as error:
+                    self.too_slow[case.id] = str(error)
+                    continue
+                self._seconds[case] += self._clock() - started
+                if self._seconds[case] > MAX_SECONDS:
+                    self.too_slow[case.id] = f"the searches for its pattern took more than {MAX_SECONDS:g} s together"
+                if span is not None:
+                    return PatternMatch(case, part, searched[slice(*span)])
+        return None
+
+
+def _printed(literal: str) -> str:
+    """Return a literal text as it stands in a log: ``no HTTP answer`` is printed with the time after it."""
+    return "no HTTP answer" if literal.startswith("no HTTP answer") else literal
+
+
+def _parts(case: Case) -> frozenset[Part]:
+    return frozenset(part for kind in case.symptom.kinds for part in case.symptom.parts_for(kind))
+
+
+def _texts_by_part(text: str) -> Mapping[Part, str]:
+    """Return the text of a line that a pattern may match, by part of a failure."""
+    if match := _ASSERTION.search(text):
+        return {Part.ASSERTION: match[1]}
+    if match := _NO_ANSWER.search(text):
+        return {Part.ANSWER: f"no HTTP answer: {match[1]}"}
+    if _STACK.match(text):
+        return {Part.STACKS: text}
+    texts = {Part.LOG: text}
+    if _EXCEPTION.search(text):
+        texts |= {Part.EXCEPTION: text, Part.TRACEBACK: text}
+    return texts

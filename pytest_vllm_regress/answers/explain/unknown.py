@@ -1,0 +1,128 @@
+"""Failures that no case documents: grouped by signature, with a search text for the tracker and the command that starts a case."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from typing import Any
+
+from ...util.masking import mask
+from .tracebacks import Failure
+
+MAX_GROUPS = 200
+MAX_FRAMES = 3
+_VARIABLE = re.compile(
+    r"\*\*\*|0x[0-9a-fA-F]+|[A-Za-z]:\\\S+|(?<![\w.])(?:/[\w.@+-]+)+|[0-9a-f]{8}-[0-9a-f-]{8,}|\b[0-9a-f]{12,}\b|\d+(?:\.\d+)*"
+)
+_WORDS_OF_SEARCH = 10
+_MAX_TITLE = 72
+_MAX_PATTERN = 120
+_MAX_MESSAGE = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """What two occurrences of one failure have in common: exception, innermost functions of vLLM (the last call first), phase."""
+
+    exception: str
+    frames: tuple[str, ...]
+    phase: str
+
+
+@dataclasses.dataclass(frozen=True)
+class UnknownFailure:
+    """A group of failures that no case documents. ``line``: of the first exception; ``message``: its text."""
+
+    signature: Signature
+    message: str
+    line: int
+    count: int
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def search_text(self) -> str:
+        """Return words to search for in the tracker, without what differs between runs."""
+        words = [word for word in _VARIABLE.sub(" ", self.message).split() if re.search(r"[A-Za-z]{2}", word)]
+        words = words[:_WORDS_OF_SEARCH]
+        function = self.signature.frames[0].rpartition(":")[2] if self.signature.frames else ""
+        return " ".join(filter(None, (self.signature.exception, *words, "" if words else function)))
+
+    def command(self) -> str:
+        """Return the ``vllm-regress new`` command for a case of this failure; REPORT is the number of the upstream report."""
+        version = dict(self.versions).get("vllm", "")
+        summary = f"{self.signature.exception}: {self.message}" if self.message else self.signature.exception
+        title = " ".join(_VARIABLE.sub("N", summary).split())[:_MAX_TITLE].rstrip()
+        # zsh takes an unquoted == for the name of a program.
+        affected = f" --affected '=={version}' --affected-env vllm-{version}" if version else ""
+        phase = ("--kind", "exception", "--phase", self.signature.phase)
+        words = self._pattern().split(" ")
+        while True:
+            options = shlex.join(["--title", title, *phase, "--pattern", " ".join(words)])
+            command = f"vllm-regress new --from REPORT {options}{affected}"
+            if len(words) == 1 or mask(command) == command:
+                return command
+            words.pop()  # text after a word such as "token" would be masked as a secret
+
+    def _pattern(self) -> str:
+        pieces = _VARIABLE.split(self.message[:_MAX_PATTERN].rstrip())
+        text = ".+?".join(re.escape(piece).replace(r"\ ", " ") for piece in pieces)
+        return re.escape(self.signature.exception) + (f": {text}" if text else "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for ``--json``."""
+        return {
+            "exception": self.signature.exception,
+            "frames": list(self.signature.frames),
+            "phase": self.signature.phase,
+            "message": self.message,
+            "line": self.line,
+            "count": self.count,
+            "search": self.search_text,
+            "command": self.command(),
+        }
+
+
+class UnknownFailures:
+    """Groups failures by signature while a log is read. ``left_out``: number of failures beyond ``MAX_GROUPS`` groups."""
+
+    def __init__(self) -> None:
+        self._referring: tuple[Failure, str, dict[str, str]] | None = None
+        """The first failure whose message only refers to another one. It is reported if the log shows no other failure."""
+        self._groups: dict[Signature, tuple[Failure, int, tuple[tuple[str, str], ...]]] = {}
+        self.left_out = 0
+
+    def add(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
+        """Count a failure of vLLM, unless it follows from another one."""
+        if not failure.vllm_frames() or failure.follows:
+            return
+        if failure.refers:
+            self._referring = self._referring or (failure, phase, versions)
+        else:
+            self._count(failure, phase, versions)
+
+    def _count(self, failure: Failure, phase: str, versions: dict[str, str]) -> None:
+        frames = failure.vllm_frames()
+        signature = Signature(
+            failure.name, tuple(f"{f.of_vllm}:{f.function}" for f in frames[: -MAX_FRAMES - 1 : -1]), phase
+        )
+        first, count, named = self._groups.get(signature, (failure, 0, tuple(sorted(versions.items()))))
+        if not count and len(self._groups) >= MAX_GROUPS:
+            self.left_out += 1
+            return
+        self._groups[signature] = (first, count + 1, named)
+
+    def groups(self, others: bool) -> tuple[UnknownFailure, ...]:
+        """Return the groups in the order of the log. ``others``: whether the log shows documented failures."""
+        if self._referring is not None and not others and not self._groups:
+            self._count(*self._referring)
+        groups = (
+            UnknownFailure(signature, _presentable(first.message), first.last, count, versions)
+            for signature, (first, count, versions) in self._groups.items()
+        )
+        return tuple(sorted(groups, key=lambda group: group.line))
+
+
+def _presentable(message: str) -> str:
+    """Return the message without secrets and control characters, so that it can be published."""
+    return "".join(character if character.isprintable() else " " for character in mask(message[:_MAX_MESSAGE]))

@@ -1,0 +1,239 @@
+"""Which releases have everything that a project uses, and what the others lack."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from ...util.validation import did_you_mean, format_value
+from ...util.versions import specifiers_of
+from ..api_history.lookup import Missing, Unknown
+from ..api_history.store import MOVES, History
+from ..api_history.timeline import definition_at
+from .check import Checker
+from .model import KINDS, Declared, Place, Project, Use
+
+_USE_INSTEAD = re.compile(
+    r"(?i)\b(?:use|using|by|with|to|renamed to)\s+(?:the\s+)?[`'\"]?(--[\w.-]+|VLLM_\w+|[a-zA-Z_][\w.]*)[`'\"]?"
+)
+_ENGINE = ("LLM", "EngineArgs", "AsyncEngineArgs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A use that a release does not have. ``instead``: what it has in its place, where that is known."""
+
+    use: Use
+    text: str
+    instead: str = ""
+
+    @property
+    def breaks(self) -> bool:
+        """Whether something fails. A variable that vLLM does not read is only ignored."""
+        return self.use.kind != "environment"
+
+    def __str__(self) -> str:
+        return f"{self.use.place}: {self.text}{f' (now {self.instead})' if self.instead else ''}"
+
+    def to_json(self) -> dict[str, Any]:
+        place = dataclasses.asdict(self.use.place)
+        return {
+            "use": self.use.name,
+            "kind": self.use.kind,
+            **place,
+            "missing": self.text,
+            "instead": self.instead or None,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Deprecation:
+    """A use of which the newest release says that it will be removed."""
+
+    use: Use
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "use": self.use.name,
+            "kind": self.use.kind,
+            **dataclasses.asdict(self.use.place),
+            "message": self.message,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """``problems``: what each release lacks, by release, oldest first; empty for those that have everything.
+
+    ``unknown``: uses that no release is known to have, which do not count. ``broken``: releases in a declared range in which something fails.
+    """
+
+    project: Project
+    problems: dict[str, tuple[Problem, ...]]
+    unknown: tuple[Use, ...]
+    deprecated: tuple[Deprecation, ...]
+    broken: dict[Declared, tuple[str, ...]]
+
+    @property
+    def complete(self) -> tuple[str, ...]:
+        """Releases that have everything."""
+        return tuple(release for release, problems in self.problems.items() if not problems)
+
+    @property
+    def newest(self) -> str:
+        return list(self.problems)[-1]
+
+
+def answer(project: Project, history: History, ignore: Collection[str] = ()) -> Answer:
+    """Return what every release of the history lacks of what the project uses. Uses named in ``ignore`` do not count.
+
+    A name in ``ignore`` that the project does not use becomes a note.
+    """
+    checker = Checker(history)
+    counted = [use for use in project.uses if not _names(use) & set(ignore)]
+    project = dataclasses.replace(project, notes=(*project.notes, *_needless(project, ignore)))
+    known: list[Use] = []
+    unknown: list[Use] = []
+    for use in counted:
+        statuses = checker.statuses(use)
+        if any(status.sure and not status.missing for status in statuses):
+            known.append(use)
+        elif not use.guarded and any(status.missing for status in statuses):
+            unknown.append(use)
+    problems = _problems(checker, known)
+    last = len(history.releases) - 1
+    reached = [
+        use for use in known if not checker.statuses(use)[last].missing and (use.live is None or last in use.live)
+    ]
+    deprecated = tuple(deprecations(checker, reached, last))
+    broken = {declared: releases for declared in project.declared if (releases := _broken(declared, problems))}
+    return Answer(project, problems, tuple(_distinct(unknown)), deprecated, broken)
+
+
+def _names(use: Use) -> set[str]:
+    """Return the names by which a use can be ignored."""
+    return {use.name, use.targets[0], use.detail} - {""}
+
+
+def _needless(project: Project, ignore: Iterable[str]) -> Iterator[str]:
+    used: set[str] = set().union(*map(_names, project.uses))
+    for name in dict.fromkeys(ignore):
+        if name not in used:
+            yield f"--ignore {format_value(name)}: the project uses nothing of this name.{did_you_mean(name, sorted(used))}"
+
+
+def _problems(checker: Checker, uses: Iterable[Use]) -> dict[str, tuple[Problem, ...]]:
+    """Return what each release lacks: the same thing once for each file."""
+    releases = checker.history.releases
+    problems: list[dict[tuple[str, str], Problem]] = [{} for _ in releases]
+    advice = functools.cache(
+        lambda kind, targets, detail, release: instead(checker, Use(kind, targets, Place("", 0), detail), release)
+    )
+    for use in sorted(uses, key=lambda use: (KINDS.index(use.kind), use.place.order)):
+        statuses = checker.statuses(use)
+        for number in checker.broken_in(use):
+            key = (use.place.file, statuses[number].missing)
+            if key not in problems[number]:
+                problems[number][key] = Problem(use, key[1], advice(use.kind, use.targets, use.detail, number))
+    return {release: tuple(problems[number].values()) for number, release in enumerate(releases)}
+
+
+def _broken(declared: Declared, problems: dict[str, tuple[Problem, ...]]) -> tuple[str, ...]:
+    """Return the releases of a declared range in which something fails; a local range is about the uses in its file."""
+    return tuple(
+        release
+        for release in in_range(declared, problems)
+        if any(
+            problem.breaks and (not declared.local or problem.use.place.file == declared.place.file)
+            for problem in problems[release]
+        )
+    )
+
+
+def in_range(declared: Declared, releases: Iterable[str]) -> tuple[str, ...]:
+    """Return the releases in a declared range."""
+    specifiers = specifiers_of(declared.specifier)
+    return tuple(release for release in releases if specifiers is not None and specifiers.contains(Version(release)))
+
+
+def instead(checker: Checker, use: Use, release: int) -> str:
+    """Return what the release has in place of a use that it lacks; empty if that is not known."""
+    history = checker.history
+    moved = checker.statuses(use)[release].moved
+    if moved and (timeline := history.table(MOVES).get(moved)) is not None:
+        place = definition_at(timeline, release)
+        if place is not None:
+            return place.replace(":", ".")
+    if use.kind in ("option", "environment"):
+        return next(_advised(history, use.targets[0], lambda name: checker.has(use.kind, name, release)), "")
+    if use.kind == "keyword":
+        return next(_advised(history, use.detail, checker.keywords(use, release).__contains__), "")
+    return ""
+
+
+def _advised(history: History, name: str, exists: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the names that messages about a deprecated one advise to use instead, and that exist."""
+    for message in history.table("deprecations"):
+        if mentions(message, name):
+            for match in _USE_INSTEAD.finditer(message, message.index(name) + len(name)):
+                advised = match[1].rstrip(".").rpartition(".")[2] if match[1][0] != "-" else match[1].rstrip(".")
+                if advised != name and exists(advised.partition(".")[0]):
+                    yield advised
+
+
+def deprecations(checker: Checker, uses: Sequence[Use], release: int) -> Iterable[Deprecation]:
+    """Yield the uses of which the sources of a release say that they will be removed."""
+    messages = [
+        (message, owner)
+        for message, timeline in checker.history.table("deprecations").items()
+        if (owner := definition_at(timeline, release)) is not None
+    ]
+    reported: set[tuple[str, str]] = set()
+    for use in uses if messages else ():
+        owners = _owners(checker, use, release)
+        for message, owner in messages:
+            if _concerns(use, owners, message, owner) and (use.name, message) not in reported:
+                reported.add((use.name, message))
+                yield Deprecation(use, message)
+
+
+def _concerns(use: Use, owners: set[str], message: str, owner: str) -> bool:
+    if use.kind in ("option", "environment"):
+        field = use.targets[0].removeprefix("--").replace("-", "_")
+        of_field = use.kind == "option" and owner.startswith("vllm.config") and owner.endswith(f".{field}")
+        return of_field or (mentions(message, use.targets[0]) and not _is_replacement(message, use.targets[0]))
+    if use.kind == "keyword":
+        of_field = owner.startswith("vllm.config") and owner.endswith(f".{use.detail}")
+        engine = use.targets[0].rpartition(".")[2] in _ENGINE
+        return (of_field and engine) or (owner in owners and mentions(message, use.detail))
+    return use.kind == "name" and owner in owners and message.startswith("deprecated: ")
+
+
+def _owners(checker: Checker, use: Use, release: int) -> set[str]:
+    """Return the keys under which the sources may note a deprecation of what is used."""
+    if use.kind not in ("name", "keyword"):
+        return set()
+    try:
+        symbol = checker.lookup(release).find(use.targets[0])
+    except (Missing, Unknown):
+        return set()
+    return {f"{symbol.module}:{symbol.name}", f"{symbol.module}:{symbol.name}.__init__"}
+
+
+def mentions(message: str, name: str) -> bool:
+    """Return whether a message has the name as a word of its own."""
+    return name in message and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", message) is not None
+
+
+def _is_replacement(message: str, name: str) -> bool:
+    return any(match[1].startswith(name) for match in _USE_INSTEAD.finditer(message))
+
+
+def _distinct(uses: Iterable[Use]) -> Iterable[Use]:
+    return {use.name: use for use in reversed(list(uses))}.values()

@@ -1,0 +1,274 @@
+"""What an environment has of the uses of a project: each is imported or bound there, and each command line is started.
+
+Nothing of the project is run. The environment gets names, numbers of arguments, and options of which vLLM itself lists the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ....engines.session import Session
+from ....engines.spec import EngineSpec
+from ....engines.standalone import probe_in
+from ....errors import ChildError, RegressError, Unsupported
+from ....util.deadline import Deadline
+from ....util.paths import PACKAGE
+from ...api_history.service import Option
+from ...api_history.store import History
+from ..check import Checker, Status
+from ..model import Command, Place, Project, Use
+from ..strings import PARSER_OPTIONS
+from .words import ServerWords, is_listed, server_words
+
+_TARGET_FILE = PACKAGE / "target_site" / "vllm_regress_target" / "installation" / "usage.py"
+_METRIC_LINE = re.compile(r"(?m)^# TYPE (vllm:\w+) ")
+_NOWHERE = Command(Place("", 0), ())
+_COMPLETIONS = "/v1/completions"
+METRICS_S = 20.0
+"""Seconds to wait for metrics of the first token."""
+_POLL_S = 0.2
+MAX_STARTS = 20
+"""Different command lines that are started in an environment."""
+Ask = Callable[..., Any]
+"""Calls a function of ``usage.py`` in the environment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """``missing``: what the environment lacks of a use; empty if it has it, None if importing and starting do not say."""
+
+    use: Use
+    missing: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """One start of the server. ``error``: why it did not get to its first token; empty if it did."""
+
+    command: Command
+    tried: ServerWords
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Offered:
+    """Routes and metrics of the servers that were started; None if none was."""
+
+    routes: frozenset[str] | None = None
+    metrics: frozenset[str] | None = None
+
+    def merged(self, other: Offered) -> Offered:
+        return Offered(
+            (self.routes or frozenset()) | (other.routes or frozenset()),
+            (self.metrics or frozenset()) | (other.metrics or frozenset()),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Smoke:
+    """Results in one environment. ``offered``: what the servers had; ``differs``: uses of which the history says something else."""
+
+    environment: str
+    version: str
+    outcomes: tuple[Outcome, ...]
+    starts: tuple[Start, ...]
+    offered: Offered
+    differs: tuple[Use, ...] = ()
+
+    @property
+    def problems(self) -> tuple[Outcome, ...]:
+        """Outcomes of uses that the code does not handle."""
+        missing = {outcome.use for outcome in self.outcomes if outcome.missing}
+        return tuple(
+            outcome
+            for outcome in self.outcomes
+            if outcome.missing
+            and outcome.use.kind != "environment"
+            and not outcome.use.guarded
+            and (not outcome.use.instead_of or missing & set(outcome.use.instead_of))
+        )
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.problems) or any(start.error for start in self.starts)
+
+
+class Served(Protocol):
+    """The part of a running server that the smoke test uses."""
+
+    @property
+    def model(self) -> str: ...
+    def get(self, path: str) -> Any: ...
+    def post(self, path: str, body: Mapping[str, Any]) -> Any: ...
+
+
+def smoke(session: Session, environment: str, project: Project, history: History, say: Callable[[str], None]) -> Smoke:
+    """Return what ``environment`` has of a project. Raises the errors of building and importing it."""
+    target = session.target(environment)
+    if target.device == "none":
+        raise Unsupported(f"{environment} has no vLLM", needs="vLLM")
+    version = target.versions["vllm"]
+    checker = Checker(history)
+    number = history.releases.index(version) if version in history.releases else len(history.releases) - 1
+    live = [use for use in project.uses if use.live is None or number in use.live]
+    recorded = {use: checker.statuses(use)[number] for use in live} if version in history.releases else {}
+    ask = probe_in(session, target, _TARGET_FILE)
+    say(f"{environment}: checking {len(live)} uses")
+    outcomes = dict(_checked(ask, live))
+    ask.close()
+    starts, offered = [], Offered()
+    for command, tried in _commands(project, live, history, number):
+        say(f"{environment}: starting vllm serve {' '.join(tried.words)}".rstrip())
+        start, more = _start(session, environment, command, tried)
+        starts.append(start)
+        offered = offered.merged(more)
+    for use in live:
+        if use.kind == "override" and outcomes.get(use) and not recorded.get(use, Status()).sure:
+            outcomes[use] = None  # before vLLM has the method it is one of the project's own
+        elif use.kind in ("route", "metric"):
+            outcomes[use] = _offered(use, offered, recorded.get(use, Status()).missing)
+    found = tuple(Outcome(use, outcomes[use]) for use in live if use in outcomes)
+    differs = tuple(
+        outcome.use
+        for outcome in found
+        if outcome.missing is not None
+        and (status := recorded.get(outcome.use)) is not None
+        and status.sure
+        and bool(status.missing) != bool(outcome.missing)
+    )
+    return Smoke(environment, version, found, tuple(starts), offered, differs)
+
+
+def _checked(ask: Ask, uses: Sequence[Use]) -> Iterator[tuple[Use, str | None]]:
+    """Yield what is missing of each use that can be asked for without a server. The same question is asked once."""
+    answers: dict[Any, str | None] = {}
+    for use in dict.fromkeys([*uses, *(other for one in uses for other in one.instead_of)]):
+        question = _question(use)
+        if question is None:
+            continue
+        function, arguments = question
+        key = (function, repr(arguments))
+        if key not in answers:
+            answers[key] = _asked(ask, function, arguments)
+        yield use, answers[key]
+
+
+def _asked(ask: Ask, function: str, arguments: Mapping[str, Any]) -> str | None:
+    try:
+        answer = ask(function, **arguments)
+    except ChildError:  # a module that ends or blocks its process
+        return None
+    return answer if isinstance(answer, str) else None
+
+
+def _question(use: Use) -> tuple[str, dict[str, Any]] | None:
+    """Return the function of ``usage.py`` that checks a use, with its arguments; None for what only a server says."""
+    targets = list(use.targets)
+    if use.kind == "name":
+        return "name", {"targets": targets}
+    if use.kind == "keyword":
+        return "call", {"targets": targets, "positional": 0, "keywords": [use.detail]}
+    if use.kind == "call" and use.call is not None:
+        return "call", {"targets": targets, "positional": use.call.positional, "keywords": []}
+    if use.kind == "override" and use.override is not None:
+        own = use.override
+        more = [own.any_positional, own.any_keyword]
+        return "override", {
+            "targets": targets,
+            "method": use.detail,
+            "names": list(own.names),
+            "positional": own.positional,
+            "more": more,
+        }
+    if use.kind in ("option", "choice"):
+        return "option", {"flag": use.targets[0], "value": use.detail}
+    if use.kind == "parser":
+        return "parser", {"kind": PARSER_OPTIONS[use.targets[0]], "wanted": use.detail}
+    if use.kind == "environment":
+        return "environment", {"variable": use.targets[0]}
+    return None
+
+
+def _commands(
+    project: Project, live: Sequence[Use], history: History, number: int
+) -> Iterator[tuple[Command, ServerWords]]:
+    """Yield the commands to start, those with equal words once; a plain one if routes or metrics are used and there is no command."""
+    options = history.table("options")
+
+    def choices(name: str) -> tuple[str, ...]:
+        texts = [text for text in options.get(name, ())[1::2] if isinstance(text, str)]
+        return tuple({choice for text in texts for choice in Option.of(text).choices})
+
+    def allowed(name: str, value: str) -> bool:
+        return is_listed(name, value, choices, lambda kind, parser: f"{kind}:{parser}" in history.table("parsers"))
+
+    places = {use.place for use in live if use.kind == "option"}
+    commands = [
+        command for command in project.commands if not command.options or command.place.file in {p.file for p in places}
+    ]
+    if not commands and any(use.kind in ("route", "metric") for use in live):
+        commands = [_NOWHERE]
+    distinct: dict[tuple[str, ...], tuple[Command, ServerWords]] = {}
+    for command in commands:
+        tried = server_words(command, allowed)
+        distinct.setdefault(tried.words, (command, tried))
+    yield from list(distinct.values())[:MAX_STARTS]
+
+
+def _start(session: Session, environment: str, command: Command, tried: ServerWords) -> tuple[Start, Offered]:
+    """Start a server, wait for its first token, and read which routes and metrics it has."""
+    spec = EngineSpec(command_line=tried.words)
+    target = session.target(environment)
+    try:
+        server = session.server(target, spec, user="uses", fresh=True)
+    except (ChildError, Unsupported) as error:
+        return Start(command, tried, _reason(error)), Offered()
+    try:
+        return Start(command, tried), offered_by(server)
+    except RegressError as error:
+        return Start(command, tried, _reason(error)), Offered()
+    finally:
+        server.stop()
+
+
+def offered_by(server: Served) -> Offered:
+    """Return the routes in a server's description of its API, and the metrics that it reports after its first token."""
+    document = server.get("/openapi.json").json()
+    paths = frozenset((document.get("paths") if isinstance(document, dict) else None) or ())
+    if _COMPLETIONS in paths:
+        server.post(_COMPLETIONS, {"model": server.model, "prompt": "One token, please", "max_tokens": 1})
+    return Offered(paths, _metrics(server))
+
+
+def _metrics(server: Served) -> frozenset[str]:
+    """Return the names of the metrics. Older engines first report them some time after a request: wait until tokens are counted."""
+    deadline = Deadline.after("metrics", METRICS_S)
+    while True:
+        names = frozenset(_METRIC_LINE.findall(server.get("/metrics").text))
+        if deadline.passed or any("generation_tokens" in name for name in names):
+            return names
+        time.sleep(_POLL_S)
+
+
+def _offered(use: Use, offered: Offered, recorded: str) -> str | None:
+    """Return what is missing of a route or a metric.
+
+    A server may offer more with other options, so what it does not offer is missing only if the history says the same (``recorded``).
+    """
+    name = use.targets[0]
+    there = offered.routes if use.kind == "route" else offered.metrics
+    if there is None:
+        return None
+    stem = name.removesuffix("_total")
+    names = {name} if use.kind == "route" else {stem, f"{stem}_total"}
+    return "" if names & there else recorded or None
+
+
+def _reason(error: RegressError) -> str:
+    """Return the last line of a failure that says something."""
+    lines = [line.strip() for line in str(error.args[0] if error.args else error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[0][:500]

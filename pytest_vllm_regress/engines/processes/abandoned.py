@@ -1,0 +1,186 @@
+"""Find and remove what runs and builds left behind when their controller died. Only what is provably ours is touched.
+
+The proof is a name that only this harness gives: the run's tag in a process's environment, the owner file of a run directory, the run's note of a
+shared-memory file, or a folder without marker in our cache whose lock is free. The owner must be gone: same machine, same pid namespace, and no
+process with its pid and start time.
+
+Shared memory that an engine leaves in /dev/shm is removed by the first of these that still runs:
+
+1. the nanny, when the child has ended or was killed: files that the child's processes had mapped or open (``target_site/.../nanny.Segments``);
+2. the controller, when it ends the child: files that it saw mapped (``lifecycle.py``). These are reported as leftovers if the child ended by itself;
+3. the controller, at the end of the session: files that a nanny noted in the run directory and did not remove (``engines/session.close``);
+4. the next run, or ``vllm-regress doctor --remove``: those notes, and files that orphaned processes have mapped (``of_runs``).
+
+Never removed: a file that another process has mapped, that existed before the child started (compared by inode), or of another user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from ...environments.cache import EnvironmentCache
+from ...target_site.vllm_regress_target.nanny import TAG, mapped_shm
+from ...util.files import remove_tree, size_of
+from ...util.owner import Owner, State, same_namespace
+from ...util.paths import cache_root
+from ...util.rundir import AbandonedRun, abandoned_runs
+from . import process_tree
+
+_DOWNLOAD_S = 86400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+    """Something left behind. ``owner`` in words, ``since`` in seconds since the epoch, ``size`` in bytes. ``remove()`` returns whether it is gone."""
+
+    what: str
+    name: str
+    owner: str
+    since: float
+    size: int
+    remove: Callable[[], bool] = dataclasses.field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.name}"
+
+    def to_json(self, *, remove: bool) -> dict[str, str | int | float | bool]:
+        """Return plain values; with ``remove``, remove it first and say whether that worked."""
+        removed = remove and self.remove()
+        return {
+            "what": self.what,
+            "name": self.name,
+            "owner": self.owner,
+            "since": self.since,
+            "size": self.size,
+            "removed": removed,
+        }
+
+
+def sweep() -> tuple[str, ...]:
+    """Remove what abandoned runs left behind. Return one line per trace."""
+    return tuple(
+        f"{'removed' if trace.remove() else 'could not remove'} {trace}, left by {trace.owner}" for trace in of_runs()
+    )
+
+
+def of_runs() -> Iterator[Trace]:
+    """Yield traces of abandoned runs: processes first, then their shared memory, then their directories."""
+    abandoned = list(abandoned_runs())
+    orphans = list(_orphans({item.run.tag: item.controller_pid for item in abandoned}))
+    segments = {segment: _controller(item.controller_pid) for item in abandoned for segment in item.run.segments()}
+    for process, owner, since in orphans:
+        mapped = map(Path, mapped_shm([process.pid]))
+        segments |= dict.fromkeys((path for path in mapped if _changed_since(path, since)), owner)
+        with contextlib.suppress(psutil.Error):
+            yield Trace(
+                "process",
+                process_tree.describe(process),
+                owner,
+                process.create_time(),
+                process.memory_info().rss,
+                partial(_end, process),
+            )
+    own_pids = {process.pid for process, *_ in orphans}
+    strangers = _mapped_by_others(own_pids) if segments else set()
+    for path, owner in segments.items():
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if str(path) not in strangers and status.st_uid == os.getuid():
+                yield Trace("shared memory", str(path), owner, status.st_mtime, status.st_size, partial(_unlink, path))
+    for run in abandoned:
+        with contextlib.suppress(OSError):
+            path, owner = run.run.path, _controller(run.controller_pid)
+            yield Trace(
+                "run directory", str(path), owner, path.stat().st_mtime, size_of(path), partial(_remove_run, run)
+            )
+
+
+def of_builds(cache: EnvironmentCache | None = None) -> Iterator[Trace]:
+    """Yield traces of interrupted builds and downloads in the cache."""
+    cache = cache or EnvironmentCache()
+    for place in cache.unfinished():
+        with contextlib.suppress(OSError):
+            since, size = place.stat().st_mtime, size_of(place)
+            yield Trace(
+                "half-built environment",
+                str(place),
+                "a build that ended early",
+                since,
+                size,
+                partial(cache.remove_unfinished, place),
+            )
+    for place in sorted((cache_root() / "sidecars").glob(".*-*/")):
+        with contextlib.suppress(OSError):
+            since = place.stat().st_mtime
+            if time.time() - since > _DOWNLOAD_S:  # downloads hold no lock, but none takes a day
+                yield Trace(
+                    "half-fetched sidecar",
+                    str(place),
+                    "a download that ended early",
+                    since,
+                    size_of(place),
+                    partial(remove_tree, place),
+                )
+
+
+def _orphans(abandoned: Mapping[str, int]) -> Iterator[tuple[psutil.Process, str, float]]:
+    """Yield this user's live processes with the tag of a run whose controller has ended, each with the owner in words and the owner's start time.
+
+    The tag names the owner. ``abandoned`` maps the tags of xdist workers' runs to their controllers: the worker may outlive its controller.
+    """
+    head = f"{TAG}=".encode()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if (
+                process.uids().real != os.getuid()
+                or process.pid == os.getpid()
+                or process.status() == psutil.STATUS_ZOMBIE
+            ):
+                continue
+            variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            tag = next((item[len(head) :].decode(errors="replace") for item in variables if item.startswith(head)), "")
+            owner = Owner.from_tag(tag)
+            if owner is None or not same_namespace(process.pid):
+                continue
+            if owner.state() is State.GONE or tag in abandoned:
+                yield process, _controller(abandoned.get(tag, owner.pid)), owner.since
+
+
+def _changed_since(path: Path, since: float) -> bool:
+    """Return whether a file changed since the run began. An older one, such as a checkpoint in /dev/shm, is not the run's own."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_ctime >= since
+    return False
+
+
+def _mapped_by_others(own_pids: set[int]) -> set[str]:
+    return mapped_shm(int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) not in own_pids)
+
+
+def _controller(pid: int) -> str:
+    return f"process {pid}, which is gone"
+
+
+def _end(process: psutil.Process) -> bool:
+    return not process_tree.terminate([process], grace_s=0.0)
+
+
+def _unlink(path: Path) -> bool:
+    path.unlink(missing_ok=True)
+    return not path.exists()
+
+
+def _remove_run(abandoned: AbandonedRun) -> bool:
+    process_tree.terminate(
+        process_tree.with_tag(abandoned.run.tag), grace_s=0.0
+    )  # a process that started since the check would write there
+    abandoned.run.remove()
+    return not abandoned.run.path.exists()

@@ -1,0 +1,364 @@
+"""The warm agent of one target interpreter, as the controller uses it: starts it, warms it, asks it for children."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import psutil
+
+from ...environments.cache import bytecode_folder
+from ...errors import ChildDied, DeadlineExceeded, Part, ProtocolError, RemoteError, UsageError
+from ...target_site.vllm_regress_target.limits import PYTEST_OPTIONS
+from ...target_site.vllm_regress_target.nanny import TAG
+from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket
+from ...util.deadline import Deadline, HasDescriptor
+from ...util.files import remove_tree
+from ...util.masking import Masked, register_all, without_secrets
+from ...util.paths import PACKAGE, writable_root
+from ...util.rundir import RunDir
+from . import dossier, process_tree
+from .channel import Channel, RemoteFailure
+from .child_handle import Child, Loan
+from .early_exit import WaitMonitor
+from .failures import ChildFacts
+
+KEPT_LOGS = 100
+"""Logs of this many children are kept until the agent's end; beyond that, only those of children that still run."""
+TARGET_SITE = PACKAGE / "target_site"
+# Variables of the controller's own Python that would mislead another interpreter.
+_NOT_INHERITED = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "PYTEST_CURRENT_TEST",
+    "PYTHONSTARTUP",
+    "PYTHONINSPECT",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONDONTWRITEBYTECODE",
+)
+_LOG = logging.getLogger("vllm_regress.processes")
+
+
+class Agent:
+    """The agent process of one interpreter, and what its children share.
+
+    ``environment``: variables for the agent, and so for all its children; they replace those of ``inherited`` (default: this process's at the
+    start). ``limits``: what the processes of each child may use, and
+    ``limit_options``: the options that set these, for messages (as ``vllm_regress_target.limits`` reads them). ``about``: what the interpreter
+    has installed, for dossiers.
+    """
+
+    def __init__(
+        self,
+        python: Path,
+        run: RunDir,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        name: str = "agent",
+        limits: Mapping[str, float] = MappingProxyType({}),
+        limit_options: Mapping[str, str] = PYTEST_OPTIONS,
+        about: str = "",
+        inherited: Mapping[str, str] | None = None,
+    ) -> None:
+        self.python = python
+        self.run = run
+        self.name = name
+        self.warmed = False
+        self.import_error: RemoteError | None = None
+        self.refusal: str | None = None
+        self.spawns = ""  # why its children are spawned although fork was requested
+        self.gpu_share = 0.9  # the share of a GPU that an engine takes by default
+        self._environment = dict(environment)
+        self._about = about
+        self._inherited = inherited
+        self._limits, self._limit_options = dict(limits), dict(limit_options)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._numbers = itertools.count(1)
+        self._inspected: set[str] = set()
+        self._children: collections.deque[tuple[Child, Path]] = collections.deque()
+        self.log = run.logs / f"{name}.log"
+
+    def start(self, deadline: Deadline) -> None:
+        """Start the interpreter and wait for its first frame."""
+        self.run.check()
+        parent_end, child_end = socket.socketpair()
+        command = [str(self.python), "-m", "vllm_regress_target.agent", str(child_end.fileno())]
+        _LOG.info("starting %s: %s (log %s, deadline %g s)", self.name, " ".join(command), self.log, deadline.allowed_s)
+        try:
+            with self.log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    command,
+                    pass_fds=[child_end.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=self.child_environment(),
+                    cwd=self.run.path,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            parent_end.close()
+            raise UsageError(f"cannot start the interpreter {self.python}: {error.strerror or error}") from None
+        finally:
+            child_end.close()
+        self._channel = Channel(FrameSocket(parent_end), self)
+        self._channel.receive(deadline, lambda frame: frame.get("event") == "ready")
+
+    def warm(self, deadline: Deadline, *, fronts: Sequence[str]) -> None:
+        """Import vLLM in the agent, once. An import error is kept and raised again by each child that needs vLLM."""
+        if self.warmed:
+            return
+        try:
+            report = self._request(deadline, op="warm", fronts=list(fronts))
+            self.refusal, self.spawns = report["refusal"], report["spawns"]
+            self.gpu_share = float(report.get("share", self.gpu_share))
+        except RemoteError as error:
+            self.import_error = error
+        self.warmed = True
+
+    def inspect(self, deadline: Deadline, *, architectures: Sequence[str]) -> None:
+        """Have the warm agent inspect model classes as vLLM does, each once, so that no child starts an interpreter for it."""
+        new = [name for name in architectures if name not in self._inspected]
+        if new and self.import_error is None:
+            self._request(deadline, op="inspect", architectures=new)
+            self._inspected.update(new)
+
+    def read_at_import(self, deadline: Deadline, variables: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the names of those ``variables`` of which the import of vLLM has read another value: a child with these is spawned."""
+        return tuple(self._request(deadline, op="read_at_import", variables=dict(variables))["names"])
+
+    def warm_grammars(self, deadline: Deadline, *, tokenizer: Path, backends: Sequence[str]) -> tuple[str, ...]:
+        """Set up grammar backends in the agent, without vLLM. Return those that the interpreter has."""
+        reply = self._request(deadline, op="warm_grammars", tokenizer=str(tokenizer), backends=list(backends))
+        return tuple(reply["installed"])
+
+    def start_child(
+        self,
+        role: str,
+        deadline: Deadline,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        start_method: str = "fork",
+        label: str = "",
+        import_path: Sequence[str | Path] = (),
+        loan: Loan | None = None,
+    ) -> Child:
+        """Start a child process in the role ``probe``, ``grammar``, ``engine`` or ``server`` and wait until it answers.
+
+        ``import_path``: folders from which the child and its descendants import modules, before those of the environment. ``loan``: the terms
+        that apply while nobody has borrowed the child.
+        """
+        self.run.check()
+        register_all(environment)
+        number = next(self._numbers)
+        name = f"{role} {number}{f' ({label})' if label else ''}"
+        log = self.run.logs / f"{self.name}-{role}-{number}.log"
+        folder = self.run.path / f"{self.name}-{role}-{number}"
+        folder.mkdir(exist_ok=True)
+        request = {
+            "role": role,
+            "log": str(log),
+            "cwd": str(folder),
+            "env": dict(environment),
+            "import_path": list(map(str, import_path)),
+            "limits": self._limits,
+            "limit_options": self._limit_options,
+            "start_method": start_method,
+        }
+        _LOG.info("starting %s from %s (%s, log %s)", name, self.name, start_method, log)
+        reply = self._request(deadline, op="fork", **request)
+        assert self._channel is not None
+        channel, lifeline = (FrameSocket(socket.socket(fileno=fd)) for fd in self._channel.take_fds(2))
+        facts = ChildFacts(name, log, self.run.ray, self._about)
+        child = Child(facts, reply["nanny"], channel, lifeline, start_method=reply["start_method"], loan=loan)
+        if reply["start_method"] == "spawn":
+            channel.send(request)
+        self._forget_oldest(child, folder)
+        try:
+            child.wait_ready(deadline)
+        except BaseException:
+            child.kill()
+            raise
+        return child
+
+    def _forget_oldest(self, child: Child, folder: Path) -> None:
+        """Remember a new child; remove logs and folders of those that ended long ago."""
+        self._children.append((child, folder))
+        for _ in range(len(self._children) - KEPT_LOGS):
+            oldest, its_folder = self._children.popleft()
+            if oldest.alive:
+                self._children.append((oldest, its_folder))
+            else:
+                oldest.log.unlink(missing_ok=True)
+                remove_tree(its_folder)
+
+    @property
+    def pid(self) -> int | None:
+        """The agent's process id, None before its start and after its end."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def has_children(self) -> bool:
+        """Whether a child of the agent runs."""
+        return any(child.alive for child, _ in self._children)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the agent process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """End the agent and everything of this run below it."""
+        if self._process is None:
+            return
+        for child, _ in self._children:  # those not stopped yet
+            child.kill()
+        if self._channel is not None:
+            self._channel.close()
+        if self._wait_for_end(3.0) is None:  # once it is reaped, its pid may belong to another process
+            below = process_tree.descendants(self._process.pid)
+            self._process.kill()
+            self._process.wait()
+            process_tree.terminate(below, grace_s=0.0)
+        self._process = None
+
+    def _wait_for_end(self, seconds: float) -> int | None:
+        """Return the exit status of the agent process; None if it still runs after ``seconds``."""
+        if self._process is None:
+            return None
+        process = process_tree.find(self._process.pid)
+        process_tree.wait_until_gone([process] if process else [], seconds)
+        return self._process.poll()
+
+    def child_environment(self) -> dict[str, str]:
+        """Return the environment variables of the agent and its children."""
+        whole = without_secrets(os.environ if self._inherited is None else self._inherited)
+        inherited = {n: v for n, v in whole.items() if n not in _NOT_INHERITED and not n.startswith("COV_")}
+        return {
+            # Workers of a tokenizer pool have a runtime environment and need interpreters of their own: those that Ray starts ahead go unused.
+            "RAY_prestart_worker_first_driver": "0",
+            **_ray_on_loopback(),
+            **_caches(),
+            **inherited,
+            "PYTHONPATH": str(TARGET_SITE),
+            "PYTHONUNBUFFERED": "1",
+            # OpenBLAS starts threads when numpy is imported, pyarrow's jemalloc when transformers imports pandas, and a process with threads cannot
+            # be forked safely.
+            "OPENBLAS_NUM_THREADS": "1",
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+            "RAY_TMPDIR": str(self.run.path),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "TMPDIR": str(self.run.path),
+            # vLLM's caches of model classes and compiled graphs stay apart from the user's own.
+            "VLLM_CACHE_ROOT": str(writable_root() / "vllm"),
+            TAG: self.run.tag,
+            **self._bytecode(),
+            **self._environment,
+        }
+
+    def _bytecode(self) -> dict[str, str]:
+        """Return the variables that control bytecode files: Python writes them only in environments that we built."""
+        folder = bytecode_folder(self.python)
+        return {"PYTHONDONTWRITEBYTECODE": "1"} if folder is None else {"PYTHONPYCACHEPREFIX": str(folder)}
+
+    def _request(self, deadline: Deadline, **frame: Any) -> Frame:
+        if self._channel is None or not self.alive:
+            raise ChildDied(
+                f"{self.name} of {self.python} is not running", phase=deadline.phase, detail=dossier.log_tail(self.log)
+            )
+        value = self._channel.request(frame, deadline)
+        return value if isinstance(value, dict) else {}
+
+    # The methods of ``Peer``, which the channel calls.
+
+    def life_signals(self) -> tuple[HasDescriptor, ...]:
+        return ()
+
+    def check_early(self, monitor: WaitMonitor, deadline: Deadline) -> None:
+        """The agent runs no engine: nothing ends its waits early."""
+
+    def failed(self, failure: RemoteFailure, deadline: Deadline) -> RemoteError:
+        return RemoteError(
+            f"{self.name} raised {failure.short_type}: {failure.message}",
+            phase=deadline.phase,
+            detail=failure.traceback,
+            type_name=failure.type_name,
+            parts={Part.EXCEPTION: failure.chain, Part.TRACEBACK: failure.traceback},
+        )
+
+    def garbled(self, deadline: Deadline, why: Masked) -> ProtocolError:
+        self.stop()
+        return ProtocolError(f"{self.name} broke the protocol: {why}", phase=deadline.phase)
+
+    def hung(self, deadline: Deadline, why: str) -> DeadlineExceeded:
+        record = dossier.compile_dossier(
+            title=f"{self.name} of {self.python}",
+            processes=self._processes(),
+            logs=[self.log],
+            facts=dossier.time_not_run(deadline),
+        )
+        tail = dossier.log_tail(self.log)
+        self.stop()
+        return DeadlineExceeded(
+            f"{self.name} gave no answer within {deadline.allowed_s:g} s",
+            phase=deadline.phase,
+            detail=str(record),
+            parts={Part.STACKS: record.stack_text, Part.LOG: tail},
+        )
+
+    def died(self, deadline: Deadline, why: str) -> ChildDied:
+        status = self._wait_for_end(2.0)
+        how = "its end was not seen" if status is None else process_tree.describe_exit_code(status)
+        tail = dossier.log_tail(self.log)
+        self.stop()
+        return ChildDied(
+            f"{self.name} of {self.python} died: {why} ({how})",
+            phase=deadline.phase,
+            detail=tail,
+            parts={Part.EXIT: Masked(how), Part.LOG: tail},
+        )
+
+    def _processes(self) -> list[psutil.Process]:
+        """Return the agent and everything below it."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        with contextlib.suppress(psutil.Error):
+            return [psutil.Process(self._process.pid), *process_tree.descendants(self._process.pid)]
+        return []
+
+
+def _ray_on_loopback() -> dict[str, str]:
+    """Return the variables that make a Ray cluster of an engine's own listen on loopback only: Ray passes code, and by default listens everywhere.
+
+    Ray's variable is meant for systems without clusters of several machines, so it is not set for a user who names a cluster.
+    """
+    return {} if os.environ.get("RAY_ADDRESS") else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+
+
+def _caches() -> dict[str, str]:
+    """Return variables that keep what the target's packages cache (outlines, Hugging Face) apart from the user's own. The user's settings precede.
+
+    Models that the user has downloaded can still be read.
+    """
+    if "XDG_CACHE_HOME" in os.environ:
+        return {}
+    folders = {"XDG_CACHE_HOME": str(writable_root() / "target-caches")}
+    models = Path("~/.cache/huggingface/hub").expanduser()
+    if models.is_dir() and not {"HF_HOME", "HUGGINGFACE_HUB_CACHE"} & os.environ.keys():
+        folders["HF_HUB_CACHE"] = str(models)
+    return folders

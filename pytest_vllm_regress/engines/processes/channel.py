@@ -1,0 +1,161 @@
+"""Requests to a target process and their replies, as frames over a socket. The agent and every child are asked through this module.
+
+A failed reply is decoded and masked here, once (``RemoteFailure.decode``); the value of a successful reply belongs to the caller and stays as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ...errors import ChildError, Unsupported, UsageError
+from ...target_site.vllm_regress_target.protocol import Frame, FrameSocket, FrameTimeout, PeerClosed, ProtocolViolation
+from ...util.deadline import Deadline, HasDescriptor, wait_readable
+from ...util.masking import Masked, join_masked, mask
+from .early_exit import WaitMonitor
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFailure:
+    """An exception in the target process, as its reply describes it; all texts are masked.
+
+    ``chain`` has one ``Class: message`` per line, the root cause first. ``claim``: why a request is unsupported (fields of ``Unsupported``).
+    """
+
+    type_name: str
+    message: Masked
+    chain: Masked
+    traceback: Masked
+    engine_died: bool
+    claim: Mapping[str, str]
+
+    @classmethod
+    def decode(cls, reply: Frame) -> RemoteFailure:
+        """Read a reply whose ``ok`` is false."""
+        type_name, message = mask(str(reply.get("type"))), mask(str(reply.get("message")))
+        chain = reply.get("chain") or [f"{type_name}: {message}"]
+        claim = {str(name): mask(str(text)) for name, text in dict(reply.get("claim") or {}).items()}
+        return cls(
+            type_name,
+            message,
+            join_masked("\n", (mask(str(link)) for link in chain)),
+            mask(str(reply.get("traceback", ""))),
+            bool(reply.get("engine_died")),
+            claim,
+        )
+
+    @property
+    def short_type(self) -> str:
+        """The name of the exception's class, without ``builtins``."""
+        return self.type_name.removeprefix("builtins.")
+
+    def refusal(self) -> Unsupported | UsageError | None:
+        """The error for a request that the target refused on purpose; None for any other exception."""
+        if self.type_name == "vllm_regress_target.Unsupported":
+            return Unsupported(self.message, **self.claim)
+        if self.type_name == "vllm_regress_target.WrongRequest":
+            return UsageError(self.message)
+        return None
+
+
+class Peer(Protocol):
+    """The process at the other end of a channel. Its methods return the error to raise, after they have recorded and ended what is needed."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def life_signals(self) -> tuple[HasDescriptor, ...]:
+        """Descriptors that become readable when the life of the process changes."""
+        ...
+
+    def check_early(self, monitor: WaitMonitor, deadline: Deadline) -> None:
+        """Raise ahead of the deadline when ``monitor`` says that the wait is pointless."""
+        ...
+
+    def failed(self, failure: RemoteFailure, deadline: Deadline) -> Exception: ...
+
+    def died(self, deadline: Deadline, why: str) -> Exception: ...
+
+    def hung(self, deadline: Deadline, why: str) -> ChildError: ...
+
+    def garbled(self, deadline: Deadline, why: Masked) -> ChildError: ...
+
+
+class Channel:
+    """The controller's end of the socket to one ``peer``. Not shared between threads.
+
+    ``interrupted``: a KeyboardInterrupt came while a request was under way, so that its reply is still owed.
+    """
+
+    def __init__(self, socket: FrameSocket, peer: Peer) -> None:
+        self.interrupted = False
+        self._socket = socket
+        self._peer = peer
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end of the socket."""
+        self._socket.close()
+
+    def take_fds(self, count: int) -> list[int]:
+        """Return the descriptors that came with the frames received so far, oldest first."""
+        return self._socket.take_fds(count)
+
+    def post(self, frame: Frame, deadline: Deadline) -> None:
+        """Send a frame without waiting for a reply. Raises ``FrameTimeout`` and ``PeerClosed`` like ``FrameSocket.send``."""
+        self._socket.send(frame, timeout_s=deadline.left_s, clock=deadline.clock)
+
+    def request(self, frame: Frame, deadline: Deadline, monitor: WaitMonitor | None = None) -> Any:
+        """Send a request and return the value of its reply. Raises what the peer makes of a failed, missing or broken reply."""
+        try:
+            self.post(frame, deadline)
+        except FrameTimeout:
+            raise self._peer.hung(deadline, "the child does not read its requests") from None
+        except PeerClosed:
+            raise self._peer.died(deadline, "it closed its channel") from None
+        try:
+            return self._reply(deadline, monitor)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+
+    def request_stop(self, deadline: Deadline, monitor: WaitMonitor) -> bool:
+        """Ask the peer to shut down and wait for its reply; False when it does not read requests any more."""
+        try:
+            self.post({"op": "stop"}, deadline)
+        except (FrameTimeout, PeerClosed):
+            return False
+        self._reply(deadline, monitor)
+        return True
+
+    def _reply(self, deadline: Deadline, monitor: WaitMonitor | None) -> Any:
+        reply = self.receive(deadline, lambda frame: "ok" in frame, monitor)
+        if reply["ok"]:
+            return reply.get("value")
+        raise self._peer.failed(RemoteFailure.decode(reply), deadline)
+
+    def receive(self, deadline: Deadline, accept: Callable[[Frame], bool], monitor: WaitMonitor | None = None) -> Frame:
+        """Return the next frame that ``accept`` takes. The wait ends when the peer dies, at the deadline, or when ``monitor`` ends it early."""
+        monitor = monitor or WaitMonitor()
+        while True:
+            # Both are read before the channel: frames sent before the peer's end or the deadline are still received.
+            alive, expired = self._peer.alive, deadline.passed
+            try:
+                frame = self._socket.pop()
+            except PeerClosed:
+                raise self._peer.died(deadline, "it closed its channel without sending a reply") from None
+            except ProtocolViolation as violation:
+                raise self._peer.garbled(deadline, mask(str(violation))) from None
+            if frame is not None and accept(frame):
+                return frame
+            if frame is None and not alive:
+                raise self._peer.died(deadline, "it ended without sending a reply")
+            if expired:
+                raise self._peer.hung(deadline, f"no answer within {deadline.allowed_s:g} s")
+            if frame is None and not wait_readable(
+                deadline, self._socket, *self._peer.life_signals(), at_most_s=monitor.pace
+            ):
+                self._peer.check_early(monitor, deadline)

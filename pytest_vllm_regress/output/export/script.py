@@ -1,0 +1,328 @@
+"""A standalone script (PEP 723) that shows the failure of a case: the case's own test, and only what that test needs around it.
+
+The test is one that was recorded as REPRODUCED. Fixtures become small classes that call vLLM directly (``data/``), probes are copied.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.resources
+import json
+import pprint
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...cases.model import Case
+from ...cases.proofs.rejudge import load_observations
+from ...cases.results import TestResult
+from ...cases.verdict import Verdict
+from ...engines.frozen import thaw
+from ...engines.spec import EngineSpec
+from ...environments.recipes import RELEASE, find_file, load
+from ...environments.sources import parse_name
+from ...errors import Kind, UsageError
+from .collection import CollectedTest, collect
+from .slices import Module, Slice
+
+DEFAULT_MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
+TEMPLATES: Mapping[str, tuple[str, str]] = {
+    "vllm_probe": ("probe", "Probe"),
+    "offline": ("engine", "Engine"),
+    "async": ("async", "AsyncEngine"),
+    "serve": ("server", "Server"),
+}
+"""The template and class of each fixture or front."""
+SUPPORTED = frozenset({"vllm_probe", "vllm_engine", "vllm_server", "vllm_model_path", "vllm_at_work", "vllm_leg"})
+ENGINES = frozenset({"vllm_engine", "vllm_server"})
+KINDS = frozenset({Kind.EXCEPTION, Kind.WRONG_RESULT})
+TYPES_ONLY = frozenset({"AtWork", "Probe", "Engine", "AsyncEngine", "Server"})
+MODULES = (
+    *(
+        "asyncio",
+        "importlib",
+        "itertools",
+        "json",
+        "os",
+        "pathlib",
+        "re",
+        "signal",
+        "socket",
+        "subprocess",
+        "sys",
+        "tempfile",
+    ),
+    *("threading", "time", "traceback", "types", "urllib.error", "urllib.request"),
+)
+"""Modules of the standard library that the templates use."""
+_PROBE_PACKAGES = frozenset({"parsers", "frontend", "grammars"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A standalone script. ``test``: the test that it repeats. ``result``: the recorded result of that test."""
+
+    text: str
+    test: str
+    result: TestResult
+
+
+class NotExportable(UsageError):
+    """A case, or one of its tests, needs the harness."""
+
+
+def export_script(case: Case) -> Script:
+    """Return a script for the first test of the case that was recorded as REPRODUCED and can stand alone.
+
+    Raises ``NotExportable`` that says why no test can.
+    """
+    if not KINDS & set(case.symptom.kinds):
+        raise NotExportable(
+            f"{case.id}: a script cannot show this ({case.symptom.kind}), which needs deadlines and processes that are watched from outside. "
+            f"`vllm-regress run {case.id}` shows it"
+        )
+    shown = [
+        result
+        for run in load_observations(case)
+        for result in run.results
+        if result.verdict is Verdict.REPRODUCED and result.observation and result.observation.kind in KINDS
+    ]
+    if not shown:
+        raise NotExportable(
+            f"{case.id}: observations.json has no test that showed the failure: run `vllm-regress validate` first"
+        )
+    tests = {test.id: test for test in collect(case)}
+    reasons: dict[str, None] = {}
+    for result in sorted(shown, key=_rank):
+        name = result.test.partition("::")[2]
+        try:
+            if name not in tests:
+                raise NotExportable(f"there is no test {name}")
+            return Script(_script(case, tests[name], result), name, result)
+        except NotExportable as error:
+            reasons[str(error)] = None
+    raise NotExportable(f"{case.id}: no script: {'; '.join(reasons)}")
+
+
+def _rank(result: TestResult) -> tuple[bool, tuple[int, ...], str]:
+    """Prefer a test on text alone, and the latest release that has the failure."""
+    digits = [int(part) if part.isdigit() else 0 for part in result.versions.get("vllm", "0").split(".")[:3]]
+    return "vision" in result.test, tuple(-number for number in digits), result.test
+
+
+def _script(case: Case, test: CollectedTest, result: TestResult) -> str:
+    module = Module(test.file.read_text(encoding="utf-8"))
+    autouse = [name for name in test.fixtures if name in module.fixtures()]
+    used = module.slice([*autouse, test.function])
+    _check(test, module, used, autouse)
+    fixtures = _fixtures(test, used, autouse)
+    engine = next(iter(sorted(ENGINES & fixtures)), None)
+    parts = [
+        _header(case, result, used),
+        _doc(case, test),
+        f'MODEL = sys.argv[1] if len(sys.argv) > 1 else "{DEFAULT_MODEL}"\n"""A folder or a name on the Hugging Face Hub."""',
+        f"PATTERN = {case.symptom.pattern!r}",
+    ]
+    if engine:
+        parts += _engine_constants(test.spec, test.front)
+        parts += [] if test.front == "serve" else [_template("results")]
+        parts.append(_template(TEMPLATES[test.front][0]))
+    if "vllm_probe" in fixtures:
+        parts += [_files(case, used, test), _template("probe")]
+    parts += [used.text, _run(test, used, autouse, engine, fixtures), _template("main")]
+    header, doc, *rest = (part.strip("\n") for part in parts)
+    return "\n\n".join([f"{header}\n{doc}", *_imports(used, "\n".join(rest)), "\n\n\n".join(rest)]) + "\n"
+
+
+def _fixtures(test: CollectedTest, used: Slice, autouse: Sequence[str]) -> set[str]:
+    return {
+        name for name in (*test.arguments, *(n for f in autouse for n in used.fixtures[f])) if name.startswith("vllm_")
+    }
+
+
+def _check(test: CollectedTest, module: Module, used: Slice, autouse: Sequence[str]) -> None:
+    """Raise ``NotExportable`` for what only the harness can do."""
+    if module.is_decorated_by(test.function, "given"):
+        raise NotExportable(f"{test.function} draws its values with Hypothesis")
+    if helpers := sorted(used.own - TYPES_ONLY):
+        raise NotExportable(f"{test.function} uses {', '.join(helpers)} of this project")
+    if missing := sorted(_fixtures(test, used, autouse) - SUPPORTED):
+        raise NotExportable(f"{test.function} uses {', '.join(missing)}")
+    if generators := [name for name in autouse if module.is_generator(name)]:
+        raise NotExportable(f"the fixture {generators[0]} of {test.function} yields")
+    if ENGINES & _fixtures(test, used, autouse):
+        _check_engine(test, used)
+    for name, value in test.values.items():
+        _literal(name, value)
+
+
+def _check_engine(test: CollectedTest, used: Slice) -> None:
+    spec = test.spec
+    if spec.model != "text" or spec.task != "generate":
+        raise NotExportable(f"{test.function} needs a model for {spec.model if spec.model != 'text' else spec.task}")
+    if (
+        spec.tokenizer_pool_size is not None
+        or spec.structured_output_backend != "auto"
+        or spec.import_path
+        or spec.draft
+    ):
+        raise NotExportable(f"{test.function} sets engine arguments that have other names in other releases")
+    if spec.executor in ("ray", "ray-2-nodes"):
+        raise NotExportable(f"{test.function} needs Ray")
+    template, class_name = TEMPLATES[test.front]
+    (definition,) = (
+        node
+        for node in ast.walk(ast.parse(_template(template)))
+        if isinstance(node, ast.ClassDef) and node.name == class_name
+    )
+    offered = {node.name for node in definition.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    offered |= {"spec", "model", "root_url"}
+    for name in ("vllm_engine", "vllm_server", "engine", "server"):
+        if missing := sorted(used.attributes.get(name, frozenset()) - offered):
+            raise NotExportable(f"{test.function} uses {class_name}.{missing[0]}")
+
+
+def _literal(name: str, value: Any) -> str:
+    try:
+        if ast.literal_eval(repr(value)) == value:
+            return pprint.pformat(value, width=110, sort_dicts=False)
+    except (ValueError, SyntaxError):
+        pass
+    raise NotExportable(f"the value of {name} is no literal")
+
+
+def _header(case: Case, result: TestResult, used: Slice) -> str:
+    pins = [f"{name}=={version.partition('+')[0]}" for name, version in sorted(result.versions.items())]
+    extra = sorted({name for name in ("pytest", "httpx", "jsonschema") if f"import {name}" in used.imports})
+    listed = "".join(f"#     {json.dumps(pin)},\n" for pin in [*pins, *extra])
+    settings = "".join(f"# {line}\n" for line in _uv_settings(result.environment))
+    return f'# /// script\n# requires-python = ">=3.9,<3.13"\n# dependencies = [\n{listed}# ]\n{settings}# ///'
+
+
+def _uv_settings(environment: str) -> list[str]:
+    """Return uv's settings with which the requirements resolve as they did for the recorded environment: old releases break with new packages."""
+    if parse_name(environment) is not None:
+        return []
+    try:
+        recipe = load(find_file()).resolve(environment)
+    except UsageError:
+        return []
+    lines = []
+    if recipe.exclude_newer not in (None, RELEASE):
+        lines.append(f"exclude-newer = {json.dumps(recipe.exclude_newer)}")
+    if days := [(package, day) for package, day in recipe.exclude_newer_package if day != RELEASE]:
+        lines.append(f"exclude-newer-package = {{ {', '.join(f'{name} = {json.dumps(day)}' for name, day in days)} }}")
+    if recipe.overrides:
+        lines.append(f"override-dependencies = {json.dumps(recipe.overrides)}")
+    return ["[tool.uv]", *lines] if lines else []
+
+
+def _doc(case: Case, test: CollectedTest) -> str:
+    text = (
+        f"{case.title}\n\n"
+        + "\n".join(case.upstream)
+        + f"\n\nAffected: {case.affected_text()}. Usage: uv run SCRIPT [MODEL]\n"
+        "Exit status: 1 the failure shows, 0 it does not, 2 the script cannot tell.\n"
+    )
+    return '"""' + text.replace("\\", "\\\\").replace('"""', "'''") + '"""'
+
+
+def _imports(used: Slice, body: str) -> list[str]:
+    standard = [f"import {name}" for name in MODULES if re.search(rf"(?<![.\w]){re.escape(name)}\.", body)]
+    lines = sorted({*standard, *used.imports})
+    return ["from __future__ import annotations", "\n".join(lines)]
+
+
+def _engine_constants(spec: EngineSpec, front: str) -> list[str]:
+    arguments: dict[str, Any] = {"max_model_len": spec.max_model_len, "seed": spec.seed, "enforce_eager": True}
+    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+        if getattr(spec, name) > 1:
+            arguments[name] = getattr(spec, name)
+    if spec.dtype:
+        arguments["dtype"] = spec.dtype
+    if spec.executor != "auto":
+        arguments["distributed_executor_backend"] = spec.executor
+    arguments |= thaw(spec.extra)
+    variables = dict(spec.env)
+    if spec.generation != "auto":
+        variables["VLLM_USE_V1"] = "1" if spec.generation == "V1" else "0"
+    parts = [f"os.environ.update({variables!r})"] if variables else []
+    if front == "serve":
+        return [*parts, f"SERVE_ARGUMENTS = {_flags(arguments | thaw(spec.server_options))!r}"]
+    return [*parts, f"ENGINE_ARGUMENTS = {arguments!r}"]
+
+
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    flags: list[str] = []
+    for name, value in options.items():
+        flag = "--" + name.replace("_", "-")
+        if value is True:
+            flags.append(flag)
+        elif isinstance(value, list):
+            flags += [flag, *map(str, value)]
+        elif value is not None and value is not False:
+            flags += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return flags
+
+
+def _files(case: Case, used: Slice, test: CollectedTest) -> str:
+    """Return the probe modules that the test names, as a dictionary of file names and texts."""
+    names = {
+        node.value
+        for node in ast.walk(ast.parse(used.text))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    packages = sorted({name.partition(":")[0] for name in names if ":" in name} & _PROBE_PACKAGES)
+    root = importlib.resources.files("pytest_vllm_regress") / "target_site" / "vllm_regress_target"
+    files: dict[str, str] = {}
+    if packages:
+        files["reproduction/__init__.py"] = (root / "__init__.py").read_text(encoding="utf-8")
+    for package in packages:
+        folder = root / package
+        if folder.is_dir():
+            for file in sorted(folder.iterdir(), key=lambda file: file.name):
+                if file.name.endswith(".py"):
+                    files[f"reproduction/{package}/{file.name}"] = file.read_text(encoding="utf-8")
+        else:
+            files[f"reproduction/{package}.py"] = (root / f"{package}.py").read_text(encoding="utf-8")
+    own = case.directory / "probe.py"
+    if own.exists():
+        files["probe.py"] = own.read_text(encoding="utf-8")
+    entries = "".join(f"    {name!r}: {_text_literal(text)},\n" for name, text in files.items())
+    return f"FILES = {{\n{entries}}}\n" + '"""Functions that the test calls, by file."""'
+
+
+def _text_literal(text: str) -> str:
+    if "'''" in text or text.endswith("'"):
+        return repr(text)
+    return "r'''" + text + "'''"
+
+
+def _run(test: CollectedTest, used: Slice, autouse: Sequence[str], engine: str | None, fixtures: set[str]) -> str:
+    """Return the function that runs the test once."""
+    contexts = ["Probe() as vllm_probe"] if "vllm_probe" in fixtures else []
+    if engine:
+        contexts.append(f"{TEMPLATES[test.front][1]}() as {engine}")
+    body = []
+    if "vllm_model_path" in fixtures:
+        body.append("vllm_model_path = model_path()")
+    if "vllm_leg" in fixtures:
+        body.append('vllm_leg = "subject"')
+    for name in autouse:
+        body.append(f"{'' if name not in test.arguments else name + ' = '}{_call(name, used.fixtures[name])}")
+    for name, value in test.values.items():
+        body.append(f"{name} = {_literal(name, value)}")
+    body.append(_call(test.function, test.arguments))
+    if contexts:
+        body = [f"with {', '.join(contexts)}:", *("    " + line for part in body for line in part.splitlines())]
+    lines = "\n".join("    " + line for part in body for line in part.splitlines())
+    return f'def run():\n    """Run the test of the case once: {test.id.translate({92: "/", 34: "."})}."""\n{lines}'
+
+
+def _call(name: str, parameters: Sequence[str]) -> str:
+    return f"{name}({', '.join(f'{parameter}={parameter}' for parameter in parameters)})"
+
+
+def _template(name: str) -> str:
+    return (importlib.resources.files(__package__) / "data" / f"{name}.py.txt").read_text(encoding="utf-8")

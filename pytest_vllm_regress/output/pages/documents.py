@@ -1,0 +1,137 @@
+"""The project's documents as pages: Markdown rendered without raw HTML, and relative links that lead to pages or copied files."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from ...errors import UsageError
+from ...util.files import read_bounded
+from ...util.text import printable
+
+MAX_DOCUMENT = 4 * 1024 * 1024
+_ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
+_PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where relative links lead. ``pages``: the page of each document or folder, by its path below ``root``.
+
+    ``complete``: other files are copied, and a link that leads nowhere is an error. Otherwise such links are left out.
+    """
+
+    root: Path
+    pages: Mapping[str, str]
+    complete: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Document:
+    """A rendered document. ``files``: the files that it links to, by path. ``missing``: links that lead nowhere."""
+
+    title: str
+    html: Markup
+    files: Mapping[str, bytes]
+    missing: tuple[str, ...]
+
+
+def documents_of(root: Path) -> dict[str, str]:
+    """Return the path of the page of each document of the project, by the document's path."""
+    paths = [*root.glob("*.md"), *(root / "docs").rglob("*.md")]
+    names = sorted(path.relative_to(root).as_posix() for path in paths)
+    return {
+        name: "docs/index.html" if name == "docs/README.md" else f"{name.removesuffix('.md')}.html" for name in names
+    }
+
+
+def render_document(sources: Sources, name: str, page: str) -> Document:
+    """Return the document at ``name``, for the page at the path ``page``. Raises ``UsageError`` for a symbolic link that leads out of the root."""
+    path = sources.root / name
+    if not path.resolve().is_relative_to(sources.root.resolve()):
+        raise UsageError(f"{path}: a symbolic link that leads out of {sources.root}. Replace it by the document")
+    text = printable(read_bounded(path, MAX_DOCUMENT, what="a document").decode("utf-8", "replace"))
+    tokens = _PARSER.parse(text)
+    links = _Links(sources, name, page)
+    anchors: dict[str, int] = {}
+    title = ""
+    for token, following in zip(tokens, [*tokens[1:], None], strict=True):
+        _move_alignment(token)
+        if token.type == "heading_open" and following is not None:
+            heading = "".join(child.content for child in following.children or ())
+            title = title or heading
+            token.attrSet("id", _anchor(heading, anchors))
+        for child in token.children or ():
+            links.rewrite(child)
+    html = Markup(_PARSER.renderer.render(tokens, _PARSER.options, {}))
+    return Document(title or name, html, links.files, tuple(links.missing))
+
+
+class _Links:
+    """Rewrites the links of one document, and collects the files that they need."""
+
+    def __init__(self, sources: Sources, name: str, page: str) -> None:
+        self._sources = sources
+        self._folder = posixpath.dirname(name)
+        self._page_folder = posixpath.dirname(page)
+        self.files: dict[str, bytes] = {}
+        self.missing: list[str] = []
+
+    def rewrite(self, token: Token) -> None:
+        attribute = {"link_open": "href", "image": "src"}.get(token.type)
+        if attribute is None:
+            return
+        address = str(token.attrGet(attribute) or "")
+        if _ABSOLUTE.match(address):
+            token.attrSet("rel", "noopener noreferrer")
+        elif not address.startswith("#"):
+            target = self._target(address)
+            if target:
+                token.attrSet(attribute, target)
+            else:
+                token.attrs.pop(attribute)
+
+    def _target(self, address: str) -> str:
+        """Return the address from the page; empty for a folder that has no page, and for what is missing."""
+        path, _, anchor = address.partition("#")
+        place = posixpath.normpath(posixpath.join(self._folder, path))
+        page = self._sources.pages.get(place)
+        if page is None and not self._sources.complete:
+            return ""
+        if page is None:
+            file = (self._sources.root / place).resolve()
+            if not file.exists() or not file.is_relative_to(self._sources.root.resolve()):
+                self.missing.append(address)
+                return ""
+            if file.is_dir():
+                return ""
+            self.files[place] = read_bounded(file, MAX_DOCUMENT, what="a file of the project")
+            page = place
+        return posixpath.relpath(page, self._page_folder or ".") + (f"#{anchor}" if anchor else "")
+
+
+def _anchor(heading: str, taken: dict[str, int]) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+    count = taken.get(name, 0)
+    taken[name] = count + 1
+    return f"{name}-{count}" if count else name
+
+
+def _move_alignment(token: Token) -> None:
+    """Replace the style of a table's cell, which the content security policy forbids, by a class."""
+    style = str(token.attrs.pop("style", ""))
+    if style.startswith("text-align:"):
+        token.attrSet("class", style.removeprefix("text-align:"))
+
+
+def reports(documents: Mapping[str, Document]) -> Sequence[str]:
+    """Return a line for each link that leads nowhere."""
+    return [f"{name}: {link}: no such file" for name, document in documents.items() for link in document.missing]

@@ -1,0 +1,149 @@
+"""What the health addresses of a server say while the engine behind it works, is stuck, or is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from ...engines.server import Server
+from ...engines.spec import EngineSpec
+from ...errors import NotAtWork
+from ...target_site.vllm_regress_target.sim.pacing import STUCK, STUCK_TOKENS
+from ...util.deadline import Deadline
+from .requests import WAIT_S, Stream, ask
+from .servers import DRAIN_S, describe_end, paced, wait_for_end
+
+HEALTHY = "200"
+HEALTH, TOKEN, AFTER = "/health", "one token", "/health, again"
+PROBES = (HEALTH, "/ping", "/metrics", TOKEN, AFTER)
+"""What is asked in each state, in this order: three addresses, a request for one token, and /health once more."""
+END_S = 5.0
+"""Seconds that a server gets to end once /health has failed."""
+_PAUSE_S = 0.1
+_BEGIN_S = 30.0
+_LONG = 400
+"""Tokens of a stream that outlasts all questions."""
+
+
+class State(enum.StrEnum):
+    """A state of a server."""
+
+    ALIVE = "alive"
+    ASLEEP = "asleep"
+    CORE_STOPPED = "core stopped"
+    SCHEDULER_STUCK = "scheduler stuck"
+    CORE_DEAD = "core dead"
+    WORKER_DEAD = "worker dead"
+    DRAINING = "draining"
+
+
+FAILED = frozenset({State.CORE_STOPPED, State.SCHEDULER_STUCK, State.CORE_DEAD, State.WORKER_DEAD})
+"""States in which no request can be answered."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HealthRow:
+    """Answers of a server in a state, by probe. ``server``: whether it runs afterwards, or how it ended; while draining also how its stream did.
+
+    ``noticed_s``: seconds until /health said something else than 200. ``absent``: why the release has no such state; then nothing else is known.
+    """
+
+    answers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    server: str = ""
+    noticed_s: float | None = None
+    absent: str = ""
+
+    @property
+    def contradiction(self) -> bool:
+        """Whether /health and the request for one token disagree: healthy but no token, or a token but not healthy."""
+        return not self.absent and (self.answers[HEALTH] == HEALTHY) != (self.answers[TOKEN] == HEALTHY)
+
+
+def spec_of(state: State) -> EngineSpec:
+    """Return the engine in which the state can be reached."""
+    if state is State.ASLEEP:
+        return paced(extra={"enable_sleep_mode": True}, env={"VLLM_SERVER_DEV_MODE": "1"})
+    if state is State.WORKER_DEAD:
+        return paced(tensor_parallel_size=2)
+    return paced(extra={"shutdown_timeout": DRAIN_S}) if state is State.DRAINING else paced()
+
+
+def observe(server: Server, state: State, wait_s: float = WAIT_S) -> HealthRow:
+    """Bring the server into the state and return what it answers within ``wait_s``. Raises ``NotAtWork`` if the state is not reached."""
+    remark = _ENTER[state](server)
+    answers, noticed_s = _answers(server, wait_s, watch=state in FAILED or state is State.DRAINING)
+    if state in FAILED and answers[AFTER] != HEALTHY:
+        wait_for_end(server.child, END_S)
+    return HealthRow(answers, describe_end(server) + remark(), noticed_s)
+
+
+def _answers(server: Server, wait_s: float, *, watch: bool) -> tuple[dict[str, str], float | None]:
+    """Return the answer of each probe. With ``watch``, that of /health is the first that is not 200, for which it is asked for ``wait_s``."""
+    begun, deadline = time.monotonic(), Deadline.after("request", wait_s)
+    health = ask(server, HEALTH, wait_s=wait_s)
+    while watch and health == HEALTHY and not deadline.passed:
+        server.child.pause(_PAUSE_S)
+        health = ask(server, HEALTH, wait_s=wait_s)
+    noticed_s = round(time.monotonic() - begun, 1) if watch and health != HEALTHY else None
+    answers = {HEALTH: health, **{path: ask(server, path, wait_s=wait_s) for path in ("/ping", "/metrics")}}
+    answers[TOKEN] = ask(server, "/v1/completions", tokens=1, wait_s=wait_s)
+    answers[AFTER] = ask(server, HEALTH, wait_s=wait_s)
+    return answers, noticed_s
+
+
+Remark = Callable[[], str]
+"""Returns what is to be added to the description of the server once everything was asked."""
+
+
+def _no_remark() -> str:
+    return ""
+
+
+def _do_nothing(server: Server) -> Remark:
+    return _no_remark
+
+
+def _sleep(server: Server) -> Remark:
+    server.sleep()
+    return _no_remark
+
+
+def _send(number: signal.Signals, role: str) -> Callable[[Server], Remark]:
+    def enter(server: Server) -> Remark:
+        server.signal(number, role)
+        return _no_remark
+
+    return enter
+
+
+def _stick(server: Server) -> Remark:
+    """Send the request that makes the scheduler stuck, and wait until it is."""
+    Stream(server, STUCK_TOKENS)
+    deadline = Deadline.after("request", _BEGIN_S)
+    while STUCK not in server.log():
+        if deadline.passed:
+            raise NotAtWork(f"{State.SCHEDULER_STUCK}: the scheduler did not get the request within {_BEGIN_S:g} s")
+        server.child.pause(_PAUSE_S)
+    return _no_remark
+
+
+def _drain(server: Server) -> Remark:
+    stream = Stream(server, _LONG)
+    if not stream.wait_for_first(_BEGIN_S):
+        raise NotAtWork(f"{State.DRAINING}: the stream did not begin within {_BEGIN_S:g} s")
+    server.signal(signal.SIGTERM)
+    return lambda: f", stream {stream.outcome(0)}"
+
+
+_ENTER: Mapping[State, Callable[[Server], Remark]] = {
+    State.ALIVE: _do_nothing,
+    State.ASLEEP: _sleep,
+    State.CORE_STOPPED: _send(signal.SIGSTOP, "core"),
+    State.SCHEDULER_STUCK: _stick,
+    State.CORE_DEAD: _send(signal.SIGKILL, "core"),
+    State.WORKER_DEAD: _send(signal.SIGKILL, "worker"),
+    State.DRAINING: _drain,
+}

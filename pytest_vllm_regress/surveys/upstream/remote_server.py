@@ -1,0 +1,172 @@
+"""``RemoteOpenAIServer`` with upstream's signature, over our servers: warm, supervised, with deadlines, and reused where the arguments are equal."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from ...engines.resources.ports import HOST
+from ...engines.server import Server
+from ...engines.spec import EngineSpec
+from ...errors import ChildError, LimitExceeded, UsageError
+from . import settings, starts
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
+    from openai import AsyncOpenAI, OpenAI
+
+_REQUEST_S = 600
+_GENERATION = "VLLM_USE_V1"
+_GENERATIONS = {"0": "V0", "1": "V1"}
+_PORT = ("-p", "--port", "--host")
+
+
+class RemoteOpenAIServer:
+    """A ``vllm serve`` for a test. Objects with equal arguments share a running server.
+
+    The environment is the running interpreter if it has vLLM, else the one that ``VLLM_REGRESS_ENVIRONMENT`` names. On the simulated device a name of
+    the hub is an alias of a forged checkpoint. ``max_wait_seconds``: deadline of the start. Arguments that set host or port are dropped, because the
+    server listens on a leased port of the loopback interface.
+
+    Raises ``ValueError`` for a port or seed that is given twice, and ``RuntimeError`` for a server that ends or is not ready in time; its cause is an
+    error of this package with the log and the stacks.
+    """
+
+    DUMMY_API_KEY = "token-abc123"  # the server has no key unless its arguments set one
+    _command: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        model: str,
+        vllm_serve_args: Sequence[str],
+        *,
+        env_dict: Mapping[str, str] | None = None,
+        seed: int | None = 0,
+        auto_port: bool = True,
+        max_wait_seconds: float | None = None,
+        override_hf_configs: Mapping[str, Any] | None = None,
+    ) -> None:
+        words = _arguments(list(vllm_serve_args), seed, auto_port, override_hf_configs)
+        self.uds = None
+        self.host = HOST
+        self.show_hidden_metrics = any(word.startswith("--show-hidden-metrics-for-version") for word in words)
+        self._engines = settings.engines()
+        target = self._engines.target
+        settings.provide(model, target.device)
+        variables = settings.changed_variables(env_dict or {})
+        generation = _GENERATIONS.get(variables.get(_GENERATION, ""), "auto")
+        if generation != "auto":
+            del variables[_GENERATION]  # the import of vLLM reads it, but what that decides can be decided again
+        spec = EngineSpec.create(
+            model=model, env=variables, command_line=(*self._command, *words), generation=generation
+        )
+        self._server: Server | None = None
+        try:
+            self._server = self._engines(spec, front="serve", timeout=starts.start_limit(max_wait_seconds))
+        except LimitExceeded:
+            raise
+        except ChildError as error:
+            raise starts.start_error(error) from error
+        self.port = int(self._server.root_url.rpartition(":")[2])
+
+    def __enter__(self) -> RemoteOpenAIServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the server. It stays warm for the next test with equal arguments until room is needed, or ends if servers are not reused."""
+        server, self._server = self._server, None
+        if server is not None:
+            (self._engines.release if settings.reuses_servers() else self._engines.discard)(server)
+
+    @property
+    def server(self) -> Server:
+        """Our own view of the server: its processes, log and requests with deadlines. Raises ``UsageError`` after the end of the block."""
+        if self._server is None:
+            raise UsageError("the server was released at the end of its with block")
+        return self._server
+
+    @property
+    def url_root(self) -> str:
+        """Address without a path."""
+        return f"http://{self.host}:{self.port}"
+
+    def url_for(self, *parts: str) -> str:
+        """Return the address of a path: ``url_for("v1", "models")``."""
+        return self.url_root + "/" + "/".join(parts)
+
+    def get_client(self, **kwargs: Any) -> OpenAI:
+        """Return a new ``openai.OpenAI`` for the server, which never retries."""
+        import openai
+
+        return openai.OpenAI(**self._client_arguments("v1", kwargs))
+
+    def get_async_client(self, **kwargs: Any) -> AsyncOpenAI:
+        """Return a new ``openai.AsyncOpenAI`` for the server, which never retries."""
+        import openai
+
+        return openai.AsyncOpenAI(**self._client_arguments("v1", kwargs))
+
+    def get_client_anthropic(self, **kwargs: Any) -> Anthropic:
+        """Return a new ``anthropic.Anthropic`` for the server, which never retries."""
+        import anthropic
+
+        return anthropic.Anthropic(**self._client_arguments("", kwargs))
+
+    def get_async_client_anthropic(self, **kwargs: Any) -> AsyncAnthropic:
+        """Return a new ``anthropic.AsyncAnthropic`` for the server, which never retries."""
+        import anthropic
+
+        return anthropic.AsyncAnthropic(**self._client_arguments("", kwargs))
+
+    def _client_arguments(self, path: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        own = {
+            "base_url": self.url_for(path) if path else self.url_root,
+            "api_key": self.DUMMY_API_KEY,
+            "max_retries": 0,
+            "timeout": _REQUEST_S,
+        }
+        return {**own, **given}
+
+
+class RemoteLaunchRenderServer(RemoteOpenAIServer):
+    """``vllm launch render`` for a test: a server without an engine. As ``RemoteOpenAIServer`` in all else."""
+
+    _command = ("launch", "render")
+
+
+def _arguments(
+    words: list[str], seed: int | None, auto_port: bool, overrides: Mapping[str, Any] | None
+) -> tuple[str, ...]:
+    """Return the arguments of the command, checked and completed as upstream does, with absolute paths and without host and port."""
+    flags = {word.partition("=")[0] for word in words}
+    if auto_port and flags & {"-p", "--port"}:
+        raise ValueError("You have manually specified the port when `auto_port=True`.")
+    if seed is not None and "--seed" in flags:
+        raise ValueError(f"You have manually specified the seed when `seed={seed}`.")
+    if "--uds" in flags or any(flag.startswith("--ssl-") for flag in flags):
+        raise UsageError("RemoteOpenAIServer: Unix sockets and TLS are not supported")
+    kept: list[str] = []
+    rest = iter(map(str, words))
+    for word in rest:
+        if word in _PORT:
+            next(rest, None)
+        elif word.partition("=")[0] not in _PORT:
+            kept.append(os.path.abspath(word) if _is_relative_path(word) else word)
+    if seed is not None:
+        kept += ["--seed", str(seed)]
+    if overrides is not None:
+        kept += ["--hf-overrides", json.dumps(overrides)]
+    return tuple(kept)
+
+
+def _is_relative_path(word: str) -> bool:
+    """Return whether ``word`` names an existing file or folder below the working directory: the server works in another one."""
+    return not word.startswith(("-", "/")) and "/" in word and os.path.exists(word)

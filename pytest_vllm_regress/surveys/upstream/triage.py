@@ -1,0 +1,169 @@
+"""What became of upstream's tests: outcomes as values, and the kinds of reasons for which a test cannot run here. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from ...errors import UsageError
+from ...util.documents import parse_json
+
+
+class UpstreamOutcome(enum.StrEnum):
+    """How one of upstream's tests ended. ``MEANING``: it asserts what a trained model says. ``MODEL``: it needs the weights, the tokenizer or
+    the configuration of a model of the hub."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    MEANING = "meaning"
+    KERNEL = "needs a GPU"
+    MODEL = "needs the real model"
+    NETWORK = "needs the network"
+    PACKAGE = "needs a package"
+    UPSTREAM = "skipped by upstream"
+
+
+NOT_SKIPPED = (UpstreamOutcome.PASSED, UpstreamOutcome.FAILED, UpstreamOutcome.MEANING)
+
+
+@dataclasses.dataclass(frozen=True)
+class TestResult:
+    """One test of a run, with one line of why it did not pass."""
+
+    __test__ = False
+
+    test: str
+    outcome: UpstreamOutcome
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Listed:
+    """How a test that fails ends for a known reason, and the reason."""
+
+    outcome: UpstreamOutcome
+    why: str
+
+
+_NEEDS: tuple[tuple[UpstreamOutcome, re.Pattern[str]], ...] = (
+    (
+        UpstreamOutcome.PACKAGE,
+        re.compile(r"(?:ModuleNotFoundError|ImportError): (?:No module named|cannot import name|Please install)"),
+    ),
+    (UpstreamOutcome.MODEL, re.compile(r"no stand-in: |GatedRepoError|SentenceTransformer\b")),
+    (
+        UpstreamOutcome.KERNEL,
+        re.compile(
+            r"CUDA driver version is insufficient|libcuda\.so"
+            r"|Torch not compiled with CUDA|No CUDA GPUs|Found no NVIDIA driver|torch\._C\b.*cuda|no kernel image|_C' object has no attribute"
+            r"|'torch\.ops\._|namespace '_(?:vllm_|moe_)?[A-Za-z]*C|SimulationGap|CUDA_HOME|triton|NotImplementedError: .*(?:CUDA|backend)"
+            r"|the simulated device of pytest-vllm-regress cannot"
+            r"|num_gpus_available|Cannot access accelerator device|Expected a cuda device|requires? (?:a )?(?:GPU|CUDA)",
+            re.I,
+        ),
+    ),
+    (
+        UpstreamOutcome.NETWORK,
+        re.compile(
+            r"LocalEntryNotFoundError|OfflineModeIsEnabled|outgoing traffic has been disabled|Cannot send a request"
+            r"|couldn't connect to 'https?|NameResolutionError|gaierror|Temporary failure in name resolution"
+            r"|error downloading or loading vocab file"
+            r"|Max retries exceeded with url|ClientConnectorDNSError|Network is unreachable"
+            r"|ClientConnectorError|Cannot find an appropriate cached snapshot|Cannot connect to host (?!localhost|127)|HF_HUB_OFFLINE"
+        ),
+    ),
+)
+_LINE = 300
+_MAX_SECONDS = 1e9
+
+
+def outcome_of(outcome: str, reason: str) -> UpstreamOutcome:
+    """Return what pytest's ``outcome`` with this ``reason`` means."""
+    if outcome == "passed":
+        return UpstreamOutcome.PASSED
+    if outcome == "skipped":
+        return UpstreamOutcome.UPSTREAM
+    for kind, pattern in _NEEDS:
+        if pattern.search(reason):
+            return kind
+    return UpstreamOutcome.FAILED
+
+
+def read_results(record: str, listed: Mapping[str, Listed] = MappingProxyType({})) -> tuple[TestResult, ...]:
+    """Return the results in the lines of a record. The first end of a test counts unless a later one is a failure.
+
+    ``listed``: failures with known reasons by ``file::test``, without parameters, or ``file::*``. A test that was started and has no end is a
+    failure. Raises ``UsageError`` for a line that is no event.
+    """
+    results: dict[str, TestResult] = {}
+    started: dict[str, None] = {}
+    for line in record.splitlines():
+        event = _event(line)
+        test = str(event.get("test", ""))
+        if event["event"] == "start":
+            started[test] = None
+        elif event["event"] == "end" and (test not in results or str(event.get("outcome", "failed")) == "failed"):
+            results[test] = _result(test, event, listed)
+    for test in started:
+        if test not in results:
+            end = {"outcome": "failed", "reason": "the process ended during this test"}
+            results[test] = _result(test, end, listed)
+    return tuple(results.values())
+
+
+def entry_for(test: str, listed: Mapping[str, Listed]) -> Listed | None:
+    """Return the entry of a test, whatever its parameters, else that of its whole file."""
+    name = test.partition("[")[0]
+    return listed.get(name) or listed.get(f"{name.partition('::')[0]}::*")
+
+
+def _result(test: str, end: Mapping[str, object], listed: Mapping[str, Listed]) -> TestResult:
+    reason = str(end.get("reason", ""))
+    outcome = outcome_of(str(end.get("outcome", "failed")), reason)
+    entry = entry_for(test, listed)
+    if outcome is UpstreamOutcome.FAILED and entry is not None:
+        return TestResult(test, entry.outcome, entry.why, _seconds(end.get("seconds")))
+    return TestResult(test, outcome, _one_reason(reason), _seconds(end.get("seconds")))
+
+
+def _event(line: str) -> Mapping[str, object]:
+    try:
+        event = parse_json(line)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            return event
+    except ValueError:
+        pass
+    raise UsageError(f"the record of upstream's tests has a line that is no event: {line[:100]!r}")
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < _MAX_SECONDS else 0.0
+
+
+def _one_reason(reason: str) -> str:
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    text = lines[-1] if lines else ""
+    if len(lines) > 1 and "Error" not in text:
+        text = f"{lines[0]} ... {text}"
+    return text if len(text) <= _LINE else f"{text[:_LINE]}..."
+
+
+def counts(results: Iterable[TestResult]) -> Counter[UpstreamOutcome]:
+    """Return the number of tests for each outcome."""
+    return Counter(result.outcome for result in results)
+
+
+def share_passed(results: Iterable[TestResult]) -> float | None:
+    """Return the share of passed tests among those that were not skipped; None without any."""
+    number = counts(results)
+    total = sum(number[outcome] for outcome in NOT_SKIPPED)
+    return number[UpstreamOutcome.PASSED] / total if total else None

@@ -1,0 +1,95 @@
+"""Values as JSON documents: encode, validate and decode, and the JSON schema of a type. Built on msgspec.
+
+A type is a frozen dataclass, or a ``Document`` if its keys should be checked and its defaults left
+out. Limits and descriptions stand in the annotations (``Annotated[str, Meta(max_length=80)]``); the
+schema is generated from them, so there is one place for each rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from ..errors import UsageError
+from .documents import load_json, load_toml
+from .files import write_atomically
+from .validation import problems
+
+__all__ = ["Document", "Meta", "decode", "encode", "json_schema", "load", "save", "to_text"]
+
+T = TypeVar("T")
+_TEXTS = (Version, SpecifierSet, PurePath)
+"""Types that are stored as a string and made from one."""
+
+
+class Document(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """Base of types that are read from files: unknown keys are errors, and defaults are not written."""
+
+
+def encode(value: object) -> Any:
+    """Return the plain values of a document: dicts, lists, strings, numbers, booleans and None."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_other)
+
+
+def decode(kind: type[T], document: object, origin: object, *, error: type[UsageError] = UsageError) -> T:
+    """Return the value that a parsed document describes.
+
+    Raises ``error`` with a line for each problem; ``origin`` (a path, say) stands before each.
+    """
+    try:
+        return msgspec.convert(document, kind, dec_hook=_decode_other)
+    except msgspec.ValidationError as first:
+        # msgspec stops at the first problem; the schema names all of them, with what is allowed.
+        lines = problems(document, json_schema(kind)) or [str(first)]
+        raise error("\n".join(f"{origin}: {line}" for line in lines)) from None
+
+
+def load(kind: type[T], path: Path, limit: int, *, what: str, error: type[UsageError] = UsageError) -> T:
+    """Return the value in a TOML or JSON file of at most ``limit`` bytes. Raises ``error``."""
+    read = load_toml if path.suffix == ".toml" else load_json
+    return decode(kind, read(path, limit, what=what, error=error), path, error=error)
+
+
+def save(path: Path, value: object) -> None:
+    """Write the value as indented JSON, atomically. Raises ``UsageError``."""
+    write_atomically(path, to_text(value))
+
+
+def to_text(value: object) -> str:
+    """Return the value as indented JSON that ends with a newline."""
+    return json.dumps(encode(value), indent=1) + "\n"
+
+
+def json_schema(kind: type) -> dict[str, Any]:
+    """Return the JSON schema (draft 2020-12) of a type."""
+    (schema,), definitions = msgspec.json.schema_components([kind], schema_hook=_schema_of_other)
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _encode_other(value: object) -> Any:
+    if isinstance(value, Mapping):  # msgspec knows only dict, and read-only values hold a proxy
+        return dict(value)
+    if isinstance(value, _TEXTS):
+        return str(value)
+    raise NotImplementedError(f"a {type(value).__name__} cannot be stored")
+
+
+def _decode_other(kind: type, value: Any) -> Any:
+    if issubclass(kind, _TEXTS):
+        if not isinstance(value, str):
+            raise ValueError("expected a string")
+        return kind(value)
+    raise NotImplementedError(f"a {kind.__name__} cannot be read")
+
+
+def _schema_of_other(kind: type) -> dict[str, Any]:
+    if issubclass(kind, _TEXTS):
+        return {"type": "string"}
+    raise NotImplementedError(kind.__name__)

@@ -1,0 +1,144 @@
+"""What is tried of a project in environments, and the report of it. With a real environment: tests/engine/uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from pytest_vllm_regress import cli
+from pytest_vllm_regress.answers.api_history.store import History
+from pytest_vllm_regress.answers.uses.model import Command, Place, Use
+from pytest_vllm_regress.answers.uses.project import read_project
+from pytest_vllm_regress.answers.uses.smoke.report import markdown, text, to_json
+from pytest_vllm_regress.answers.uses.smoke.run import Offered, Outcome, Smoke, Start, offered_by
+from pytest_vllm_regress.answers.uses.smoke.words import ServerWords, server_words
+from tests.unit.answers.uses.projects import write
+
+HERE = Place("a.sh", 1)
+
+
+def words(*options: tuple[str, str]) -> ServerWords:
+    return server_words(Command(HERE, options), lambda name, value: (name, value) == ("--mode", "fast"))
+
+
+def test_numbers_flags_and_values_that_vllm_lists_are_passed_on() -> None:
+    tried = words(("--enable-x", ""), ("--limit", "5"), ("--mode", "fast"), ("--max-model-len", "131072"))
+    assert tried == ServerWords(("--enable-x", "--limit", "5", "--mode", "fast", "--max-model-len", "512"), ())
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--middleware", "evil.hook"),
+        ("--tool-parser-plugin", "./evil.py"),
+        ("--mode", "$(touch x)"),
+        ("--chat-template", "/etc/passwd"),
+        ("--limit", "1; rm"),
+        ("--trust-remote-code", ""),
+        ("--config", "1"),
+        ("--port", "80"),
+        ("--tensor-parallel-size", "64"),
+        ("--x.y", "1"),
+        ("--api-key", "1"),
+    ],
+)
+def test_values_of_the_project_and_options_that_run_code_are_left_out(option: tuple[str, str]) -> None:
+    assert words(option) == ServerWords((), (option[0],))
+
+
+def test_commands_are_found_with_their_options(tmp_path: Path, two_releases: History) -> None:
+    files = {
+        "a.sh": "vllm serve m --old-flag --mode a \\\n   --unknown 3\n",
+        "b.py": "run(['vllm', 'serve', model, '--kept', path])",
+    }
+    project = read_project(write(tmp_path, files), two_releases)
+    assert [command.options for command in project.commands] == [
+        (("--old-flag", ""), ("--mode", "a")),
+        (("--kept", ""),),
+    ]
+
+
+def result() -> Smoke:
+    first = Use("name", ("vllm.first",), HERE)
+    uses = {
+        first: "gone",
+        Use("name", ("vllm.second",), HERE, instead_of=(first,)): "gone, too",
+        Use("name", ("vllm.handled",), HERE, guarded=True): "gone",
+        Use("environment", ("VLLM_X",), HERE): "vLLM does not read VLLM_X",
+        Use("name", ("vllm.there",), HERE): "",
+        Use("name", ("vllm.unclear",), HERE): None,
+    }
+    start = Start(Command(HERE, ()), ServerWords(("--x",), ("--y",)), "\x1b[31mdied")
+    return Smoke(
+        "env", "1.0", tuple(Outcome(use, missing) for use, missing in uses.items()), (start,), Offered(), (first,)
+    )
+
+
+def test_what_is_missing_counts_unless_it_is_handled() -> None:
+    smoke = result()
+    assert [outcome.use.name for outcome in smoke.problems] == ["vllm.first", "vllm.second"]
+    assert smoke.failed
+
+
+def test_the_report_names_everything_that_is_missing() -> None:
+    lines = list(text([result()]))
+    assert lines[0] == "\nenv, vLLM 1.0: 1 uses exist, 4 uses missing, 1 uses undecided, 0 of 1 servers started"
+    assert "  a.sh:1: vllm.handled: gone (handled)" in lines
+    assert "  a.sh:1: vllm.first: the history says otherwise" in lines
+    (start,) = (line for line in lines if "vllm serve" in line)
+    assert start.startswith("  a.sh:1: vllm serve --x (without --y): did not start: ")
+    assert "\x1b" not in start
+    assert "vllm.first" in markdown([result()])
+    (document,) = to_json([result()])
+    assert document["failed"] and [use["exists"] for use in document["uses"]] == [False] * 4 + [True, None]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--run"],
+        ["--env", "vllm-0.8.5"],
+        ["--run", "--env", "vllm-0.8.5", "--sarif"],
+        ["--run", "--diff", "0.8.4", "0.8.5"],
+    ],
+)
+def test_usage_errors(arguments: list[str]) -> None:
+    assert cli.main(["uses", *arguments]) == 2
+
+
+class LateMetrics:
+    """A server that has metrics only some requests of /metrics after its first token, as V0 engines do."""
+
+    model = "tiny"
+
+    def __init__(self) -> None:
+        self.posted: list[Mapping[str, Any]] = []
+        self.looks = 0
+
+    def get(self, path: str) -> httpx.Response:
+        if path == "/openapi.json":
+            return httpx.Response(200, json={"paths": {"/v1/completions": {}, "/health": {}}})
+        self.looks += bool(self.posted)
+        line = (
+            "# TYPE vllm:generation_tokens_total counter\n"
+            if self.looks > 2
+            else "# TYPE process_cpu_seconds counter\n"
+        )
+        return httpx.Response(200, text=line)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
+        assert path == "/v1/completions"
+        self.posted.append(body)
+        return httpx.Response(200, json={})
+
+
+def test_metrics_are_read_after_the_first_token_was_counted() -> None:
+    server = LateMetrics()
+    offered = offered_by(server)
+    assert offered.routes == frozenset({"/v1/completions", "/health"})
+    assert offered.metrics == frozenset({"vllm:generation_tokens_total"})
+    assert [body["max_tokens"] for body in server.posted] == [1]

@@ -1,0 +1,48 @@
+"""What has arrived by the deadline counts, and nothing that arrives afterwards extends it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_vllm_regress.engines.processes.channel import Channel
+from pytest_vllm_regress.errors import DeadlineExceeded
+from pytest_vllm_regress.target_site.vllm_regress_target.protocol import FrameSocket
+from pytest_vllm_regress.util.deadline import Deadline
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel, socket.socket]]:
+    """A channel to a peer that lives, and the peer's end of it."""
+
+    def hung(deadline: Deadline, why: str) -> DeadlineExceeded:
+        return DeadlineExceeded(why, phase=deadline.phase)
+
+    peer: Any = SimpleNamespace(alive=True, life_signals=lambda: (), hung=hung)
+    own, other = socket.socketpair()
+    with other:
+        channel = Channel(FrameSocket(own), peer)
+        yield channel, other
+        channel.close()
+
+
+def receive(channel: Channel) -> Any:
+    return channel.receive(Deadline.after("request", 0), lambda frame: "ok" in frame)
+
+
+def test_an_answer_that_has_arrived_counts_after_the_deadline(ends: tuple[Channel, socket.socket]) -> None:
+    channel, peer = ends
+    peer.sendall(b'{"ok": true}\n')
+    assert receive(channel) == {"ok": True}
+
+
+@pytest.mark.parametrize("sent", [b"", b'{"ok": t', b'{"event": "ready"}\n' * 3])
+def test_without_an_answer_the_deadline_is_missed(ends: tuple[Channel, socket.socket], sent: bytes) -> None:
+    channel, peer = ends
+    peer.sendall(sent)
+    with pytest.raises(DeadlineExceeded, match="no answer within 0 s"):
+        receive(channel)

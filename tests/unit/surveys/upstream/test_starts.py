@@ -1,0 +1,45 @@
+"""The start of a server in a test: its limit, its error and its dossier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_vllm_regress.errors import ChildDied, ChildError, DeadlineExceeded, RemoteError
+from pytest_vllm_regress.surveys.upstream import starts
+
+
+def test_a_start_ends_before_its_test_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "_test_ends", starts._test_ends)
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    assert starts.start_limit(None) == starts.START_S
+    starts.begin_test(60.0)
+    assert starts.start_limit(None) == starts.start_limit(500) == 60.0 - starts._DOSSIER_S
+    assert starts.start_limit(10) == 10
+    starts.begin_test(5.0)
+    assert starts.start_limit(10) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (ChildDied("server 1 died", phase="ready", detail="== dossier =="), "Server exited unexpectedly"),
+        (DeadlineExceeded("server 1 died", phase="ready", detail="== dossier =="), "Server failed to start in time"),
+        (RemoteError("server 1 died", phase="ready", detail="== dossier =="), "Server failed"),
+    ],
+)
+def test_the_error_has_the_dossier_or_names_its_file(
+    error: ChildError, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(starts.DOSSIERS, raising=False)
+    assert str(starts.start_error(error)) == f"{how}.\n[ready] server 1 died\n== dossier =="
+    monkeypatch.setenv(starts.DOSSIERS, str(tmp_path / "dossiers"))
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "tests/a/test_x.py::test_y[--flag/../../z] (setup)")
+    errors = [str(starts.start_error(error)) for _ in range(2)]
+    files = sorted((tmp_path / "dossiers").iterdir())
+    assert sorted(errors) == [f"{how}: server 1 died; dossier: {file}" for file in files]
+    assert len(files) == 2
+    for file in files:
+        assert file.name.startswith("tests-a-test_x.py-test_y-flag-..-..-z-")
+        assert "== dossier ==" in file.read_text()
